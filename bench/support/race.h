@@ -1,0 +1,64 @@
+// Times several functions against each other with Google Benchmark. Repetitions of the functions are interleaved at
+// random, and the fastest counts for each: what another program on the machine costs hits some repetitions of every
+// function, not all repetitions of one, so ratios hold where absolute times do not.
+//
+//   Race race(argc, argv);
+//   race.add("plain", [&] { f(x); });
+//   race.add("vmap", [&] { g(x); });
+//   const auto ns = race.run();     // name -> CPU time of one call, in nanoseconds
+//
+// All of Google Benchmark's flags work; those given on the command line win over the ones set here.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+class Race {
+ public:
+  /// Takes Google Benchmark's flags out of argv; what it leaves there is the program's own.
+  Race(int& argc, char** argv) {
+    std::string interleave = "--benchmark_enable_random_interleaving=true";
+    std::string repetitions = "--benchmark_repetitions=20";
+    std::string min_time = "--benchmark_min_time=0.02";
+    std::vector<char*> args{argv[0], interleave.data(), repetitions.data(), min_time.data()};
+    args.insert(args.end(), argv + 1, argv + argc);
+    int count = static_cast<int>(args.size());
+    benchmark::Initialize(&count, args.data());
+    argc = count;
+    std::copy_n(args.begin(), count, argv);
+  }
+
+  void add(const std::string& name, std::function<void()> body) {
+    benchmark::RegisterBenchmark(name.c_str(), [body = std::move(body)](benchmark::State& state) {
+      for (auto _ : state) body();
+    });
+  }
+
+  std::map<std::string, double> run() {
+    Fastest fastest;
+    benchmark::RunSpecifiedBenchmarks(&fastest);
+    benchmark::Shutdown();
+    return std::move(fastest.ns);
+  }
+
+ private:
+  struct Fastest : benchmark::BenchmarkReporter {
+    std::map<std::string, double> ns;
+
+    bool ReportContext(const Context&) override { return true; }
+    void ReportRuns(const std::vector<Run>& runs) override {
+      for (const Run& run : runs) {
+        if (run.run_type != Run::RT_Iteration) continue;
+        const double time = run.cpu_accumulated_time * 1e9 / static_cast<double>(run.iterations);
+        const auto [entry, is_new] = ns.emplace(run.run_name.str(), time);
+        if (!is_new) entry->second = std::min(entry->second, time);
+      }
+    }
+  };
+};
