@@ -1,0 +1,48 @@
+# How Tower's own code is compiled: the target tower_options, linked privately by everything in this repository.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
+add_library(tower_options INTERFACE)
+target_compile_options(tower_options INTERFACE -Wall -Wextra -fPIC -pthread)
+target_link_options(tower_options INTERFACE -pthread)
+# ATen's headers then include an operator's own header where they need it, and not all of them.
+target_compile_definitions(tower_options INTERFACE AT_PER_OPERATOR_HEADERS)
+if(TOWER_WARNINGS_AS_ERRORS)
+  target_compile_options(tower_options INTERFACE -Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # ccache needs it to see through a precompiled header.
+  target_compile_options(tower_options INTERFACE -fpch-preprocess)
+endif()
+if(TOWER_SANITIZE)
+  target_compile_options(tower_options INTERFACE -fsanitize=${TOWER_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(tower_options INTERFACE -fsanitize=${TOWER_SANITIZE})
+endif()
+
+find_program(TOWER_CCACHE ccache)
+if(TOWER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Paths relative to the repository make a second clone hit what the first one built.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${TOWER_CCACHE})
+endif()
+
+# A compile may take up to 4 GiB, so memory bounds the jobs as cores do.
+cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
+cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+math(EXPR jobs "${memory_mib} / 4096")
+if(jobs GREATER cores)
+  set(jobs ${cores})
+endif()
+if(jobs LESS 1)
+  set(jobs 1)
+endif()
+set(TOWER_JOBS ${jobs} CACHE STRING "Compile jobs at a time")
+set_property(GLOBAL PROPERTY JOB_POOLS compile=${TOWER_JOBS} link=2)
+set(CMAKE_JOB_POOL_COMPILE compile)
+set(CMAKE_JOB_POOL_PRECOMPILE_HEADER compile)
+set(CMAKE_JOB_POOL_LINK link)
