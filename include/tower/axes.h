@@ -1,0 +1,74 @@
+// Which dimension vmap maps, for every tensor of a tree.
+//
+//   Axes a = 0;                              dimension 0 of every tensor
+//   Axes b = std::nullopt;                   none: the tensors are the same for all examples
+//   Axes c = {0, std::nullopt, {0, -1}};     part by part: the third part is a tree of two
+//
+// A number or nullopt stands for every tensor of the part of the tree that it is given for; a list has one entry for
+// each direct child (elements in order, the values of a map in the order of their keys, a struct's fields as named).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+#include "tower/tree.h"
+
+namespace tower {
+
+class Axes {
+ public:
+  Axes(int64_t dim) : dim_(dim) {}                 // NOLINT(google-explicit-constructor): Axes are written as literals
+  Axes(std::nullopt_t) {}                          // NOLINT(google-explicit-constructor)
+  Axes(std::optional<int64_t> dim) : dim_(dim) {}  // NOLINT(google-explicit-constructor)
+  Axes(std::initializer_list<Axes> parts) : is_list_(true), parts_(parts) {}
+  /// A list that is made at run time.
+  explicit Axes(std::vector<Axes> parts) : is_list_(true), parts_(std::move(parts)) {}
+
+  bool is_list() const { return is_list_; }
+  /// The one dimension of all tensors; only where this is not a list.
+  std::optional<int64_t> dim() const { return dim_; }
+  const std::vector<Axes>& parts() const { return parts_; }
+
+ private:
+  bool is_list_ = false;
+  std::optional<int64_t> dim_;
+  std::vector<Axes> parts_;
+};
+
+namespace detail {
+
+/// What Axes are matched against: the shape of a tree, without its values.
+struct TreeShape {
+  enum class Kind { tensor, absent_tensor, static_value, container };
+  Kind kind;
+  std::vector<TreeShape> children;
+
+  std::size_t tensors() const;
+};
+
+template <class T>
+TreeShape shape_of(const T& tree) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    return {tree.defined() ? TreeShape::Kind::tensor : TreeShape::Kind::absent_tensor, {}};
+  } else if constexpr (TensorTree<T>) {
+    TreeShape shape{TreeShape::Kind::container, {}};
+    Tree<T>::children(tree, [&](const auto& child) { shape.children.push_back(shape_of(child)); });
+    return shape;
+  } else {
+    return {TreeShape::Kind::static_value, {}};
+  }
+}
+
+/// The entry of in_dims for argument `index` of `count`. Throws ArgumentError where in_dims is a list of another
+/// length.
+const Axes& axes_of_argument(const Axes& in_dims, std::size_t index, std::size_t count);
+/// Appends the dimension of each tensor of argument `index`. Throws ArgumentError where `axes` do not fit the argument.
+void append_in_dims(const Axes& axes, const TreeShape& argument, std::size_t index, dynamic::Dims& dims);
+/// The dimension of each tensor of the output. Throws ArgumentError where `axes` do not fit it.
+dynamic::Dims out_dims_for(const Axes& axes, const TreeShape& output);
+
+}  // namespace detail
+}  // namespace tower

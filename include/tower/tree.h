@@ -1,0 +1,369 @@
+// Trees: the values that transforms take and return. A tree is a tensor, a container of trees, or a struct whose fields
+// are trees; its tensors are its leaves. Everything else in it (numbers, strings, the number of elements, the keys of a
+// map) is static: it is carried along and never differentiated or mapped.
+//
+//   at::Tensor                                    a leaf
+//   numbers, bool, enums, strings, at::Scalar, …  static
+//   std::vector, array, tuple, pair, optional,    trees of their elements
+//     map<std::string, T>, torch::OrderedDict<std::string, T>
+//   your struct                                   a tree of the fields that one line names:
+//
+//   struct State {
+//     at::Tensor position, velocity;
+//     int steps;
+//   };
+//   constexpr auto tower_fields(const State&) { return std::tuple(&State::position, &State::velocity); }
+//
+// The function is found by argument-dependent lookup: put it beside the struct. Fields that it does not name are
+// static, so a struct without tensors to transform returns `std::tuple()`.
+//
+// An undefined tensor is a static part like the nullopt of an optional: the place of a tensor that is not there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tower/dynamic.h"
+
+namespace torch {
+template <typename Key, typename Value>
+class OrderedDict;
+}
+
+namespace tower {
+
+/// How a type is a tree. The primary template is for types that are none. What a specialization for a container has:
+///   holds_tensors         whether a value can hold tensors at all; if not, it is static as a whole
+///   children(tree, visit) calls visit(child) for each direct child in order; `tree` may be const or not
+///   Rebind<R>             the same type with each tensor replaced by an R
+///   map<R>(tree, map)     the Rebind<R> whose children are map(child)
+template <class T>
+struct Tree {
+  static constexpr bool is_tree = false;
+};
+
+/// A type that holds no tensors and is passed through as it is. Derive a specialization of Tree from it for more such
+/// types.
+struct StaticTree {
+  static constexpr bool is_tree = true;
+  static constexpr bool holds_tensors = false;
+};
+
+template <class T>
+concept IsTree = Tree<T>::is_tree;
+
+/// A tree that can hold tensors, so that a transform has something to do.
+template <class T>
+concept TensorTree = IsTree<T> && Tree<T>::holds_tensors;
+
+namespace detail {
+
+template <class T, class R>
+struct RebindTree {
+  using type = typename Tree<T>::template Rebind<R>;
+};
+template <class T, class R>
+requires(!TensorTree<T>) struct RebindTree<T, R> {
+  using type = T;
+};
+
+template <class T>
+concept HasFields = requires(const T& value) {
+  tower_fields(value);
+};
+
+template <class... T>
+struct TreeOf {
+  static_assert(
+      (IsTree<T> && ...),
+      "tower: an element is not a tree. Trees are tensors, numbers, strings, containers of trees, and structs "
+      "with a tower_fields function (tower/tree.h).");
+  static constexpr bool is_tree = true;
+  static constexpr bool holds_tensors = (TensorTree<T> || ...);
+};
+
+}  // namespace detail
+
+/// `T` with each tensor replaced by an `R`: the type of a Jacobian whose outputs are a `T` and whose argument is an
+/// `R`.
+template <class T, class R>
+using Rebound = typename detail::RebindTree<T, R>::type;
+
+template <>
+struct Tree<at::Tensor> {
+  static constexpr bool is_tree = true;
+  static constexpr bool holds_tensors = true;
+  template <class R>
+  using Rebind = R;
+};
+
+template <class T>
+requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) struct Tree<T> : StaticTree {
+};
+template <>
+struct Tree<std::string> : StaticTree {};
+template <>
+struct Tree<std::string_view> : StaticTree {};
+template <>
+struct Tree<const char*> : StaticTree {};
+template <>
+struct Tree<std::nullopt_t> : StaticTree {};
+template <>
+struct Tree<at::Scalar> : StaticTree {};
+template <>
+struct Tree<at::Device> : StaticTree {};
+template <>
+struct Tree<at::TensorOptions> : StaticTree {};
+template <>
+struct Tree<at::IntArrayRef> : StaticTree {};
+
+template <class T>
+struct Tree<std::vector<T>> : detail::TreeOf<T> {
+  template <class R>
+  using Rebind = std::vector<Rebound<T, R>>;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    for (auto& child : tree) visit(child);
+  }
+  template <class R, class Map>
+  static Rebind<R> map(const std::vector<T>& tree, Map&& map) {
+    Rebind<R> result;
+    result.reserve(tree.size());
+    for (const T& child : tree) result.push_back(map(child));
+    return result;
+  }
+};
+
+template <class T, std::size_t n>
+struct Tree<std::array<T, n>> : detail::TreeOf<T> {
+  template <class R>
+  using Rebind = std::array<Rebound<T, R>, n>;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    for (auto& child : tree) visit(child);
+  }
+  template <class R, class Map>
+  static Rebind<R> map(const std::array<T, n>& tree, Map&& map) {
+    return std::apply([&](const auto&... child) { return Rebind<R>{map(child)...}; }, tree);
+  }
+};
+
+template <class... T>
+struct Tree<std::tuple<T...>> : detail::TreeOf<T...> {
+  template <class R>
+  using Rebind = std::tuple<Rebound<T, R>...>;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    std::apply([&](auto&... child) { (visit(child), ...); }, tree);
+  }
+  template <class R, class Map>
+  static Rebind<R> map(const std::tuple<T...>& tree, Map&& map) {
+    // Braces: the children are mapped in order.
+    return std::apply([&](const auto&... child) { return Rebind<R>{map(child)...}; }, tree);
+  }
+};
+
+template <class A, class B>
+struct Tree<std::pair<A, B>> : detail::TreeOf<A, B> {
+  template <class R>
+  using Rebind = std::pair<Rebound<A, R>, Rebound<B, R>>;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    visit(tree.first);
+    visit(tree.second);
+  }
+  template <class R, class Map>
+  static Rebind<R> map(const std::pair<A, B>& tree, Map&& map) {
+    return Rebind<R>{map(tree.first), map(tree.second)};
+  }
+};
+
+template <class T>
+struct Tree<std::optional<T>> : detail::TreeOf<T> {
+  template <class R>
+  using Rebind = std::optional<Rebound<T, R>>;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    if (tree) visit(*tree);
+  }
+  template <class R, class Map>
+  static Rebind<R> map(const std::optional<T>& tree, Map&& map) {
+    if (!tree) return std::nullopt;
+    return Rebind<R>(map(*tree));
+  }
+};
+
+template <class T>
+struct Tree<std::map<std::string, T>> : detail::TreeOf<T> {
+  template <class R>
+  using Rebind = std::map<std::string, Rebound<T, R>>;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    for (auto& [key, child] : tree) visit(child);
+  }
+  template <class R, class Map>
+  static Rebind<R> map(const std::map<std::string, T>& tree, Map&& map) {
+    Rebind<R> result;
+    for (const auto& [key, child] : tree) result.emplace_hint(result.end(), key, map(child));
+    return result;
+  }
+};
+
+template <class T>
+struct Tree<torch::OrderedDict<std::string, T>> : detail::TreeOf<T> {
+  template <class R>
+  using Rebind = torch::OrderedDict<std::string, Rebound<T, R>>;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    for (auto& item : tree) visit(item.value());
+  }
+  template <class R, class Map>
+  static Rebind<R> map(const torch::OrderedDict<std::string, T>& tree, Map&& map) {
+    Rebind<R> result(tree.key_description());
+    for (const auto& item : tree) result.insert(item.key(), map(item.value()));
+    return result;
+  }
+};
+
+/// A struct that names its fields.
+template <detail::HasFields T>
+struct Tree<T> {
+  static constexpr bool is_tree = true;
+  static constexpr bool holds_tensors = std::apply(
+      [](auto... field) { return (TensorTree<std::remove_cvref_t<decltype(std::declval<T&>().*field)>> || ...); },
+      decltype(tower_fields(std::declval<const T&>())){});
+
+  /// A struct's type is fixed, so only tensors can stand where its tensors are.
+  template <class R>
+  struct Rebinding {
+    static_assert(std::is_same_v<R, at::Tensor>,
+                  "tower: a Jacobian whose output is your struct would need a struct with other field types. Return a "
+                  "tuple, array, vector or map from the function, or differentiate with respect to a single tensor.");
+    using type = T;
+  };
+  template <class R>
+  using Rebind = typename Rebinding<R>::type;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    std::apply([&](auto... field) { (visit(tree.*field), ...); }, tower_fields(tree));
+  }
+  template <class R, class Map>
+  static Rebind<R> map(const T& tree, Map&& map) {
+    T result = tree;
+    std::apply([&](auto... field) { ((result.*field = map(tree.*field)), ...); }, tower_fields(tree));
+    return result;
+  }
+};
+
+/// Calls visit(tensor) for every tensor of the tree, in order, undefined ones too. `tree` may be const or not.
+template <class Self, class Visit>
+void for_each_tensor(Self& tree, Visit&& visit) {
+  using T = std::remove_const_t<Self>;
+  static_assert(IsTree<T>, "tower: not a tree (see tower/tree.h): name the fields of a struct with tower_fields.");
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    visit(tree);
+  } else if constexpr (TensorTree<T>) {
+    Tree<T>::children(tree, [&visit](auto& child) { for_each_tensor(child, visit); });
+  }
+}
+
+/// The tree with each tensor replaced by map(tensor), an `R`.
+template <class R, class T, class Map>
+Rebound<T, R> map_tensors(const T& tree, Map&& map) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    return map(tree);
+  } else if constexpr (TensorTree<T>) {
+    return Tree<T>::template map<R>(tree, [&map](const auto& child) { return map_tensors<R>(child, map); });
+  } else {
+    return tree;
+  }
+}
+
+/// The defined tensors of the tree, in order.
+template <class T>
+dynamic::Tensors leaves_of(const T& tree) {
+  dynamic::Tensors leaves;
+  for_each_tensor(tree, [&](const at::Tensor& tensor) {
+    if (tensor.defined()) leaves.push_back(tensor);
+  });
+  return leaves;
+}
+
+/// The tree `like` with its defined tensors replaced by `leaves`. Throws ArgumentError where their number differs.
+template <class T>
+T with_leaves(T like, dynamic::Tensors leaves);
+
+namespace detail {
+
+/// Hands out the elements of a list one by one, as trees are filled with them.
+class LeafReader {
+ public:
+  explicit LeafReader(dynamic::Tensors& leaves) : leaves_(leaves) {}
+  at::Tensor next();
+  /// Throws where leaves are left over.
+  void finish() const;
+
+ private:
+  dynamic::Tensors& leaves_;
+  std::size_t next_ = 0;
+};
+
+/// Replaces the defined tensors of `tree` by the reader's next ones.
+template <class T>
+void fill(T& tree, LeafReader& reader) {
+  for_each_tensor(tree, [&](at::Tensor& tensor) {
+    if (tensor.defined()) tensor = reader.next();
+  });
+}
+
+/// A defined tensor without data that stands where a leaf goes, in a tree kept for its static parts only.
+const at::Tensor& placeholder();
+
+/// Moves the defined tensors out of `tree`, which keeps its static parts and placeholders.
+template <class T>
+void move_leaves(T& tree, dynamic::Tensors& leaves) {
+  for_each_tensor(tree, [&](at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    leaves.push_back(std::move(tensor));
+    tensor = placeholder();
+  });
+}
+
+/// The static parts of `tree`, with placeholders for its tensors, which it does not keep alive.
+template <class T>
+T static_parts(T tree) {
+  for_each_tensor(tree, [&](at::Tensor& tensor) {
+    if (tensor.defined()) tensor = placeholder();
+  });
+  return tree;
+}
+
+}  // namespace detail
+
+template <class T>
+T with_leaves(T like, dynamic::Tensors leaves) {
+  detail::LeafReader reader(leaves);
+  detail::fill(like, reader);
+  reader.finish();
+  return like;
+}
+
+}  // namespace tower

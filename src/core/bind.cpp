@@ -1,0 +1,102 @@
+#include "core/bind.h"
+
+#include <c10/core/GradMode.h>
+
+#include "core/wrapper.h"
+#include "tower/errors.h"
+
+namespace tower {
+namespace {
+
+[[noreturn]] void refuse_escaped(const Operator& op, const Level& level) {
+  const std::string what = level.describe() + ": " + op.name() + " was given a tensor of this transform";
+  if (level.ended())
+    throw EscapedTensorError(what + " after the " + level.label() +
+                             " that made it has ended. Return the tensor from the transformed function instead of "
+                             "keeping it in a variable outside.");
+  if (level.thread() != this_thread())
+    throw EscapedTensorError(what + " on another thread. A transform's tensors belong to the thread it runs on.");
+  throw EscapedTensorError(what + " inside one of the transform's own rules or below it, where it cannot be seen.");
+}
+
+// The level whose rule must handle the call: the highest of the arguments' levels.
+Level* highest_level(const Operator& op, const Stack& stack) {
+  Level* found = nullptr;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) {
+    if (Wrapper* w = as_wrapper(t)) {
+      Level& level = w->level();
+      if (!found || level.depth() > found->depth()) found = &level;
+    }
+  });
+  return found;
+}
+
+void call_plain(const Operator& op, Stack& stack) {
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  const bool included = keys.included_.has(kKey);
+  const bool skipping = keys.excluded_.has(c10::DispatchKey::AutogradFunctionality);
+  if (!included && (skipping || !top())) return op.call(stack);
+  DispatchGuard guard;
+  if (included) guard.see_every_operator(false);
+  if (!skipping && !libtorch_records(op, stack)) guard.skip_libtorch_autograd();
+  op.call(stack);
+}
+
+}  // namespace
+
+bool any_wrapper(const Operator& op, c10::ArrayRef<IValue> args) {
+  bool found = false;
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || t.key_set().has(kKey); });
+  return found;
+}
+
+bool libtorch_records(const Operator& op, c10::ArrayRef<IValue> args) {
+  bool found = false;
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || t.unsafeGetTensorImpl()->requires_grad(); });
+  return found;
+}
+
+Level* nearest_vmap(Level* from) {
+  while (from && from->kind() != Kind::vmap) from = from->below();
+  return from;
+}
+
+bool decompose(const Operator& op, Stack& stack) {
+  if (op.decomposition) {
+    op.decomposition(stack);
+    return true;
+  }
+  if (op.composite()) {
+    op.handle()->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+    return true;
+  }
+  return false;
+}
+
+void bind_call(const Operator& op, Stack& stack) {
+  Level* level = highest_level(op, stack);
+  if (level && !is_visible(level)) {
+    // A constant does not depend on the level that made it: its value is as good after the level has ended.
+    bool stripped = false;
+    replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
+      Wrapper* w = as_wrapper(t);
+      if (!w || is_visible(&w->level()) || w->payload().tracked()) return t;
+      stripped = true;
+      return strip_constants(t);
+    });
+    if (!stripped) refuse_escaped(op, *level);
+    return bind_call(op, stack);
+  }
+  if (op.random() && !op.composite()) {
+    Level* mapped = nearest_vmap(top());
+    if (mapped && (!level || mapped->depth() > level->depth())) level = mapped;
+  }
+  if (!level) return call_plain(op, stack);
+  const Kind kind = level->kind();
+  if (const auto& why = op.unsupported[static_cast<size_t>(kind)])
+    throw UnsupportedError(level->describe() + ": " + op.name() + " is not supported: " + *why);
+  if (!op.has_rule(kind) && decompose(op, stack)) return;
+  level->process(op, stack);
+}
+
+}  // namespace tower

@@ -1,0 +1,25 @@
+// How a call finds the level that must handle it.
+#pragma once
+
+#include "core/operator.h"
+
+namespace tower {
+
+/// Runs a functional operator: the highest level among the arguments' wrappers processes it; without any, LibTorch
+/// does. Replaces the arguments on the stack by the results. Throws EscapedTensorError for a wrapper of a level that
+/// has ended, lives on another thread, or is not visible from the current top.
+void bind_call(const Operator& op, Stack& stack);
+
+/// Runs `op` by its decomposition or LibTorch's composite kernel, if it has one: their operators find their own way.
+bool decompose(const Operator& op, Stack& stack);
+
+/// True if any tensor among the arguments is a wrapper.
+bool any_wrapper(const Operator& op, c10::ArrayRef<IValue> args);
+
+/// True if LibTorch's own autograd would record the call: then its kernels must not be skipped.
+bool libtorch_records(const Operator& op, c10::ArrayRef<IValue> args);
+
+/// The nearest vmap level at or below `from`, which decides what random operators mean; null if there is none.
+Level* nearest_vmap(Level* from);
+
+}  // namespace tower

@@ -1,0 +1,74 @@
+// The door: the one fallback through which every operator call reaches Tower while a transform is running or a
+// wrapper is among its arguments. See key.h for why this key.
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <iostream>
+
+#include "core/bind.h"
+#include "core/wrapper.h"
+#include "frontend/mutation.h"
+#include "frontend/substitution.h"
+#include "frontend/views.h"
+#include "rules/rules.h"
+#include "tower/errors.h"
+
+namespace tower {
+namespace {
+
+// Fresh tensors that user code makes inside a transform are wrapped, although they depend on nothing yet: a later
+// in-place write may put a batched, dual or taped value into them.
+void wrap_fresh_outputs(const Operator& op, Stack& stack) {
+  Level* level = top();
+  if (!level || op.is_view()) return;
+  replace_outputs(stack, [&](const Tensor& t, size_t) {
+    return t.defined() && !as_wrapper_of(t, *level) ? wrap_constant(*level, t) : t;
+  });
+}
+
+void enter(const Operator& op, Stack& stack) {
+  frontend::substitute(op, stack);
+  const bool wrapped = any_wrapper(op, stack);
+  if (!wrapped && op.composite()) {
+    decompose(op, stack);
+    return;
+  }
+  if (op.mutates()) return frontend::write(op, stack);
+  if (!wrapped) {
+    bind_call(op, stack);
+    return wrap_fresh_outputs(op, stack);
+  }
+  // A composite view is a sequence of real ones (or a copy): those are what must be tied to the base.
+  if (op.is_view()) return op.composite() ? static_cast<void>(decompose(op, stack)) : frontend::make_view(op, stack);
+  bind_call(op, stack);
+}
+
+struct Door : c10::OperatorKernel {
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
+    const Operator& op = Operator::of(handle);
+    if (stack->size() == op.num_args()) return enter(op, *stack);
+    // A boxed caller keeps other values below the arguments.
+    auto first = stack->end() - static_cast<std::ptrdiff_t>(op.num_args());
+    Stack own(std::make_move_iterator(first), std::make_move_iterator(stack->end()));
+    stack->erase(first, stack->end());
+    enter(op, own);
+    for (auto& v : own) stack->push_back(std::move(v));
+  }
+};
+
+struct Registration {
+  Registration() {
+    if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kKey))
+      throw Error(
+          "Tower cannot be loaded: another library has already registered a fallback at the LibTorch dispatch key that "
+          "Tower needs. Only one of the two can run in a process.");
+    handle = c10::Dispatcher::singleton().registerFallback(
+        kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Door>()), "tower");
+    rules::register_all();
+  }
+  c10::RegistrationHandleRAII handle{[] {}};
+};
+
+const Registration registration;
+
+}  // namespace
+}  // namespace tower

@@ -1,0 +1,109 @@
+#include "core/wrapper.h"
+
+#include "core/torch_version.h"
+#include "frontend/views.h"
+#include "tower/errors.h"
+
+namespace tower {
+
+Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload payload)
+    : TensorImpl(kKeySet, payload.value.dtype(), payload.value.device()),
+      level_(std::move(level)),
+      payload_(std::move(payload)) {
+  take_metadata();
+}
+
+void Wrapper::take_metadata() {
+  const TensorImpl* value = payload_.value.unsafeGetTensorImpl();
+  if (level_->kind() == Kind::vmap && payload_.index >= 0) {
+    Sizes sizes(value->sizes()), strides(value->strides());
+    sizes.erase(sizes.begin() + payload_.index);
+    strides.erase(strides.begin() + payload_.index);
+    set_sizes_and_strides(sizes, strides);
+    data_type_ = value->dtype();
+    if (storage_) storage_ = c10::Storage();
+    return;
+  }
+  copy_generic_tensor_metadata(value, this);
+  key_set_ = kKeySet;
+  storage_ = !payload_.tracked() && value->has_storage() ? value->storage() : c10::Storage();
+}
+
+void Wrapper::set_payload(Payload payload) {
+  payload_ = std::move(payload);
+  take_metadata();
+}
+
+Wrapper& Wrapper::root() {
+  Wrapper* w = this;
+  while (w->view_) w = w->view_->base.get();
+  return *w;
+}
+
+void Wrapper::refresh() { frontend::refresh(*this); }
+
+// LibTorch asks this before every access to raw memory; the message is only made when there is none to give.
+bool Wrapper::has_storage() const {
+  if (storage_) return true;
+  auto* self = const_cast<Wrapper*>(this);
+  self->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+      level_->describe() + ": raw memory of a tensor that the transform tracks was asked for (data_ptr, accessor or a " +
+      "kernel that reads memory itself); there is no memory of one example or one tracked value. Use operators, " +
+      "or register a rule for the operator that reads it.");
+  return false;
+}
+
+const char* Wrapper::tensorimpl_type_name() const { return "tower::Wrapper (a tensor inside a transform)"; }
+
+namespace {
+[[noreturn]] void refuse_data(const Level& level) {
+  throw UnsupportedError(level.describe() +
+                         ": tensor.data(), set_data and variable_data bypass the transform and would lose what it "
+                         "tracks. Use detach() to stop gradients.");
+}
+}  // namespace
+
+c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(const c10::VariableVersion&, bool) const {
+  refuse_data(*level_);
+}
+c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(c10::VariableVersion&&, bool) const {
+  refuse_data(*level_);
+}
+
+// Chains of views can be long: free them one by one instead of recursively.
+void Wrapper::release_resources() {
+  std::unique_ptr<View> view = std::move(view_);
+  while (view) {
+    c10::intrusive_ptr<Wrapper> base = std::move(view->base);
+    view = base && base.use_count() == 1 ? std::move(base->view_) : nullptr;
+  }
+  payload_ = Payload{};
+  TensorImpl::release_resources();
+}
+
+Tensor wrap(Level& level, Payload payload) {
+  return Tensor(c10::make_intrusive<Wrapper>(c10::intrusive_ptr<Level>::reclaim_copy(&level), std::move(payload)));
+}
+
+Tensor strip_constants(const Tensor& t) {
+  Tensor v = t;
+  while (Wrapper* w = as_wrapper(v)) {
+    const Payload& p = w->payload();
+    if (p.tracked()) break;
+    v = p.value;
+  }
+  return v;
+}
+
+void check_supported(const Tensor& t, const char* transform, const std::string& what) {
+  const char* found = nullptr;
+  if (t.layout() != at::kStrided) found = "a sparse or other non-strided tensor";
+  else if (t.is_quantized()) found = "a quantized tensor";
+  else if (t.is_nested()) found = "a nested tensor";
+  else if (torch_version::has_names(t)) found = "a tensor with named dimensions";
+  if (found)
+    throw UnsupportedError(std::string(transform) + ": " + what + " is " + found +
+                           ", which transforms cannot carry. Convert it to a dense, strided, unnamed tensor first.");
+}
+
+}  // namespace tower

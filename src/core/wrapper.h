@@ -1,0 +1,101 @@
+// What a transform gives to the user's function in place of a tensor: an ordinary at::Tensor whose implementation
+// belongs to a level and carries a payload. There is one class; the payload is replaceable, so an in-place write is
+// seen through every handle to the tensor.
+//
+//   vmap   index = batch dimension of `value`
+//   jvp    tangent = derivative of `value` along the direction
+//   vjp    index = slot of the tape that `value` came from
+//
+// A payload without any of these is a constant: the value does not depend on what the level tracks. A constant shares
+// its value's storage where that is a plain tensor, so code that reads its memory still works.
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+
+#include "core/level.h"
+#include "core/operator.h"
+
+namespace tower {
+
+struct Payload {
+  Tensor value;  // one level down
+  Tensor tangent;
+  int64_t index = -1;
+
+  bool tracked() const { return index >= 0 || tangent.defined(); }
+};
+
+class Wrapper;
+
+/// How a view tensor is made from its base, so that writes through either are seen by both (see frontend/views.h).
+struct View {
+  c10::intrusive_ptr<Wrapper> base;
+  const Operator* op;
+  std::vector<IValue> args;  // of `op`, the base's place empty
+  size_t out;                // which output of `op`
+  uint64_t seen;             // generation of the root that the payload reflects
+};
+
+class Wrapper final : public c10::TensorImpl {
+ public:
+  Wrapper(c10::intrusive_ptr<Level> level, Payload payload);
+
+  Level& level() const { return *level_; }
+  const c10::intrusive_ptr<Level>& level_ptr() const { return level_; }
+
+  /// The payload, after taking over writes made through the base or other views of it.
+  const Payload& payload() {
+    if (view_ != nullptr && view_->seen != root().generation_) refresh();
+    return payload_;
+  }
+  /// What is stored, whether or not the base was written since (for the front end).
+  const Payload& stored() const { return payload_; }
+  /// Replaces the payload: the write itself, without telling bases or views (that is the front end's part).
+  void set_payload(Payload payload);
+
+  std::unique_ptr<View>& view() { return view_; }
+  Wrapper& root();
+  uint64_t generation() const { return generation_; }
+  bool has_views() const { return has_views_; }
+  void set_has_views() { has_views_ = true; }
+  /// Marks that the payload of this base changed.
+  void wrote() { ++generation_; bump_version(); }
+  bool has_storage() const override;
+  const char* tensorimpl_type_name() const override;
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
+                                                         bool allow_tensor_metadata_change) const override;
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version_counter,
+                                                         bool allow_tensor_metadata_change) const override;
+
+  void release_resources() override;
+
+ private:
+  void refresh();
+  void take_metadata();
+
+  c10::intrusive_ptr<Level> level_;
+  Payload payload_;
+  std::unique_ptr<View> view_;
+  uint64_t generation_ = 0;
+  bool has_views_ = false;
+};
+
+inline Wrapper* as_wrapper(const Tensor& t) {
+  return t.defined() && t.key_set().has(kKey) ? static_cast<Wrapper*>(t.unsafeGetTensorImpl()) : nullptr;
+}
+/// The wrapper if it belongs to `level`, else null.
+inline Wrapper* as_wrapper_of(const Tensor& t, const Level& level) {
+  Wrapper* w = as_wrapper(t);
+  return w && &w->level() == &level ? w : nullptr;
+}
+
+Tensor wrap(Level& level, Payload payload);
+inline Tensor wrap_constant(Level& level, Tensor value) { return wrap(level, Payload{std::move(value), {}, -1}); }
+
+/// The value below constants of any level, down to a value that some level tracks or a plain tensor.
+Tensor strip_constants(const Tensor& t);
+
+/// Throws ArgumentError unless `t` is something that transforms can carry (dense, strided, unnamed, not quantized).
+void check_supported(const Tensor& t, const char* transform, const std::string& what);
+
+}  // namespace tower

@@ -1,0 +1,48 @@
+#include "frontend/substitution.h"
+
+#include <unordered_map>
+
+#include "tower/substitution.h"
+
+namespace tower {
+namespace {
+using Map = std::unordered_map<const c10::TensorImpl*, Tensor>;
+}  // namespace
+
+struct Substitution::State {
+  Map map;
+  std::vector<Tensor> originals;  // kept alive, so that an address means what it meant
+  const Map* outer = nullptr;
+  DispatchGuard keys;
+};
+
+namespace {
+thread_local const Map* current = nullptr;
+}  // namespace
+
+Substitution::Substitution(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs)
+    : state_(std::make_unique<State>()) {
+  state_->outer = current;
+  if (current) state_->map = *current;
+  for (const auto& [original, replacement] : pairs) {
+    state_->originals.push_back(original);
+    state_->map[original.unsafeGetTensorImpl()] = replacement;
+  }
+  current = &state_->map;
+  state_->keys.see_every_operator(true);
+}
+
+Substitution::~Substitution() { current = state_->outer; }
+
+namespace frontend {
+
+void substitute(const Operator& op, Stack& stack) {
+  if (!current) return;
+  replace_tensors(op, stack, [](const Tensor& t, LeafRef) {
+    auto it = current->find(t.unsafeGetTensorImpl());
+    return it == current->end() ? t : it->second;
+  });
+}
+
+}  // namespace frontend
+}  // namespace tower

@@ -1,0 +1,123 @@
+#include "interpreters/derivatives.h"
+
+#include <ATen/Functions.h>
+
+#include "core/wrapper.h"
+#include "interpreters/vjp.h"
+#include "tower/errors.h"
+
+namespace tower {
+namespace {
+
+template <class R>
+Keeps union_of(const std::vector<R>& rules, Mask tracked) {
+  Keeps keep;
+  for (const auto& r : rules)
+    if (r.serves & tracked) keep |= r.keeps;
+  return keep;
+}
+
+constexpr Keeps kEverything{~Mask{0}, 0, ~Mask{0}};
+
+[[noreturn]] void refuse(const Operator& op, const char* mode) {
+  throw DerivativeError(std::string(mode) + ": no derivative is known for " + op.name() +
+                        ": it has no rule in Tower, no decomposition, and no formula in LibTorch's autograd. Register a "
+                        "derivative for it, or detach() its arguments if the derivative is meant to be zero.");
+}
+
+// The vjp at a point is a linear function of the cotangent; its own vjp, taken at the tangents, is the jvp.
+void transpose_vjp(JvpFrame& frame, Mask tracked) {
+  auto level = c10::make_intrusive<Vjp>("jvp");
+  std::vector<int64_t> cotangent_slots, gradient_slots;
+  std::vector<Tensor> tangents;
+  {
+    Scope scope(level);
+    std::vector<Tensor> cotangents;
+    for (const Meta* meta : frame.outs_meta) {
+      if (!c10::isFloatingType(meta->dtype) && !c10::isComplexType(meta->dtype)) {
+        cotangents.emplace_back();
+        cotangent_slots.push_back(-1);
+        continue;
+      }
+      Tensor zero = strip_constants(at::zeros(meta->sizes, meta->options()));
+      cotangents.push_back(level->track(zero));
+      cotangent_slots.push_back(as_wrapper(cotangents.back())->payload().index);
+    }
+    c10::SmallVector<LeafRef, 4> wanted;
+    std::vector<Meta> metas;
+    size_t next = 0;
+    for (uint8_t i : frame.op.tensor_args()) {
+      const IValue& v = frame.args[i];
+      const size_t count = v.isList() ? v.toListRef().size() : 1;
+      for (size_t e = 0; e < count; ++e, ++next) {
+        if (!frame.leaves[next].defined()) continue;
+        wanted.push_back(LeafRef{i, static_cast<uint16_t>(e)});
+        metas.emplace_back(v.isList() ? v.toListRef()[e].toTensor() : v.toTensor());
+        tangents.push_back(frame.leaves[next]);
+      }
+    }
+    c10::SmallVector<const Meta*, 4> wanted_meta;
+    for (const auto& m : metas) wanted_meta.push_back(&m);
+    VjpFrame vjp{{frame.op, frame.args, frame.outs, nullptr, 0}, cotangents, wanted, wanted_meta, {}, tracked};
+    vjp.gradients.resize(wanted.size());
+    run_vjp(vjp);
+    for (const Tensor& g : vjp.gradients) {
+      Wrapper* w = g.defined() ? as_wrapper_of(g, *level) : nullptr;
+      gradient_slots.push_back(w ? w->payload().index : -1);
+    }
+  }
+  auto result = level->tape().pull_back(gradient_slots, tangents, cotangent_slots, true);
+  // Complex numbers: the vjp is linear over the reals with the inner product Re(conj(a) b), so no conjugation is owed.
+  for (size_t k = 0; k < result.size(); ++k) frame.give(k, std::move(result[k]));
+}
+
+}  // namespace
+
+Served served_vjp(const Operator& op, Mask tracked) {
+  if (op.no_derivative()) return Served::no_derivative;
+  if (op.has_vjp(tracked) && (!op.vjp.empty() || (tracked & ~op.inactive_args) == 0)) return Served::own_rule;
+  if (op.libtorch_differentiates()) return Served::libtorch_autograd;
+  return Served::error;
+}
+
+Served served_jvp(const Operator& op, Mask tracked) {
+  if (op.no_derivative()) return Served::no_derivative;
+  if (op.has_jvp(tracked) && (!op.jvp.empty() || (tracked & ~op.inactive_args) == 0)) return Served::own_rule;
+  return served_vjp(op, tracked) == Served::error ? Served::error : Served::transposed_vjp;
+}
+
+Keeps keeps_for_vjp(const Operator& op, Mask tracked) {
+  return served_vjp(op, tracked) == Served::own_rule ? union_of(op.vjp, tracked) : kEverything;
+}
+
+Keeps keeps_for_jvp(const Operator& op, Mask tracked) {
+  return served_jvp(op, tracked) == Served::own_rule ? union_of(op.jvp, tracked) : kEverything;
+}
+
+void run_vjp(VjpFrame& frame) {
+  const Operator& op = frame.op;
+  switch (served_vjp(op, frame.wanted_args)) {
+    case Served::no_derivative: return;
+    case Served::own_rule:
+      for (const auto& rule : op.vjp)
+        if (rule.serves & frame.wanted_args) rule.run(frame);
+      return;
+    case Served::libtorch_autograd: return vjp_by_libtorch(frame);
+    default: refuse(op, "vjp");
+  }
+}
+
+void run_jvp(JvpFrame& frame, Mask tracked) {
+  const Operator& op = frame.op;
+  switch (served_jvp(op, tracked)) {
+    case Served::no_derivative: return;
+    case Served::own_rule:
+      for (const auto& rule : op.jvp)
+        if (rule.serves & tracked) rule.run(frame);
+      return;
+    case Served::transposed_vjp: return transpose_vjp(frame, tracked);
+    default: refuse(op, "jvp");
+  }
+}
+
+}  // namespace tower

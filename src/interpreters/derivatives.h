@@ -1,0 +1,26 @@
+// Running an operator's derivative rules, or what stands in for them: LibTorch's own autograd formula for a missing vjp
+// rule, the transposed vjp for a missing jvp rule. Both the jvp and vjp interpreters and the tape use these.
+#pragma once
+
+#include "core/operator.h"
+
+namespace tower {
+
+/// What run_vjp (run_jvp) will need of a call with tracked tensors in the arguments `tracked`.
+Keeps keeps_for_vjp(const Operator& op, Mask tracked);
+Keeps keeps_for_jvp(const Operator& op, Mask tracked);
+
+/// Fills frame.gradients. Throws DerivativeError where the operator has no derivative that anyone knows.
+void run_vjp(VjpFrame& frame);
+
+/// Fills frame.tangents.
+void run_jvp(JvpFrame& frame, Mask tracked);
+
+/// How the operator's vjp (jvp) is served when arguments `tracked` are differentiated; `error` if not at all.
+Served served_vjp(const Operator& op, Mask tracked);
+Served served_jvp(const Operator& op, Mask tracked);
+
+/// vjp of `op` by LibTorch's autograd formula, as an operator that every level below can process in turn.
+void vjp_by_libtorch(VjpFrame& frame);
+
+}  // namespace tower

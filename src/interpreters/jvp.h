@@ -1,0 +1,16 @@
+// jvp: every value may carry its derivative along the direction that is being followed.
+#pragma once
+
+#include "core/level.h"
+#include "core/wrapper.h"
+
+namespace tower {
+
+class Jvp final : public Level {
+ public:
+  explicit Jvp(const char* label) : Level(Kind::jvp, label) {}
+
+  void process(const Operator& op, Stack& stack) override;
+};
+
+}  // namespace tower

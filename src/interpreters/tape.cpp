@@ -1,0 +1,244 @@
+#include "interpreters/tape.h"
+
+#include <ATen/Functions.h>
+
+#include "core/bind.h"
+#include "core/wrapper.h"
+#include "interpreters/derivatives.h"
+#include "tower/errors.h"
+
+namespace tower {
+namespace {
+
+bool is_plain(const Tensor& t) { return !t.key_set().has(kKey) && !t.unsafeGetTensorImpl()->requires_grad(); }
+
+template <class F>
+void for_each_kept(const Node& node, F&& f) {
+  for (const auto& v : node.kept) {
+    if (v.isTensor()) {
+      if (v.toTensor().defined()) f(v.toTensor());
+    } else if (v.isTensorList() || v.isOptionalTensorList()) {
+      for (const auto& e : v.toListRef())
+        if (e.isTensor() && e.toTensor().defined()) f(e.toTensor());
+    }
+  }
+}
+
+uint32_t version(const Tensor& t) {
+  return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+}  // namespace
+
+Keeps Tape::keeps(const Operator& op, Mask tracked) const {
+  return purpose_ == Purpose::pullback ? keeps_for_vjp(op, tracked) : keeps_for_jvp(op, tracked);
+}
+
+int64_t Tape::add_input(const Tensor& value) {
+  slots_.emplace_back(value);
+  return static_cast<int64_t>(slots_.size()) - 1;
+}
+
+Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef<Node::Input> inputs, Mask tracked) {
+  Node& node = nodes_.emplace_back();
+  node.op = &op;
+  if (!op.handle())
+    node.owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
+  node.inputs.assign(inputs.begin(), inputs.end());
+  node.tracked = tracked;
+  const Keeps keep = keeps(op, tracked);
+  node.shapes_kept = keep.shapes;
+  node.kept.reserve(args.size() + op.num_outs());
+  for (size_t i = 0; i < args.size(); ++i) {
+    const IValue& v = args[i];
+    if (op.kind(i) == ArgKind::other || (keep.args >> i & 1)) node.kept.push_back(v);
+    else if (v.isList()) node.kept.emplace_back(static_cast<int64_t>(v.toListRef().size()));  // its length
+    else node.kept.emplace_back();
+    if (keep.shapes >> i & 1) {
+      if (!node.shapes) node.shapes = std::make_unique<std::vector<Meta>>();
+      if (v.isTensor()) node.shapes->emplace_back(v.toTensor().defined() ? Meta(v.toTensor()) : Meta());
+      else if (v.isList()) {
+        for (const auto& e : v.toListRef()) node.shapes->emplace_back(e.toTensor());
+      } else node.shapes->emplace_back();
+    }
+  }
+  return node;
+}
+
+int64_t Tape::complete(Node& node, c10::ArrayRef<IValue> outs) {
+  const Keeps keep = keeps(*node.op, node.tracked);
+  node.first_slot = static_cast<int64_t>(slots_.size());
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const IValue& v = outs[i];
+    if (keep.outs >> i & 1) node.kept.push_back(v);
+    else node.kept.emplace_back();
+    if (v.isTensor()) {
+      if (v.toTensor().defined()) slots_.emplace_back(v.toTensor());
+      else slots_.emplace_back();
+    } else if (v.isTensorList()) {
+      for (const auto& e : v.toListRef()) slots_.emplace_back(e.toTensor());
+    }
+  }
+  node.num_outs = static_cast<uint32_t>(slots_.size() - static_cast<size_t>(node.first_slot));
+  for_each_kept(node, [&](const Tensor& t) {
+    node.versions += version(t);
+    plain_ = plain_ && is_plain(t);
+  });
+  return node.first_slot;
+}
+
+void Tape::check_unchanged(const Node& node) const {
+  uint32_t now = 0;
+  for_each_kept(node, [&](const Tensor& t) { now += version(t); });
+  if (now != node.versions)
+    throw DerivativeError(label_ + ": a tensor that the derivative of " + node.op->name() +
+                          " needs was modified by an in-place operation after the function had run. Clone it before "
+                          "writing to it.");
+}
+
+void Tape::prune(c10::ArrayRef<int64_t> outputs) {
+  std::vector<bool> needed(slots_.size(), false);
+  for (int64_t slot : outputs)
+    if (slot >= 0) needed[static_cast<size_t>(slot)] = true;
+  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
+    bool reached = false;
+    for (uint32_t k = 0; k < node->num_outs; ++k) reached = reached || needed[static_cast<size_t>(node->first_slot) + k];
+    if (!reached) {
+      *node = Node{};
+      continue;
+    }
+    for (const auto& input : node->inputs) needed[static_cast<size_t>(input.slot)] = true;
+  }
+}
+
+std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRef<Tensor> cotangents,
+                                    c10::ArrayRef<int64_t> inputs, bool consume) {
+  if (consumed_)
+    throw ConsumedError(label_ + ": this pullback freed what it had recorded when it was called the first time. Ask for "
+                        "a pullback that can be called again.");
+  consumed_ = consume;
+  std::vector<Tensor> gradients(slots_.size());
+  std::vector<bool> owned(slots_.size(), false);
+  bool plain = plain_;
+  // A sum that nobody else has seen may be added to in place.
+  auto accumulate = [&](int64_t slot, Tensor g) {
+    if (!g.defined()) return;
+    const auto at = static_cast<size_t>(slot);
+    Tensor& sum = gradients[at];
+    if (!sum.defined()) {
+      sum = std::move(g);
+    } else if (owned[at] && plain) {
+      sum.add_(g);
+    } else {
+      sum = at::add(sum, g);
+      owned[at] = true;
+    }
+  };
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    if (!cotangents[k].defined() || outputs[k] < 0) continue;
+    plain = plain && is_plain(cotangents[k]);
+    accumulate(outputs[k], cotangents[k]);
+  }
+
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  if (plain) keys.skip_libtorch_autograd();
+  std::vector<bool> is_input(slots_.size(), false);
+  for (int64_t slot : inputs)
+    if (slot >= 0) is_input[static_cast<size_t>(slot)] = true;
+
+  c10::SmallVector<Tensor, 2> of_outputs;
+  c10::SmallVector<LeafRef, 4> wanted;
+  c10::SmallVector<const Meta*, 4> wanted_meta;
+  for (size_t n = nodes_.size(); n-- > 0;) {
+    Node& node = nodes_[n];
+    if (node.empty()) continue;
+    of_outputs.clear();
+    bool any = false;
+    for (uint32_t k = 0; k < node.num_outs; ++k) {
+      const auto slot = static_cast<size_t>(node.first_slot) + k;
+      of_outputs.push_back(is_input[slot] ? gradients[slot] : std::move(gradients[slot]));
+      any = any || of_outputs.back().defined();
+    }
+    if (any) {
+      check_unchanged(node);
+      wanted.clear();
+      wanted_meta.clear();
+      for (const auto& input : node.inputs) {
+        wanted.push_back(input.leaf);
+        wanted_meta.push_back(&meta(input.slot));
+      }
+      const size_t args = node.op->num_args();
+      VjpFrame frame{{*node.op, c10::ArrayRef<IValue>(node.kept).slice(0, args),
+                      c10::ArrayRef<IValue>(node.kept).slice(args), node.shapes.get(), node.shapes_kept},
+                     of_outputs, wanted, wanted_meta, {}, node.tracked};
+      // Without recorded shapes the frame reads the kept arguments: they must not be taken for missing ones.
+      frame.gradients.resize(wanted.size());
+      run_vjp(frame);
+      for (size_t k = 0; k < node.inputs.size(); ++k) accumulate(node.inputs[k].slot, std::move(frame.gradients[k]));
+    }
+    if (consume) node = Node{};
+  }
+  std::vector<Tensor> result;
+  result.reserve(inputs.size());
+  for (int64_t slot : inputs) result.push_back(slot >= 0 ? gradients[static_cast<size_t>(slot)] : Tensor());
+  return result;
+}
+
+std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::ArrayRef<Tensor> tangents,
+                                       c10::ArrayRef<int64_t> outputs) {
+  std::vector<Tensor> by_slot(slots_.size());
+  bool plain = plain_;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    by_slot[static_cast<size_t>(inputs[k])] = tangents[k];
+    if (tangents[k].defined()) plain = plain && is_plain(tangents[k]);
+  }
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  if (plain) keys.skip_libtorch_autograd();
+  c10::SmallVector<Tensor, 4> leaves;
+  c10::SmallVector<const Meta*, 2> outs_meta;
+  for (Node& node : nodes_) {
+    if (node.empty()) continue;
+    bool any = false;
+    for (const auto& input : node.inputs) any = any || by_slot[static_cast<size_t>(input.slot)].defined();
+    if (!any) continue;
+    check_unchanged(node);
+    const size_t args = node.op->num_args();
+    const auto kept = c10::ArrayRef<IValue>(node.kept);
+    leaves.clear();
+    size_t next = 0;
+    for (uint8_t i : node.op->tensor_args()) {
+      const size_t count = kept[i].isInt() ? static_cast<size_t>(kept[i].toInt())
+                           : kept[i].isList() ? kept[i].toListRef().size() : 1;
+      for (size_t e = 0; e < count; ++e) {
+        const bool tracked = next < node.inputs.size() && node.inputs[next].leaf.arg == i && node.inputs[next].leaf.element == e;
+        leaves.push_back(tracked ? by_slot[static_cast<size_t>(node.inputs[next].slot)] : Tensor());
+        next += tracked;
+      }
+    }
+    outs_meta.clear();
+    for (uint32_t k = 0; k < node.num_outs; ++k) outs_meta.push_back(&meta(node.first_slot + k));
+    JvpFrame frame{{*node.op, kept.slice(0, args), kept.slice(args), node.shapes.get(), node.shapes_kept}, leaves, {}, outs_meta};
+    frame.tangents.resize(node.num_outs);
+    run_jvp(frame, node.tracked);
+    for (uint32_t k = 0; k < node.num_outs; ++k)
+      by_slot[static_cast<size_t>(node.first_slot) + k] = std::move(frame.tangents[k]);
+  }
+  std::vector<Tensor> result;
+  for (int64_t slot : outputs) result.push_back(slot >= 0 ? by_slot[static_cast<size_t>(slot)] : Tensor());
+  return result;
+}
+
+void Tape::replace_kept(const Tensor& original, const Tensor& copy) {
+  for (Node& node : nodes_) {
+    const uint32_t before = version(original);
+    for (auto& v : node.kept)
+      if (v.isTensor() && v.toTensor().is_same(original)) {
+        v = copy;
+        node.versions += version(copy) - before;
+      }
+  }
+}
+
+}  // namespace tower

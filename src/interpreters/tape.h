@@ -1,0 +1,77 @@
+// The tape of a vjp level: nodes {operator, arguments, what its rule keeps} in order of execution, and slots, one for
+// each tensor on the path from the inputs to the outputs. It is data, so one tape serves pullbacks (reverse),
+// `linearize` (forward), and inspection. Indices instead of pointers: no recursion anywhere, however deep the graph.
+#pragma once
+
+#include <deque>
+
+#include "core/operator.h"
+
+namespace tower {
+
+struct Node {
+  struct Input {
+    LeafRef leaf;
+    int64_t slot;
+  };
+  const Operator* op = nullptr;
+  c10::intrusive_ptr<const Operator> owner;  // for operators that are not LibTorch's and may otherwise die
+  c10::SmallVector<IValue, 5> kept;          // arguments, then outputs; tensors that no rule needs are left out
+  c10::SmallVector<Input, 2> inputs;         // tracked tensors among the arguments
+  std::unique_ptr<std::vector<Meta>> shapes; // of the arguments in `shapes_kept`
+  Mask shapes_kept = 0;
+  Mask tracked = 0;                          // arguments with a tracked tensor
+  int64_t first_slot = 0;                    // outputs, flattened: first_slot + k
+  uint32_t num_outs = 0;
+  uint32_t versions = 0;                     // sum of the kept tensors' versions: goes up when one is written to
+
+  bool empty() const { return op == nullptr; }
+};
+
+class Tape : public c10::intrusive_ptr_target {
+ public:
+  /// What the nodes keep: enough for vjp rules (pullback) or for jvp rules (pushforward).
+  enum class Purpose : uint8_t { pullback, pushforward };
+
+  Tape(Purpose purpose, std::string label) : purpose_(purpose), label_(std::move(label)) {}
+
+  Purpose purpose() const { return purpose_; }
+  /// A slot without a node: an input of the differentiated function.
+  int64_t add_input(const Tensor& value);
+
+  /// Records one call. `args` are values one level down; `inputs` the tracked ones. The outputs get slots afterwards.
+  Node& record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef<Node::Input> inputs, Mask tracked);
+  /// Completes the newest node with its outputs; returns the first slot.
+  int64_t complete(Node& node, c10::ArrayRef<IValue> outs);
+
+  const Meta& meta(int64_t slot) const { return slots_[static_cast<size_t>(slot)]; }
+  size_t num_nodes() const { return nodes_.size(); }
+
+  /// Drops what the outputs do not depend on.
+  void prune(c10::ArrayRef<int64_t> outputs);
+
+  /// Cotangents of `inputs` from those of `outputs` (slots, -1: not on the tape; undefined: zero). With `consume` nodes
+  /// are freed as soon as they were used, and the tape cannot be run again.
+  std::vector<Tensor> pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRef<Tensor> cotangents,
+                                c10::ArrayRef<int64_t> inputs, bool consume);
+
+  /// Tangents of `outputs` from those of `inputs`.
+  std::vector<Tensor> push_forward(c10::ArrayRef<int64_t> inputs, c10::ArrayRef<Tensor> tangents,
+                                   c10::ArrayRef<int64_t> outputs);
+
+  /// Replaces a kept tensor by a copy, before the caller's tensor is written to.
+  void replace_kept(const Tensor& original, const Tensor& copy);
+
+ private:
+  void check_unchanged(const Node& node) const;
+  Keeps keeps(const Operator& op, Mask tracked) const;
+
+  Purpose purpose_;
+  bool consumed_ = false;
+  bool plain_ = true;  // only plain tensors that LibTorch's autograd does not track were kept
+  std::string label_;
+  std::deque<Node> nodes_;
+  std::deque<Meta> slots_;
+};
+
+}  // namespace tower

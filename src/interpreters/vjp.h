@@ -1,0 +1,26 @@
+// vjp (and grad): records what is needed for the pullback on a tape.
+#pragma once
+
+#include "core/level.h"
+#include "core/wrapper.h"
+#include "interpreters/tape.h"
+
+namespace tower {
+
+class Vjp final : public Level {
+ public:
+  explicit Vjp(const char* label, Tape::Purpose purpose = Tape::Purpose::pullback);
+
+  Tape& tape() { return *tape_; }
+  const c10::intrusive_ptr<Tape>& tape_ptr() const { return tape_; }
+  /// Wraps a value as an input of the differentiated function.
+  Tensor track(const Tensor& value);
+
+  void process(const Operator& op, Stack& stack) override;
+
+ private:
+  c10::intrusive_ptr<Tape> tape_;
+  bool outer_grad_mode_;
+};
+
+}  // namespace tower

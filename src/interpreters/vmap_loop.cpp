@@ -1,0 +1,173 @@
+// Running an operator once for each example: the fallback for operators without a batching rule, and the way random
+// operators draw for each example.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "core/bind.h"
+#include "interpreters/vmap.h"
+#include "tower/errors.h"
+
+namespace tower {
+namespace {
+
+std::atomic<bool> loop_is_error{false};
+
+void announce_loop(const Level& level, const Operator& op) {
+  if (loop_is_error)
+    throw UnsupportedError(level.describe() + ": " + op.name() +
+                           " has no batching rule, and falling back to a loop over the batch was made an error.");
+  static std::mutex mutex;
+  static auto* announced = new std::set<std::string>;
+  {
+    std::lock_guard lock(mutex);
+    if (!announced->insert(op.name()).second) return;
+  }
+  TORCH_WARN(level.describe(), ": ", op.name(),
+             " has no batching rule; it runs once for each example of the batch, which is slow.");
+}
+
+// The arguments of one example; `b` < 0 makes an example of zeros, to learn shapes from when the batch is empty.
+Stack example(const VmapFrame& frame, int64_t b) {
+  Stack stack(frame.stack.begin(), frame.stack.end());
+  replace_tensors(frame.op, stack, [&](const Tensor& t, LeafRef leaf) {
+    const int64_t dim = frame.op.kind(leaf.arg) == ArgKind::tensor ? frame.in_dims[leaf.arg]
+                                                                  : frame.list_dims[leaf.arg][leaf.element];
+    if (dim == VmapFrame::kUnbatched) return t;
+    if (b >= 0) return t.select(dim, b);
+    Sizes sizes(t.sizes());
+    sizes.erase(sizes.begin() + dim);
+    return at::zeros(sizes, t.options());
+  });
+  return stack;
+}
+
+[[noreturn]] void refuse_data_dependent(const Level& level, const Operator& op, const std::string& found) {
+  throw UnsupportedError(level.describe() + ": " + op.name() + " gives " + found +
+                         ", so its results cannot be stacked to a batch. Use an operator whose result has one shape, such "
+                         "as where().");
+}
+
+template <class CallOne>
+void loop(const Level& level, VmapFrame& frame, CallOne&& call_one) {
+  std::vector<std::vector<Tensor>> collected;  // by output, by example
+  std::vector<bool> is_list;
+  std::vector<size_t> list_sizes;
+  const int64_t examples = std::max<int64_t>(frame.batch_size, 1);
+  for (int64_t b = 0; b < examples; ++b) {
+    Stack stack = example(frame, frame.batch_size == 0 ? -1 : b);
+    call_one(stack);
+    size_t leaf = 0;
+    for (size_t i = 0; i < stack.size(); ++i) {
+      if (!stack[i].isTensor() && !stack[i].isTensorList())
+        refuse_data_dependent(level, frame.op, "a result that is not a tensor and may differ between examples");
+      if (b == 0) {
+        is_list.push_back(stack[i].isTensorList());
+        list_sizes.push_back(stack[i].isTensorList() ? stack[i].toListRef().size() : 1);
+      } else if (stack[i].isTensorList() && stack[i].toListRef().size() != list_sizes[i]) {
+        refuse_data_dependent(level, frame.op, "lists of different lengths for different examples");
+      }
+    }
+    for (const Tensor& t : flatten_outputs(stack)) {
+      if (b == 0) collected.emplace_back();
+      if (b > 0 && t.defined() && !t.sizes().equals(collected[leaf][0].sizes()))
+        refuse_data_dependent(level, frame.op, "results of different shapes for different examples, " +
+                                                   describe(collected[leaf][0]) + " and " + describe(t));
+      collected[leaf++].push_back(t);
+    }
+  }
+  auto stacked = [&](const std::vector<Tensor>& parts) {
+    if (!parts[0].defined()) return Tensor();
+    Tensor all = at::stack(parts, 0);
+    return frame.batch_size == 0 ? all.narrow(0, 0, 0) : all;
+  };
+  frame.stack.clear();
+  size_t leaf = 0;
+  for (size_t i = 0; i < is_list.size(); ++i) {
+    if (!is_list[i]) {
+      frame.stack.emplace_back(stacked(collected[leaf++]));
+      continue;
+    }
+    c10::List<Tensor> list;
+    for (size_t e = 0; e < list_sizes[i]; ++e) list.push_back(stacked(collected[leaf++]));
+    frame.stack.emplace_back(std::move(list));
+  }
+  frame.out_dims.assign(leaf, 0);
+}
+
+at::Generator generator_of(const Stack& stack) {
+  at::Device device = at::kCPU;
+  for (const auto& v : stack) {
+    if (v.isGenerator()) return v.toGenerator();
+    if (v.isTensor() && v.toTensor().defined()) device = v.toTensor().device();
+    if (v.isDevice()) device = v.toDevice();
+  }
+  return at::globalContext().defaultGenerator(device);
+}
+
+// The position of an int[] argument that gives the shape of the result; num_args() if there is none.
+size_t size_argument(const Operator& op) {
+  for (size_t i = 0; i < op.num_args(); ++i)
+    if (op.schema().arguments()[i].name() == "size") return i;
+  return op.num_args();
+}
+
+}  // namespace
+
+bool fallback_is_error(bool yes) { return loop_is_error.exchange(yes); }
+
+void run_loop(const Level& level, VmapFrame& frame, bool announce) {
+  if (announce) announce_loop(level, frame.op);
+  loop(level, frame, [&](Stack& stack) { bind_call(frame.op, stack); });
+}
+
+void run_random(Vmap& level, const Operator& op, VmapFrame& frame) {
+  bool any_batched = false;
+  for (int64_t dim : frame.in_dims) any_batched = any_batched || dim >= 0;
+  for (const auto& dims : frame.list_dims)
+    for (int64_t dim : dims) any_batched = any_batched || dim >= 0;
+  switch (level.randomness()) {
+    case Randomness::error:
+      throw RandomnessError(level.describe() + ": " + op.name() +
+                            " draws random numbers. Say what that means for a batch: vmap(f, {.randomness = "
+                            "Randomness::different}) draws for each example, Randomness::same shares one draw.");
+    case Randomness::same: {
+      if (!any_batched) {
+        bind_call(op, frame.stack);
+        frame.out_dims.assign(flatten_outputs(frame.stack).size(), VmapFrame::kUnbatched);
+        return;
+      }
+      at::Generator generator = generator_of(frame.stack);
+      at::Tensor state;
+      {
+        std::lock_guard lock(generator.mutex());
+        state = generator.get_state();
+      }
+      return loop(level, frame, [&](Stack& stack) {
+        {
+          std::lock_guard lock(generator.mutex());
+          generator.set_state(state);
+        }
+        bind_call(op, stack);
+      });
+    }
+    case Randomness::different: {
+      if (op.vmap) return op.vmap(frame);
+      const size_t size = size_argument(op);
+      if (!any_batched && size < op.num_args()) {
+        std::vector<int64_t> sizes = frame.stack[size].toIntVector();
+        sizes.insert(sizes.begin(), frame.batch_size);
+        frame.stack[size] = sizes;
+        return bind_call(op, frame.stack);
+      }
+      return loop(level, frame, [&](Stack& stack) { bind_call(op, stack); });
+    }
+  }
+}
+
+}  // namespace tower

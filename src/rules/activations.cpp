@@ -1,0 +1,12 @@
+// Activation functions of neural networks and the operators of their backward formulas.
+#include <ATen/Functions.h>
+#include <ATen/Operators.h>
+
+#include "rules/op.h"
+#include "rules/registry.h"
+
+namespace tower::rules {
+
+void activations() {}
+
+}  // namespace tower::rules

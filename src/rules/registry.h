@@ -1,0 +1,35 @@
+// The rule files, by family: one function each.
+#pragma once
+
+namespace tower::rules {
+
+void arithmetic();
+void elementary();
+void special_functions();
+void comparison();
+void selection();
+void complex();
+void activations();
+void losses();
+void softmax();
+void reductions();
+void views();
+void shapes();
+void indexing();
+void scatter();
+void cumulative();
+void sorting();
+void factories();
+void random();
+void matmul();
+void convolution();
+void pooling();
+void normalization();
+void embedding();
+void padding();
+void resampling();
+void linear_solve();
+void factorizations();
+void fourier();
+
+}  // namespace tower::rules

@@ -1,0 +1,38 @@
+#include "rules/rules.h"
+
+#include "rules/registry.h"
+
+namespace tower::rules {
+
+void register_all() {
+  arithmetic();
+  elementary();
+  special_functions();
+  comparison();
+  selection();
+  complex();
+  activations();
+  losses();
+  softmax();
+  reductions();
+  views();
+  shapes();
+  indexing();
+  scatter();
+  cumulative();
+  sorting();
+  factories();
+  random();
+  matmul();
+  convolution();
+  pooling();
+  normalization();
+  embedding();
+  padding();
+  resampling();
+  linear_solve();
+  factorizations();
+  fourier();
+}
+
+}  // namespace tower::rules

@@ -1,0 +1,142 @@
+// jacrev, jacfwd and hessian: a pullback, or a pushforward, mapped over a basis.
+#include <ATen/Functions.h>
+
+#include <numeric>
+
+#include "core/wrapper.h"
+#include "tower/errors.h"
+#include "transforms/surface.h"
+#include "transforms/vmap.h"
+
+namespace tower::dynamic {
+namespace {
+
+int64_t numel(const Meta& m) { return c10::multiply_integers(m.sizes); }
+
+void check_chunk(const JacobianOptions& options, const char* label) {
+  if (options.chunk_size && *options.chunk_size <= 0)
+    throw ArgumentError(std::string(label) + ": chunk_size is " + std::to_string(*options.chunk_size) + "; it must be positive.");
+}
+
+// Rows [start, start + length) of the identity over `m`'s elements, each in m's shape.
+Tensor basis(const Meta& m, int64_t start, int64_t length) {
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  const int64_t n = numel(m);
+  Tensor rows = length == n ? at::eye(n, m.options()) : at::zeros({length, n}, m.options());
+  if (length != n) rows.diagonal(start).fill_(1);
+  Sizes sizes{length};
+  sizes.append(m.sizes.begin(), m.sizes.end());
+  return rows.view(sizes);
+}
+
+Sizes joined(const Meta& a, const Meta& b) {
+  Sizes sizes = a.sizes;
+  sizes.append(b.sizes.begin(), b.sizes.end());
+  return sizes;
+}
+
+// Calls `run(start, length)` for each chunk of `total` and joins the results' first dimensions.
+template <class Run>
+Tensors in_chunks(int64_t total, std::optional<int64_t> chunk, Run&& run) {
+  const int64_t step = chunk.value_or(std::max<int64_t>(total, 1));
+  if (total <= step) return run(0, total);
+  std::vector<Tensors> parts;
+  for (int64_t start = 0; start < total; start += step) parts.push_back(run(start, std::min(step, total - start)));
+  Tensors result;
+  for (size_t k = 0; k < parts[0].size(); ++k) {
+    Tensors pieces;
+    for (const auto& p : parts) pieces.push_back(p[k]);
+    result.push_back(at::cat(pieces, 0));
+  }
+  return result;
+}
+
+// Everything but real-to-real functions has no single complex number for an entry of the Jacobian, unless the function
+// is holomorphic; LibTorch's convention for the basis is used for complex outputs (jacrev) and inputs (jacfwd).
+Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
+  Tensors result;
+  for (size_t k = 0; k < e.outs.size(); ++k) {
+    const Meta& out = e.out_metas[k];
+    check_differentiable(e.outs[k], "jacrev", ordinal("output", k));
+    Tensors rows = in_chunks(numel(out), options.chunk_size, [&](int64_t start, int64_t length) {
+      Function pullback = [&](const Tensors& ct) {
+        Tensors cotangents(e.outs.size());
+        cotangents[k] = ct[0];
+        return with_zeros(pull_back(e, cotangents, "jacrev", false), e.in_metas);
+      };
+      return map_once(without_aux(pullback), {basis(out, start, length)}, {0}, length, {0}, Randomness::same, "jacrev").first;
+    });
+    for (size_t i = 0; i < rows.size(); ++i) result.push_back(rows[i].reshape(joined(out, e.in_metas[i])));
+  }
+  return result;
+}
+
+}  // namespace
+
+FunctionWithAux jacrev(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {
+  check_chunk(options, "jacrev");
+  return [f = std::move(f), argnums = std::move(argnums), options](const Tensors& args) {
+    Evaluated e = evaluate(f, args, check_argnums(argnums, args.size(), "jacrev"), "jacrev", false);
+    return std::pair(jacobian_by_rows(e, options), std::move(e.aux));
+  };
+}
+
+Function jacrev(Function f, std::vector<int64_t> argnums, JacobianOptions options) {
+  return [j = jacrev(without_aux(std::move(f)), std::move(argnums), options)](const Tensors& args) { return j(args).first; };
+}
+
+FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {
+  check_chunk(options, "jacfwd");
+  return [f = std::move(f), argnums = std::move(argnums), options](const Tensors& args) {
+    const auto checked = check_argnums(argnums, args.size(), "jacfwd");
+    std::vector<Meta> in_metas, out_metas;
+    for (int64_t a : checked) {
+      const Tensor& primal = args[static_cast<size_t>(a)];
+      if (!primal.defined()) throw ArgumentError("jacfwd: " + ordinal("argument", static_cast<size_t>(a)) + " is an undefined tensor.");
+      check_differentiable(primal, "jacfwd", ordinal("argument", static_cast<size_t>(a)));
+      in_metas.emplace_back(primal);
+    }
+    Tensors result, aux;
+    std::vector<Tensors> columns;  // by differentiated argument, by output: [columns, output shape]
+    for (size_t i = 0; i < checked.size(); ++i) {
+      columns.push_back(in_chunks(numel(in_metas[i]), options.chunk_size, [&](int64_t start, int64_t length) {
+        // The primals are not mapped, so the primal computation runs once, whatever the number of columns.
+        FunctionWithAux push = [&](const Tensors& direction) {
+          Tensors tangents(args.size());
+          tangents[static_cast<size_t>(checked[i])] = direction[0];
+          auto [outs, out_tangents, extra] = push_forward(f, args, tangents, "jacfwd");
+          out_metas.clear();
+          for (size_t k = 0; k < outs.size(); ++k) {
+            check_differentiable(outs[k], "jacfwd", ordinal("output", k));
+            out_metas.emplace_back(outs[k]);
+          }
+          if (i == 0 && start == 0) aux = extra;
+          return std::pair(std::move(out_tangents), Tensors{});
+        };
+        return map_once(push, {basis(in_metas[i], start, length)}, {0}, length, {0}, Randomness::same, "jacfwd").first;
+      }));
+    }
+    for (Tensor& t : aux) t = strip_constants(t);
+    for (size_t k = 0; k < out_metas.size(); ++k)
+      for (size_t i = 0; i < checked.size(); ++i) {
+        Sizes sizes = joined(out_metas[k], in_metas[i]);
+        result.push_back(columns[i][k].movedim(0, -1).reshape(sizes));
+      }
+    return std::pair(std::move(result), std::move(aux));
+  };
+}
+
+Function jacfwd(Function f, std::vector<int64_t> argnums, JacobianOptions options) {
+  return [j = jacfwd(without_aux(std::move(f)), std::move(argnums), options)](const Tensors& args) { return j(args).first; };
+}
+
+FunctionWithAux hessian(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {
+  return jacfwd(jacrev(std::move(f), argnums, options), argnums, options);
+}
+
+Function hessian(Function f, std::vector<int64_t> argnums, JacobianOptions options) {
+  return jacfwd(jacrev(std::move(f), argnums, options), argnums, options);
+}
+
+}  // namespace tower::dynamic

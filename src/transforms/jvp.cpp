@@ -1,0 +1,62 @@
+// jvp and hvp.
+#include <ATen/Functions.h>
+
+#include "interpreters/jvp.h"
+#include "tower/errors.h"
+#include "transforms/surface.h"
+
+namespace tower {
+
+using dynamic::FunctionWithAux;
+
+std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, const Tensors& primals,
+                                                   const Tensors& tangents, const char* label) {
+  if (primals.size() != tangents.size())
+    throw ArgumentError(std::string(label) + ": " + std::to_string(primals.size()) + " primals, but " +
+                        std::to_string(tangents.size()) + " tangents. Give one tangent for each primal (undefined: zero).");
+  auto level = c10::make_intrusive<Jvp>(label);
+  Tensors outs, out_tangents, aux, args = primals;
+  std::vector<Meta> metas;
+  {
+    Scope scope(level);
+    for (size_t i = 0; i < primals.size(); ++i) {
+      if (!primals[i].defined()) throw ArgumentError(std::string(label) + ": " + ordinal("primal", i) + " is an undefined tensor.");
+      check_supported(primals[i], label, ordinal("primal", i));
+      if (tangents[i].defined()) check_differentiable(primals[i], label, ordinal("primal", i));
+      check_direction(tangents[i], Meta(primals[i]), label, ordinal("tangent", i));
+      args[i] = wrap(*level, Payload{primals[i], tangents[i], -1});
+    }
+    auto [results, extra] = f(args);
+    check_outputs(results, label);
+    for (const Tensor& out : results) {
+      Wrapper* w = as_wrapper_of(out, *level);
+      out_tangents.push_back(w ? w->payload().tangent : Tensor());
+      outs.push_back(value_below(out, *level));
+      metas.emplace_back(out);
+    }
+    for (const Tensor& t : extra) aux.push_back(value_below(t, *level));
+  }
+  write_back(args, primals);
+  return {std::move(outs), with_zeros(std::move(out_tangents), metas), std::move(aux)};
+}
+
+namespace dynamic {
+
+std::tuple<Tensors, Tensors, Tensors> jvp(FunctionWithAux f, const Tensors& primals, const Tensors& tangents) {
+  return push_forward(f, primals, tangents, "jvp");
+}
+
+std::pair<Tensors, Tensors> jvp(Function f, const Tensors& primals, const Tensors& tangents) {
+  auto [outs, out_tangents, aux] = push_forward(without_aux(std::move(f)), primals, tangents, "jvp");
+  return {std::move(outs), std::move(out_tangents)};
+}
+
+std::pair<Tensors, Tensors> hvp(Function f, const Tensors& primals, const Tensors& tangents) {
+  std::vector<int64_t> all(primals.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+  auto [grads, products, aux] = push_forward(without_aux(grad(std::move(f), all)), primals, tangents, "hvp");
+  return {std::move(grads), std::move(products)};
+}
+
+}  // namespace dynamic
+}  // namespace tower

@@ -1,0 +1,138 @@
+#include "transforms/surface.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "interpreters/tape.h"
+#include "interpreters/vjp.h"
+#include "tower/errors.h"
+
+namespace tower {
+
+std::string ordinal(const char* what, size_t index) { return std::string(what) + " " + std::to_string(index); }
+
+void check_outputs(const Tensors& outs, const char* transform) {
+  for (size_t i = 0; i < outs.size(); ++i) {
+    if (!outs[i].defined())
+      throw ArgumentError(std::string(transform) + ": " + ordinal("output", i) +
+                          " of the function is an undefined tensor. Functions that are transformed return tensors.");
+    check_supported(outs[i], transform, ordinal("output", i));
+  }
+}
+
+void check_differentiable(const Tensor& t, const char* transform, const std::string& what) {
+  if (!t.is_floating_point() && !t.is_complex())
+    throw DerivativeError(std::string(transform) + ": " + what + " is " + describe(t) +
+                          "; derivatives exist only for floating point and complex dtypes. Convert it, or do not "
+                          "differentiate with respect to it.");
+}
+
+void check_direction(const Tensor& given, const Meta& like, const char* transform, const std::string& what) {
+  if (!given.defined()) return;
+  if (!given.sizes().equals(like.sizes))
+    throw ArgumentError(std::string(transform) + ": " + what + " is " + describe(given) + ", expected the shape of " +
+                        like.describe() + ".");
+  if (given.scalar_type() != like.dtype)
+    throw ArgumentError(std::string(transform) + ": " + what + " is " + describe(given) + ", expected the dtype of " +
+                        like.describe() + ".");
+  if (given.device() != like.device)
+    throw ArgumentError(std::string(transform) + ": " + what + " is on device " + given.device().str() +
+                        ", expected " + like.device.str() + ".");
+}
+
+void write_back(const Tensors& inputs, const Tensors& originals) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Wrapper* w = as_wrapper(inputs[i]);
+    if (!w || w->generation() == 0 || inputs[i].is_same(originals[i])) continue;
+    Tensor original = originals[i];
+    Tensor value = w->payload().value;
+    if (w->level().kind() == Kind::vmap && w->payload().tracked()) continue;  // vmap writes back itself
+    c10::AutoGradMode no_history(false);
+    original.copy_(value);
+  }
+}
+
+std::vector<int64_t> check_argnums(std::vector<int64_t> argnums, size_t num_args, const char* transform) {
+  if (argnums.empty())
+    throw ArgumentError(std::string(transform) + ": no argument to differentiate with respect to was named.");
+  std::vector<bool> seen(num_args, false);
+  for (int64_t& a : argnums) {
+    const auto n = static_cast<int64_t>(num_args);
+    if (a < -n || a >= n)
+      throw ArgumentError(std::string(transform) + ": argument number " + std::to_string(a) + " is out of range for a call with " +
+                          std::to_string(num_args) + " arguments.");
+    if (a < 0) a += n;
+    if (seen[static_cast<size_t>(a)])
+      throw ArgumentError(std::string(transform) + ": argument number " + std::to_string(a) + " is named twice.");
+    seen[static_cast<size_t>(a)] = true;
+  }
+  return argnums;
+}
+
+dynamic::FunctionWithAux without_aux(dynamic::Function f) {
+  return [f = std::move(f)](const Tensors& args) { return std::pair<Tensors, Tensors>(f(args), {}); };
+}
+
+Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, const std::vector<int64_t>& argnums,
+                   const char* label, bool forward) {
+  for (int64_t a : argnums) {
+    const Tensor& primal = primals[static_cast<size_t>(a)];
+    if (!primal.defined())
+      throw ArgumentError(std::string(label) + ": " + ordinal("argument", static_cast<size_t>(a)) + " is an undefined tensor.");
+    check_supported(primal, label, ordinal("argument", static_cast<size_t>(a)));
+    check_differentiable(primal, label, ordinal("argument", static_cast<size_t>(a)));
+  }
+  auto level = c10::make_intrusive<Vjp>(label, forward ? Tape::Purpose::pushforward : Tape::Purpose::pullback);
+  Evaluated e;
+  Tensors args = primals;
+  {
+    Scope scope(level);
+    c10::AutoGradMode grad(true);
+    for (int64_t a : argnums) {
+      Tensor& arg = args[static_cast<size_t>(a)];
+      arg = level->track(arg);
+      e.in_slots.push_back(as_wrapper(arg)->stored().index);
+      e.in_metas.push_back(level->tape().meta(e.in_slots.back()));
+    }
+    auto [outs, aux] = f(args);
+    check_outputs(outs, label);
+    for (const Tensor& out : outs) {
+      Wrapper* w = as_wrapper_of(out, *level);
+      e.out_slots.push_back(w ? w->payload().index : -1);
+      e.outs.push_back(value_below(out, *level));
+      e.out_metas.emplace_back(out);
+    }
+    for (const Tensor& t : aux) e.aux.push_back(value_below(t, *level));
+  }
+  for (size_t i = 0; i < args.size(); ++i) {
+    Wrapper* w = as_wrapper_of(args[i], *level);
+    if (w && w->generation() > 0) level->tape().replace_kept(primals[i], primals[i].clone());
+  }
+  level->tape().prune(e.out_slots);
+  write_back(args, primals);
+  e.tape = level->tape_ptr();
+  return e;
+}
+
+Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* label, bool consume) {
+  if (cotangents.size() != e.out_slots.size())
+    throw ArgumentError(std::string(label) + ": the pullback was given " + std::to_string(cotangents.size()) +
+                        " cotangents, but the function has " + std::to_string(e.out_slots.size()) + " outputs.");
+  for (size_t k = 0; k < cotangents.size(); ++k) {
+    if (cotangents[k].defined() && !c10::isFloatingType(e.out_metas[k].dtype) && !c10::isComplexType(e.out_metas[k].dtype))
+      throw DerivativeError(std::string(label) + ": a cotangent was given for " + ordinal("output", k) + ", which is " +
+                            e.out_metas[k].describe() + " and has no derivative. Leave the cotangent undefined.");
+    check_direction(cotangents[k], e.out_metas[k], label, ordinal("cotangent", k));
+  }
+  return static_cast<Tape*>(e.tape.get())->pull_back(e.out_slots, cotangents, e.in_slots, consume);
+}
+
+Tensors with_zeros(Tensors tensors, const std::vector<Meta>& metas) {
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (!tensors[i].defined()) tensors[i] = at::zeros(metas[i].sizes, metas[i].options());
+  return tensors;
+}
+
+}  // namespace tower

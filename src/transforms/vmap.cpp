@@ -1,0 +1,153 @@
+#include <ATen/Functions.h>
+
+#include <numeric>
+
+#include "interpreters/vmap.h"
+#include "tower/errors.h"
+#include "transforms/surface.h"
+#include "transforms/vmap.h"
+
+namespace tower {
+namespace {
+
+using dynamic::Dims;
+
+// The mapped dimension of each argument, counted from the front, and the batch size they agree on.
+std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& args, const char* label) {
+  const std::string start = std::string(label) + ": ";
+  if (in_dims.size() != args.size())
+    throw ArgumentError(start + "in_dims has " + std::to_string(in_dims.size()) + " entries, but the function was called with " +
+                        std::to_string(args.size()) + " arguments. Give one entry for each (empty: not mapped).");
+  Dims dims = in_dims;
+  std::optional<int64_t> size;
+  bool agree = true;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!dims[i]) continue;
+    if (!args[i].defined())
+      throw ArgumentError(start + ordinal("argument", i) + " is an undefined tensor but is mapped over dimension " + std::to_string(*dims[i]) + ".");
+    check_supported(args[i], label, ordinal("argument", i));
+    const int64_t rank = args[i].dim();
+    if (rank == 0)
+      throw ArgumentError(start + ordinal("argument", i) + " is a scalar tensor without dimensions, so in_dim " +
+                          std::to_string(*dims[i]) + " cannot be mapped. Leave its in_dim empty.");
+    if (*dims[i] < -rank || *dims[i] >= rank)
+      throw ArgumentError(start + "in_dim " + std::to_string(*dims[i]) + " of " + ordinal("argument", i) +
+                          " is out of range: the argument has " + std::to_string(rank) + " dimensions, " + describe(args[i]) + ".");
+    if (*dims[i] < 0) *dims[i] += rank;
+    const int64_t here = args[i].size(*dims[i]);
+    agree = agree && (!size || *size == here);
+    size = here;
+  }
+  if (!size) throw ArgumentError(start + "nothing to map: every in_dim is empty. Give at least one argument an in_dim.");
+  if (!agree) {
+    std::string found;
+    for (size_t i = 0; i < args.size(); ++i)
+      if (dims[i])
+        found += (found.empty() ? "" : ", ") + ordinal("argument", i) + " has size " + std::to_string(args[i].size(*dims[i])) +
+                 " along dimension " + std::to_string(*dims[i]);
+    throw ArgumentError(start + "the mapped dimensions differ in size: " + found + ".");
+  }
+  return {std::move(dims), *size};
+}
+
+std::optional<int64_t> out_dim_of(const Dims& out_dims, size_t k, size_t count, const char* label) {
+  if (out_dims.size() != count && out_dims.size() != 1)
+    throw ArgumentError(std::string(label) + ": out_dims has " + std::to_string(out_dims.size()) + " entries, but the function returned " +
+                        std::to_string(count) + " outputs. Give one for each, or one for all.");
+  return out_dims.size() == 1 ? out_dims[0] : out_dims[k];
+}
+
+// A result with its batch dimension where the caller wants it.
+Tensor take_out(const Tensor& out, const Vmap& level, std::optional<int64_t> out_dim, size_t k) {
+  Wrapper* w = as_wrapper_of(out, level);
+  const bool batched = w && w->payload().tracked();
+  if (!out_dim) {
+    if (batched)
+      throw ArgumentError(level.describe() + ": " + ordinal("output", k) + " differs between examples, but its out_dim is "
+                          "empty, which promises that it does not. Give it an out_dim.");
+    return value_below(out, level);
+  }
+  const int64_t rank = out.dim() + 1;
+  if (*out_dim < -rank || *out_dim >= rank)
+    throw ArgumentError(level.describe() + ": out_dim " + std::to_string(*out_dim) + " of " + ordinal("output", k) +
+                        " is out of range: with the batch dimension the output has " + std::to_string(rank) + " dimensions.");
+  const int64_t to = *out_dim < 0 ? *out_dim + rank : *out_dim;
+  if (batched) {
+    const Payload& p = w->payload();
+    return p.index == to ? p.value : p.value.movedim(p.index, to);
+  }
+  Tensor value = value_below(out, level);
+  Sizes sizes(value.sizes());
+  sizes.insert(sizes.begin() + to, level.batch_size());
+  return value.unsqueeze(to).expand(sizes);
+}
+
+void write_back_batched(const Tensors& inputs, const Tensors& originals, const Dims& dims) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Wrapper* w = dims[i] ? as_wrapper(inputs[i]) : nullptr;
+    if (!w || w->generation() == 0) continue;
+    const Payload& p = w->payload();
+    Tensor target = originals[i];
+    if (p.tracked()) target.copy_(p.value.movedim(p.index, *dims[i]));
+    else target.copy_(p.value.unsqueeze(*dims[i]));
+  }
+}
+
+}  // namespace
+
+std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims, int64_t batch_size,
+                                     const Dims& out_dims, Randomness randomness, const char* label) {
+  auto level = c10::make_intrusive<Vmap>(batch_size, randomness, label);
+  Tensors inside = args, outs, aux;
+  {
+    Scope scope(level);
+    for (size_t i = 0; i < args.size(); ++i)
+      if (dims[i]) inside[i] = wrap(*level, Payload{args[i], {}, *dims[i]});
+    auto results = f(inside);
+    check_outputs(results.first, label);
+    DispatchGuard keys;
+    keys.see_every_operator(false);
+    for (size_t k = 0; k < results.first.size(); ++k)
+      outs.push_back(take_out(results.first[k], *level, out_dim_of(out_dims, k, results.first.size(), label), k));
+    for (const Tensor& t : results.second) aux.push_back(take_out(t, *level, 0, 0));
+  }
+  write_back_batched(inside, args, dims);
+  return {std::move(outs), std::move(aux)};
+}
+
+namespace {
+
+// Maps chunk by chunk and joins the results; outputs without an out_dim are taken from the first chunk.
+Tensors map_in_chunks(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims, int64_t batch_size,
+                      const Dims& out_dims, const VmapOptions& options) {
+  std::vector<Tensors> parts;
+  for (int64_t start = 0; start < batch_size; start += *options.chunk_size) {
+    const int64_t length = std::min(*options.chunk_size, batch_size - start);
+    Tensors some = args;
+    for (size_t i = 0; i < args.size(); ++i)
+      if (dims[i]) some[i] = args[i].narrow(*dims[i], start, length);
+    parts.push_back(map_once(f, some, dims, length, out_dims, options.randomness, "vmap").first);
+  }
+  Tensors joined;
+  for (size_t k = 0; k < parts[0].size(); ++k) {
+    const auto out_dim = out_dim_of(out_dims, k, parts[0].size(), "vmap");
+    Tensors pieces;
+    for (const auto& p : parts) pieces.push_back(p[k]);
+    joined.push_back(out_dim ? at::cat(pieces, *out_dim) : pieces[0]);
+  }
+  return joined;
+}
+
+}  // namespace
+
+dynamic::Function dynamic::vmap(Function f, Dims in_dims, Dims out_dims, VmapOptions options) {
+  if (options.chunk_size && *options.chunk_size <= 0)
+    throw ArgumentError("vmap: chunk_size is " + std::to_string(*options.chunk_size) + "; it must be positive.");
+  return [f = without_aux(std::move(f)), in_dims = std::move(in_dims), out_dims = std::move(out_dims), options](const Tensors& args) {
+    auto [dims, size] = resolve_in_dims(in_dims, args, "vmap");
+    if (options.chunk_size && size > *options.chunk_size) return map_in_chunks(f, args, dims, size, out_dims, options);
+    return map_once(f, args, dims, size, out_dims, options.randomness, "vmap").first;
+  };
+}
+
+}  // namespace tower
