@@ -182,6 +182,15 @@ Tensor times(const Tensor& t, const at::Scalar& d) {
 Tensor times_conjugate(const Tensor& t, const Tensor& d) { return at::mul(t, conjugate(d)); }
 Tensor times_conjugate(const Tensor& t, const at::Scalar& d) { return times(t, d.conj()); }
 
+Tensor with_reduced_dims(Tensor reduced, at::IntArrayRef dims, int64_t rank, bool keepdim) {
+  if (keepdim || rank == 0) return reduced;
+  std::vector<bool> gone(static_cast<size_t>(rank), dims.empty());
+  for (int64_t d : dims) gone[static_cast<size_t>(at::maybe_wrap_dim(d, rank))] = true;
+  for (int64_t d = 0; d < rank; ++d)
+    if (gone[static_cast<size_t>(d)]) reduced = reduced.unsqueeze(d);
+  return reduced;
+}
+
 void jvp_by_calling(JvpFrame& frame, Mask linear) {
   Stack stack(frame.args.begin(), frame.args.end());
   for (size_t i = 0; i < stack.size(); ++i) {

@@ -36,6 +36,8 @@ Tensor times(const Tensor& t, const at::Scalar& d);
 Tensor times_conjugate(const Tensor& t, const Tensor& d);
 Tensor times_conjugate(const Tensor& t, const at::Scalar& d);
 Tensor conjugate(const Tensor& t);
+/// A reduced tensor with the reduced dimensions back as ones (`dims` of a tensor with `rank` dimensions, empty: all).
+Tensor with_reduced_dims(Tensor reduced, at::IntArrayRef dims, int64_t rank, bool keepdim);
 /// The operator itself on the tangents of the arguments in `linear` (zeros where undefined), the others as they are.
 void jvp_by_calling(JvpFrame& frame, Mask linear);
 

@@ -1,4 +1,4 @@
-// Matrix and vector products.
+// Matrix and vector products. All are bilinear: a batching rule and the two transposes say everything.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -6,7 +6,121 @@
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void matmul() {}
+Tensor adjoint_of(const Tensor& m) { return conjugate(m.transpose(-2, -1)); }
+
+// The operands with the batch in front where they have one. at::matmul folds an unbatched operand into one product.
+void mm_vmap(VmapFrame& f) {
+  f.to_front(0, false);
+  f.to_front(1, false);
+  f.result(at::matmul(f.tensor(0), f.tensor(1)));
+}
+
+// bmm has a dimension of its own in front, over which both operands run together.
+void bmm_vmap(VmapFrame& f) {
+  f.to_front(0, false);
+  f.to_front(1, false);
+  f.result(at::matmul(f.tensor(0), f.tensor(1)));
+}
+
+void mv_vmap(VmapFrame& f) {
+  f.to_front(0, false);
+  f.to_front(1, false);
+  const Tensor m = f.tensor(0), v = f.tensor(1);
+  // One matrix and many vectors are one matrix product.
+  if (!f.batched(0)) return f.result(at::mm(v, m.t()));
+  f.result(at::matmul(m, v.unsqueeze(-1)).squeeze(-1));
+}
+
+void dot_vmap(VmapFrame& f) {
+  f.to_front(0, false);
+  f.to_front(1, false);
+  const Tensor a = f.tensor(0), b = f.tensor(1);
+  if (f.batched(0) && !f.batched(1)) return f.result(at::mv(a, b));
+  if (!f.batched(0)) return f.result(at::mv(b, a));
+  f.result(at::matmul(a.unsqueeze(-2), b.unsqueeze(-1)).squeeze(-1).squeeze(-1));
+}
+
+void vdot_vmap(VmapFrame& f) {
+  f.stack[0] = conjugate(f.tensor(0));
+  dot_vmap(f);
+}
+
+// beta·self + alpha·product, for the fused products.
+Tensor combine(const Tensor& self, const Tensor& product, const Scalar& beta, const Scalar& alpha) {
+  Tensor scaled = times(product, alpha);
+  // As the kernels do: beta = 0 ignores self, even its nan.
+  if (beta.equal(0)) return scaled;
+  return at::add(scaled, self, beta);
+}
+
+}  // namespace
+
+void matmul() {
+  op<at::_ops::mm>()
+      .vmap(mm_vmap)
+      .linear<0>([](Ct<0> ct, Skip, const Tensor& b) { return ct->mm(adjoint_of(b)); })
+      .linear<1>([](Ct<0> ct, const Tensor& a) { return adjoint_of(a).mm(*ct); });
+
+  op<at::_ops::bmm>()
+      .vmap(bmm_vmap)
+      .linear<0>([](Ct<0> ct, Skip, const Tensor& b) { return ct->bmm(adjoint_of(b)); })
+      .linear<1>([](Ct<0> ct, const Tensor& a) { return adjoint_of(a).bmm(*ct); });
+
+  op<at::_ops::mv>()
+      .vmap(mv_vmap)
+      .linear<0>([](Ct<0> ct, Skip, const Tensor& v) { return at::outer(*ct, conjugate(v)); })
+      .linear<1>([](Ct<0> ct, const Tensor& m) { return adjoint_of(m).mv(*ct); });
+
+  op<at::_ops::dot>()
+      .vmap(dot_vmap)
+      .linear<0>([](Ct<0> ct, Skip, const Tensor& b) { return at::mul(*ct, conjugate(b)); })
+      .linear<1>([](Ct<0> ct, const Tensor& a) { return at::mul(*ct, conjugate(a)); });
+
+  // sum(conj(a) b): antilinear in a.
+  op<at::_ops::vdot>()
+      .vmap(vdot_vmap)
+      .vjp<0>([](Ct<0> ct, Skip, const Tensor& b) { return at::mul(conjugate(*ct), b); })
+      .jvp<0>([](Tan<0> da, Skip, const Tensor& b) { return at::vdot(*da, b); })
+      .linear<1>([](Ct<0> ct, const Tensor& a) { return at::mul(*ct, a); });
+
+  op<at::_ops::addmm>().decomposes(
+      [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+        return combine(self, at::mm(a, b), beta, alpha);
+      });
+  op<at::_ops::addmv>().decomposes(
+      [](const Tensor& self, const Tensor& m, const Tensor& v, const Scalar& beta, const Scalar& alpha) {
+        return combine(self, at::mv(m, v), beta, alpha);
+      });
+  op<at::_ops::addr>().decomposes(
+      [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+        return combine(self, at::outer(a, b), beta, alpha);
+      });
+  op<at::_ops::baddbmm>().decomposes(
+      [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+        return combine(self, at::bmm(a, b), beta, alpha);
+      });
+  op<at::_ops::addbmm>().decomposes(
+      [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+        return combine(self, at::bmm(a, b).sum(0), beta, alpha);
+      });
+  op<at::_ops::_addmm_activation>().decomposes(
+      [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha, bool gelu) {
+        const Tensor linear = combine(self, at::mm(a, b), beta, alpha);
+        return gelu ? at::gelu(linear, "tanh") : at::relu(linear);
+      });
+
+  // Σ over the dimensions in sumdim of the product of three tensors, each given missing dimensions of size one.
+  op<at::_ops::_trilinear>().decomposes([](const Tensor& i1, const Tensor& i2, const Tensor& i3, const Ints& expand1,
+                                           const Ints& expand2, const Ints& expand3, const Ints& sumdim) {
+    const auto widened = [](Tensor t, const Ints& dims) {
+      for (int64_t d : dims) t = t.unsqueeze(d);
+      return t;
+    };
+    const Tensor product = at::mul(at::mul(widened(i1, expand1), widened(i2, expand2)), widened(i3, expand3));
+    return sumdim.empty() ? product : product.sum(sumdim);
+  });
+}
 
 }  // namespace tower::rules

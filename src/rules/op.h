@@ -25,6 +25,7 @@
 //   Wants<i>               whether the gradient of argument i is asked for
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <tuple>
