@@ -1,4 +1,4 @@
-// Addition, subtraction, multiplication, division, powers and their relatives.
+// Addition, subtraction, multiplication, division, powers and their relatives; copies and fills.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -8,29 +8,187 @@
 namespace tower::rules {
 namespace {
 
+using Mode = std::optional<std::string>;
+
 Scalar one() { return 1; }
 Scalar minus_one() { return -1; }
+
+Scalar one_minus(const Scalar& a) {
+  if (a.isComplex()) return 1.0 - a.toComplexDouble();
+  return 1.0 - a.toDouble();
+}
+bool is_zero(const Scalar& a) { return a.isComplex() ? a.toComplexDouble() == 0.0 : a.toDouble() == 0.0; }
+
+// Where 0 to the power p is constant in p: p >= 0.
+Tensor nonnegative(const Tensor& p) {
+  if (!p.is_complex()) return p >= 0;
+  return (at::imag(p) == 0).logical_and(at::real(p) >= 0);
+}
+
+Tensor zero_where(const Tensor& mask, const Tensor& t) { return at::where(mask, Scalar(0), t); }
+Tensor keep_where(const Tensor& mask, const Tensor& t) { return at::where(mask, t, Scalar(0)); }
+
+// The result has the first argument's dtype and logical shape, whatever the second one's.
+void vmap_copy(VmapFrame& frame) {
+  for (size_t i : {size_t{0}, size_t{1}}) frame.to_front(i, i == 0);
+  const Tensor self = frame.tensor(0);
+  Tensor source = frame.tensor(1);
+  if (frame.batched(1))
+    while (source.dim() < self.dim()) source = source.unsqueeze(1);
+  frame.result(at::copy(self, source));
+}
 
 }  // namespace
 
 void arithmetic() {
+  // ---- sums ----
   op<at::_ops::add_Tensor>()
       .pointwise()
       .derivative<0>(one)
       .derivative<1>([](Skip, Skip, const Scalar& alpha) { return alpha; });
+  op<at::_ops::add_Scalar>().pointwise().derivative<0>(one);
   op<at::_ops::sub_Tensor>()
       .pointwise()
       .derivative<0>(one)
       .derivative<1>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
+  op<at::_ops::sub_Scalar>().pointwise().derivative<0>(one);
+  op<at::_ops::rsub_Tensor>()
+      .pointwise()
+      .derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; })
+      .derivative<1>(one);
+  op<at::_ops::rsub_Scalar>()
+      .pointwise()
+      .derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
+  op<at::_ops::neg>().pointwise().derivative<0>(minus_one);
+
+  // ---- products ----
   op<at::_ops::mul_Tensor>()
       .pointwise()
       .derivative<0>([](Skip, const Tensor& b) { return b; })
       .derivative<1>([](const Tensor& a) { return a; });
   op<at::_ops::mul_Scalar>().pointwise().derivative<0>([](Skip, const Scalar& b) { return b; });
-  op<at::_ops::neg>().pointwise().derivative<0>(minus_one);
-  op<at::_ops::sin>().pointwise().derivative<0>([](const Tensor& x) { return x.cos(); });
-  op<at::_ops::cos>().pointwise().derivative<0>([](const Tensor& x) { return -x.sin(); });
-  op<at::_ops::exp>().pointwise().derivative<0>([](Out<0> y) { return *y; });
+  op<at::_ops::addcmul>()
+      .pointwise()
+      .derivative<0>(one)
+      .derivative<1>([](Along t, Skip, Skip, const Tensor& b, const Scalar& value) { return *t * (b * value); })
+      .derivative<2>([](Along t, Skip, const Tensor& a, Skip, const Scalar& value) { return *t * (a * value); });
+  op<at::_ops::lerp_Scalar>()
+      .pointwise()
+      .derivative<0>([](Skip, Skip, const Scalar& weight) { return one_minus(weight); })
+      .derivative<1>([](Skip, Skip, const Scalar& weight) { return weight; });
+  op<at::_ops::lerp_Tensor>()
+      .pointwise()
+      .derivative<0>([](Skip, Skip, const Tensor& weight) { return at::rsub(weight, 1); })
+      .derivative<1>([](Skip, Skip, const Tensor& weight) { return weight; })
+      .derivative<2>([](const Tensor& start, const Tensor& end) { return end - start; });
+
+  // ---- quotients ----
+  op<at::_ops::div_Tensor>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& b) { return *t / b; })
+      .derivative<1>([](Along t, Skip, const Tensor& b, Out<0> y) { return -*t * (*y / b); });
+  op<at::_ops::div_Scalar>().pointwise().derivative<0>([](Along t, Skip, const Scalar& b) { return *t / b; });
+  op<at::_ops::div_Tensor_mode>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& b, const Mode& mode) { return mode ? Tensor() : *t / b; })
+      .derivative<1>([](Along t, const Tensor& a, const Tensor& b, const Mode& mode) {
+        return mode ? Tensor() : -*t * ((a / b) / b);
+      });
+  op<at::_ops::div_Scalar_mode>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Scalar& b, const Mode& mode) { return mode ? Tensor() : *t / b; });
+  op<at::_ops::floor_divide>().pointwise().inactive<0, 1>();
+  op<at::_ops::floor_divide_Scalar>().pointwise().inactive<0>();
+  op<at::_ops::reciprocal>().pointwise().derivative<0>([](Out<0> y) { return -(*y * *y); });
+  op<at::_ops::addcdiv>()
+      .pointwise()
+      .derivative<0>(one)
+      .derivative<1>([](Along t, Skip, Skip, const Tensor& b, const Scalar& value) { return *t * (value / b); })
+      .derivative<2>([](Along t, Skip, const Tensor& a, const Tensor& b, const Scalar& value) {
+        return -*t * (a * value / (b * b));
+      });
+
+  // a mod b = a - b ⌊a / b⌋, and the quotient is piecewise constant.
+  op<at::_ops::remainder_Tensor>()
+      .pointwise()
+      .derivative<0>(one)
+      .derivative<1>([](const Tensor& a, const Tensor& b) { return -a.div(b, "floor"); });
+  op<at::_ops::remainder_Scalar>().pointwise().derivative<0>(one);
+  op<at::_ops::remainder_Scalar_Tensor>().pointwise().derivative<1>([](const Scalar& a, const Tensor& b) {
+    return -at::full_like(b, a).div(b, "floor");
+  });
+  op<at::_ops::fmod_Tensor>()
+      .pointwise()
+      .derivative<0>(one)
+      .derivative<1>([](const Tensor& a, const Tensor& b) { return -a.div(b, "trunc"); });
+  op<at::_ops::fmod_Scalar>().pointwise().derivative<0>(one);
+
+  // ---- powers ----
+  // x^0 is constant in x, also at 0; 0^p is constant in p where p >= 0.
+  op<at::_ops::pow_Tensor_Scalar>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& p) {
+    if (is_zero(p)) return Tensor();
+    if (!p.isComplex() && p.toDouble() == 1.0) return *t;
+    if (!p.isComplex() && p.toDouble() == 2.0) return *t * (x * 2);
+    const Scalar less = p.isComplex() ? Scalar(p.toComplexDouble() - 1.0)
+                        : p.isFloatingPoint() ? Scalar(p.toDouble() - 1.0)
+                                              : Scalar(p.toLong() - 1);
+    return *t * (x.pow(less) * p);
+  });
+  op<at::_ops::pow_Tensor_Tensor>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& p) {
+        return zero_where(p == 0, *t * (p * x.pow(p - 1)));
+      })
+      .derivative<1>([](Along t, const Tensor& x, const Tensor& p, Out<0> y) {
+        return *t * zero_where((x == 0).logical_and(nonnegative(p)), *y * x.to(y->scalar_type()).log());
+      });
+  op<at::_ops::pow_Scalar>().pointwise().derivative<1>(
+      [](Along t, const Scalar& x, const Tensor& p, Out<0> y) {
+        const Tensor slope = *y * x.log();
+        return *t * (is_zero(x) ? zero_where(nonnegative(p), slope) : slope);
+      });
+  op<at::_ops::ldexp_Tensor>()
+      .pointwise()
+      .derivative<0>([](Skip, const Tensor& e) { return at::pow(2.0, e); })
+      .derivative<1>([](Along t, Skip, Skip, Out<0> y) { return *t * (*y * M_LN2); });
+
+  // ---- lengths and angles ----
+  op<at::_ops::hypot>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& a, Skip, Out<0> y) { return *t * (a / *y); })
+      .derivative<1>([](Along t, Skip, const Tensor& b, Out<0> y) { return *t * (b / *y); });
+  op<at::_ops::atan2>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& y, const Tensor& x) { return *t * (x / (y * y + x * x)); })
+      .derivative<1>([](Along t, const Tensor& y, const Tensor& x) { return -*t * (y / (y * y + x * x)); });
+  op<at::_ops::copysign_Tensor>()
+      .pointwise()
+      .derivative<0>([](const Tensor& x, Skip, Out<0> y) { return (*y / x).masked_fill(x == 0, 0); })
+      .inactive<1>();
+  op<at::_ops::copysign_Scalar>().pointwise().derivative<0>([](const Tensor& x, Skip, Out<0> y) {
+    return (*y / x).masked_fill(x == 0, 0);
+  });
+  op<at::_ops::nextafter>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& toward) { return keep_where(x != toward, *t); })
+      .inactive<1>();
+
+  // ---- integers ----
+  op<at::_ops::gcd>().pointwise().no_derivative();
+  op<at::_ops::lcm>().pointwise().no_derivative();
+
+  // ---- what in-place writes become ----
+  op<at::_ops::copy>().vmap(vmap_copy).inactive<0>().derivative<1>(one);
+  op<at::_ops::fill_Scalar>().pointwise().inactive<0>();
+  op<at::_ops::fill_Tensor>()
+      .vmap([](VmapFrame& frame) {
+        if (frame.batched(1)) return vmap_copy(frame);
+        frame.to_front(0, false);
+        frame.call();
+      })
+      .inactive<0>()
+      .derivative<1>(one);
+  op<at::_ops::zero>().pointwise().inactive<0>();
 }
 
 }  // namespace tower::rules
