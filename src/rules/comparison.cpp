@@ -1,4 +1,4 @@
-// Comparisons, logic and bits: results without derivatives.
+// Comparisons, tests, logic and bits: functions without a derivative, element by element.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -6,7 +6,35 @@
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void comparison() {}
+// One element at a time, and nothing to differentiate.
+template <class... Ops>
+void discrete() {
+  (op<Ops>().pointwise().no_derivative(), ...);
+}
+
+}  // namespace
+
+void comparison() {
+  using namespace at::_ops;
+  discrete<eq_Tensor, eq_Scalar, ne_Tensor, ne_Scalar, lt_Tensor, lt_Scalar, le_Tensor, le_Scalar, gt_Tensor, gt_Scalar,
+           ge_Tensor, ge_Scalar>();
+  discrete<at::_ops::isnan, at::_ops::isinf, isposinf, isneginf, at::_ops::signbit>();
+  discrete<logical_and, logical_or, logical_xor, logical_not>();
+  discrete<bitwise_not, bitwise_and_Tensor, bitwise_and_Scalar, bitwise_and_Scalar_Tensor, bitwise_or_Tensor,
+           bitwise_or_Scalar, bitwise_or_Scalar_Tensor, bitwise_xor_Tensor, bitwise_xor_Scalar,
+           bitwise_xor_Scalar_Tensor>();
+  discrete<bitwise_left_shift_Tensor, bitwise_left_shift_Tensor_Scalar, bitwise_left_shift_Scalar_Tensor,
+           bitwise_right_shift_Tensor, bitwise_right_shift_Tensor_Scalar, bitwise_right_shift_Scalar_Tensor,
+           __lshift___Tensor, __lshift___Scalar, __rshift___Tensor, __rshift___Scalar>();
+
+  // Answers with a bool of the program, which a batch does not have.
+  const char* one_answer =
+      "it answers with a single bool, and each example has its own answer. Use a comparison and all() instead, which "
+      "give a tensor of answers.";
+  op<at::_ops::equal>().no_derivative().unsupported(Kind::vmap, one_answer);
+  op<at::_ops::allclose>().no_derivative().unsupported(Kind::vmap, one_answer);
+}
 
 }  // namespace tower::rules

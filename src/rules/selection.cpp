@@ -1,12 +1,112 @@
-// Choosing between values element by element: where, clamp, maximum, masked_fill, lerp and their relatives.
+// Choosing between values element by element: where, clamp, maximum, masked_fill and their relatives.
+//
+// A derivative here is a mask. It is applied by where(), never by a product: a NaN or infinity that belongs to the value
+// not chosen must not reach the result.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+
+#include <algorithm>
 
 #include "rules/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void selection() {}
+using Number = std::optional<Scalar>;
+
+Tensor keep_where(const Tensor& mask, const Tensor& t) { return at::where(mask, t, Scalar(0)); }
+Tensor zero_where(const Tensor& mask, const Tensor& t) { return at::where(mask, Scalar(0), t); }
+
+// The derivative where two values tie is shared between them.
+Tensor half_at_ties(const Tensor& a, const Tensor& b, const Tensor& a_loses, const Tensor& t) {
+  return zero_where(a_loses, at::where(a == b, t / 2, t));
+}
+
+// The value has no dimensions, so a batched one takes where(); the result has the first argument's dtype.
+void vmap_masked_fill(VmapFrame& frame) {
+  const int64_t rank = std::max(frame.logical_dim(0), frame.logical_dim(1));
+  for (size_t i : {0, 1, 2}) {
+    if (!frame.batched(i)) continue;
+    frame.to_front(i, false);
+    while (frame.tensor(i).dim() <= rank) frame.stack[i] = frame.tensor(i).unsqueeze(1);
+  }
+  const Tensor self = frame.tensor(0), mask = frame.tensor(1), value = frame.tensor(2);
+  frame.result(frame.batched(2) ? at::where(mask, value.to(self.scalar_type()), self)
+                                : at::masked_fill(self, mask, value));
+}
+
+}  // namespace
+
+void selection() {
+  op<at::_ops::where_self>()
+      .pointwise()
+      .inactive<0>()
+      .derivative<1>([](Along t, const Tensor& mask) { return keep_where(mask, *t); })
+      .derivative<2>([](Along t, const Tensor& mask) { return zero_where(mask, *t); });
+
+  op<at::_ops::masked_fill_Scalar>().pointwise().inactive<1>().derivative<0>(
+      [](Along t, Skip, const Tensor& mask) { return t->masked_fill(mask, 0); });
+  op<at::_ops::masked_fill_Tensor>()
+      .vmap(vmap_masked_fill)
+      .inactive<1>()
+      .derivative<0>([](Along t, Skip, const Tensor& mask) { return t->masked_fill(mask, 0); })
+      .derivative<2>([](Along t, Skip, const Tensor& mask) { return keep_where(mask, *t); });
+
+  // ---- clamp: bounds are included, and a missing bound does not bind ----
+  op<at::_ops::clamp>().pointwise().derivative<0>([](Along t, const Tensor& x, const Number& min, const Number& max) {
+    if (min && max) return keep_where((x >= *min).logical_and(x <= *max), *t);
+    return keep_where(min ? x >= *min : x <= *max, *t);
+  });
+  op<at::_ops::clamp_min>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& min) { return keep_where(x >= min, *t); });
+  op<at::_ops::clamp_max>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& max) { return keep_where(x <= max, *t); });
+  op<at::_ops::clamp_min_Tensor>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& min) { return keep_where(x >= min, *t); })
+      .derivative<1>([](Along t, const Tensor& x, const Tensor& min) { return keep_where(x < min, *t); });
+  op<at::_ops::clamp_max_Tensor>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& max) { return keep_where(x <= max, *t); })
+      .derivative<1>([](Along t, const Tensor& x, const Tensor& max) { return keep_where(x > max, *t); });
+  // Where the bounds cross, the upper one is the value.
+  op<at::_ops::clamp_Tensor>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& min, const Tensor& max) {
+        if (min.defined() && max.defined()) return keep_where((x >= min).logical_and(x <= max), *t);
+        return keep_where(min.defined() ? x >= min : x <= max, *t);
+      })
+      .derivative<1>([](Along t, const Tensor& x, const Tensor& min, const Tensor& max) {
+        return keep_where(max.defined() ? (x < min).logical_and(min < max) : x < min, *t);
+      })
+      .derivative<2>([](Along t, const Tensor& x, const Tensor& min, const Tensor& max) {
+        return keep_where(min.defined() ? (x > max).logical_or(max < min) : x > max, *t);
+      });
+
+  // ---- the larger, the smaller ----
+  op<at::_ops::maximum>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& a, const Tensor& b) { return half_at_ties(a, b, a < b, *t); })
+      .derivative<1>([](Along t, const Tensor& a, const Tensor& b) { return half_at_ties(a, b, a > b, *t); });
+  op<at::_ops::minimum>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& a, const Tensor& b) { return half_at_ties(a, b, a > b, *t); })
+      .derivative<1>([](Along t, const Tensor& a, const Tensor& b) { return half_at_ties(a, b, a < b, *t); });
+  // fmax and fmin prefer a number to NaN, and give the whole derivative to the first where two values tie.
+  op<at::_ops::fmax>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& a, const Tensor& b) { return keep_where((a >= b).logical_or(b.isnan()), *t); })
+      .derivative<1>([](Along t, const Tensor& a, const Tensor& b) { return zero_where((a >= b).logical_or(b.isnan()), *t); });
+  op<at::_ops::fmin>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& a, const Tensor& b) { return keep_where((a <= b).logical_or(b.isnan()), *t); })
+      .derivative<1>([](Along t, const Tensor& a, const Tensor& b) { return zero_where((a <= b).logical_or(b.isnan()), *t); });
+
+  op<at::_ops::nan_to_num>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x) { return keep_where(at::isfinite(x), *t); });
+  op<at::_ops::heaviside>().pointwise().inactive<0>().derivative<1>(
+      [](Along t, const Tensor& x) { return keep_where(x == 0, *t); });
+}
 
 }  // namespace tower::rules
