@@ -62,9 +62,7 @@ std::vector<Variant> variants() {
     return y;
   };
   const Function loss = [chain](const at::Tensor& input) { return chain(input).sum(); };
-  const auto sum_of = [](Function f) {
-    return [f = std::move(f)](const at::Tensor& input) { return f(input).sum(); };
-  };
+  const auto sum_of = [](Function f) { return [f = std::move(f)](const at::Tensor& input) { return f(input).sum(); }; };
   const at::Tensor one_example = x.view({1, 4}), one_of_one = x.view({1, 1, 4});
 
   std::vector<Variant> all = {

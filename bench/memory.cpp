@@ -12,8 +12,8 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tanh.h>
 #include <fmt/format.h>
-#include <tower/dynamic.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <tower/dynamic.h>
 
 #include <cmath>
 #include <cstdlib>

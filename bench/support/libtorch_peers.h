@@ -126,8 +126,8 @@ inline Function vmap(Function f) {
 /// backward pass isn't run in no_grad mode".
 inline Function grad(Function f) {
   return [f = std::move(f)](const at::Tensor& input) {
-    const Layer layer(ft::initAndPushDynamicLayer(ft::TransformType::Grad, std::nullopt, std::nullopt,
-                                                  c10::GradMode::is_enabled()));
+    const Layer layer(
+        ft::initAndPushDynamicLayer(ft::TransformType::Grad, std::nullopt, std::nullopt, c10::GradMode::is_enabled()));
     at::AutoGradMode enabled(true);
     const at::Tensor x = ft::makeTensorWrapper(input, layer.level());
     ft::setInplaceRequiresGradAllowed(true);

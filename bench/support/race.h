@@ -5,7 +5,7 @@
 //   Race race(argc, argv);
 //   race.add("plain", [&] { f(x); });
 //   race.add("vmap", [&] { g(x); });
-//   const auto ns = race.run();     // name -> CPU time of one call, in nanoseconds
+//   const auto ns = race.run();     // name -> time of one call, in nanoseconds
 //
 // All of Google Benchmark's flags work; those given on the command line win over the ones set here.
 #pragma once
@@ -21,8 +21,13 @@
 
 class Race {
  public:
+  enum class Clock {
+    cpu,   ///< of the calling thread: for what runs on one thread, blind to other programs
+    wall,  ///< for what runs on several
+  };
+
   /// Takes Google Benchmark's flags out of argv; what it leaves there is the program's own.
-  Race(int& argc, char** argv) {
+  Race(int& argc, char** argv, Clock clock = Clock::cpu) : clock_(clock) {
     std::string interleave = "--benchmark_enable_random_interleaving=true";
     std::string repetitions = "--benchmark_repetitions=20";
     std::string min_time = "--benchmark_min_time=0.02";
@@ -35,13 +40,14 @@ class Race {
   }
 
   void add(const std::string& name, std::function<void()> body) {
-    benchmark::RegisterBenchmark(name.c_str(), [body = std::move(body)](benchmark::State& state) {
+    auto* const entry = benchmark::RegisterBenchmark(name.c_str(), [body = std::move(body)](benchmark::State& state) {
       for (auto _ : state) body();
     });
+    if (clock_ == Clock::wall) entry->UseRealTime();
   }
 
   std::map<std::string, double> run() {
-    Fastest fastest;
+    Fastest fastest(clock_);
     benchmark::RunSpecifiedBenchmarks(&fastest);
     benchmark::Shutdown();
     return std::move(fastest.ns);
@@ -49,16 +55,22 @@ class Race {
 
  private:
   struct Fastest : benchmark::BenchmarkReporter {
+    explicit Fastest(Clock clock) : clock(clock) {}
+
+    const Clock clock;
     std::map<std::string, double> ns;
 
     bool ReportContext(const Context&) override { return true; }
     void ReportRuns(const std::vector<Run>& runs) override {
       for (const Run& run : runs) {
         if (run.run_type != Run::RT_Iteration) continue;
-        const double time = run.cpu_accumulated_time * 1e9 / static_cast<double>(run.iterations);
-        const auto [entry, is_new] = ns.emplace(run.run_name.str(), time);
+        const double seconds = clock == Clock::cpu ? run.cpu_accumulated_time : run.real_accumulated_time;
+        const double time = seconds * 1e9 / static_cast<double>(run.iterations);
+        const auto [entry, is_new] = ns.emplace(run.run_name.function_name, time);
         if (!is_new) entry->second = std::min(entry->second, time);
       }
     }
   };
+
+  Clock clock_;
 };
