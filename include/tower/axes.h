@@ -62,11 +62,10 @@ TreeShape shape_of(const T& tree) {
   }
 }
 
-/// The entry of in_dims for argument `index` of `count`. Throws ArgumentError where in_dims is a list of another
-/// length.
-const Axes& axes_of_argument(const Axes& in_dims, std::size_t index, std::size_t count);
-/// Appends the dimension of each tensor of argument `index`. Throws ArgumentError where `axes` do not fit the argument.
-void append_in_dims(const Axes& axes, const TreeShape& argument, std::size_t index, dynamic::Dims& dims);
+/// Appends the dimension of each tensor of argument `index` of `count`; `in_dims` is a list. Throws ArgumentError where
+/// it does not fit the arguments.
+void append_in_dims(const Axes& in_dims, const TreeShape& argument, std::size_t index, std::size_t count,
+                    dynamic::Dims& dims);
 /// The dimension of each tensor of the output. Throws ArgumentError where `axes` do not fit it.
 dynamic::Dims out_dims_for(const Axes& axes, const TreeShape& output);
 

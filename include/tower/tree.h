@@ -297,32 +297,38 @@ Rebound<T, R> map_tensors(const T& tree, Map&& map) {
   }
 }
 
+/// Appends the defined tensors of the tree, in order.
+template <class T>
+void append_leaves(const T& tree, dynamic::Tensors& leaves) {
+  for_each_tensor(tree, [&](const at::Tensor& tensor) {
+    if (tensor.defined()) leaves.push_back(tensor);
+  });
+}
+
 /// The defined tensors of the tree, in order.
 template <class T>
 dynamic::Tensors leaves_of(const T& tree) {
   dynamic::Tensors leaves;
-  for_each_tensor(tree, [&](const at::Tensor& tensor) {
-    if (tensor.defined()) leaves.push_back(tensor);
-  });
+  append_leaves(tree, leaves);
   return leaves;
 }
 
 /// The tree `like` with its defined tensors replaced by `leaves`. Throws ArgumentError where their number differs.
 template <class T>
-T with_leaves(T like, dynamic::Tensors leaves);
+T with_leaves(T like, const dynamic::Tensors& leaves);
 
 namespace detail {
 
 /// Hands out the elements of a list one by one, as trees are filled with them.
 class LeafReader {
  public:
-  explicit LeafReader(dynamic::Tensors& leaves) : leaves_(leaves) {}
-  at::Tensor next();
+  explicit LeafReader(const dynamic::Tensors& leaves) : leaves_(leaves) {}
+  const at::Tensor& next();
   /// Throws where leaves are left over.
   void finish() const;
 
  private:
-  dynamic::Tensors& leaves_;
+  const dynamic::Tensors& leaves_;
   std::size_t next_ = 0;
 };
 
@@ -359,7 +365,7 @@ T static_parts(T tree) {
 }  // namespace detail
 
 template <class T>
-T with_leaves(T like, dynamic::Tensors leaves) {
+T with_leaves(T like, const dynamic::Tensors& leaves) {
   detail::LeafReader reader(leaves);
   detail::fill(like, reader);
   reader.finish();

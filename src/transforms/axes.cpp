@@ -60,19 +60,15 @@ std::size_t TreeShape::tensors() const {
   return n;
 }
 
-const Axes& axes_of_argument(const Axes& in_dims, std::size_t index, std::size_t count) {
-  if (!in_dims.is_list()) return in_dims;
+void append_in_dims(const Axes& in_dims, const TreeShape& argument, std::size_t index, std::size_t count,
+                    dynamic::Dims& dims) {
   if (in_dims.parts().size() != count) {
     throw ArgumentError(
         "vmap: in_dims has " + entries(in_dims.parts().size()) + ", but the function was called with " +
         std::to_string(count) + (count == 1 ? " argument" : " arguments") +
         ": give one entry for each argument (std::nullopt where it is not mapped), or one number for all");
   }
-  return in_dims.parts()[index];
-}
-
-void append_in_dims(const Axes& axes, const TreeShape& argument, std::size_t index, dynamic::Dims& dims) {
-  append_dims(axes, argument, "in_dims", "argument " + std::to_string(index), dims);
+  append_dims(in_dims.parts()[index], argument, "in_dims", "argument " + std::to_string(index), dims);
 }
 
 dynamic::Dims out_dims_for(const Axes& axes, const TreeShape& output) {

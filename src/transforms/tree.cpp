@@ -6,12 +6,12 @@
 
 namespace tower::detail {
 
-at::Tensor LeafReader::next() {
+const at::Tensor& LeafReader::next() {
   if (next_ == leaves_.size()) {
     throw ArgumentError("tree: it has more tensors than the " + std::to_string(leaves_.size()) +
                         " given: give one for each of its tensors");
   }
-  return std::move(leaves_[next_++]);
+  return leaves_[next_++];
 }
 
 void LeafReader::finish() const {

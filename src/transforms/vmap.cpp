@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "interpreters/vmap.h"
+#include "tower/detail/flat.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
 #include "transforms/vmap.h"
@@ -140,14 +141,22 @@ Tensors map_in_chunks(const dynamic::FunctionWithAux& f, const Tensors& args, co
 
 }  // namespace
 
-dynamic::Function dynamic::vmap(Function f, Dims in_dims, Dims out_dims, VmapOptions options) {
+namespace detail {
+
+Tensors run_vmap(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
+                 const VmapOptions& options) {
   if (options.chunk_size && *options.chunk_size <= 0)
     throw ArgumentError("vmap: chunk_size is " + std::to_string(*options.chunk_size) + "; it must be positive.");
-  return [f = without_aux(std::move(f)), in_dims = std::move(in_dims), out_dims = std::move(out_dims), options](const Tensors& args) {
-    auto [dims, size] = resolve_in_dims(in_dims, args, "vmap");
-    if (options.chunk_size && size > *options.chunk_size) return map_in_chunks(f, args, dims, size, out_dims, options);
-    return map_once(f, args, dims, size, out_dims, options.randomness, "vmap").first;
-  };
+  auto [dims, size] = resolve_in_dims(in_dims, args, "vmap");
+  if (options.chunk_size && size > *options.chunk_size) return map_in_chunks(f, args, dims, size, out_dims, options);
+  return map_once(f, args, dims, size, out_dims, options.randomness, "vmap").first;
+}
+
+}  // namespace detail
+
+dynamic::Function dynamic::vmap(Function f, Dims in_dims, Dims out_dims, VmapOptions options) {
+  return [f = without_aux(std::move(f)), in_dims = std::move(in_dims), out_dims = std::move(out_dims),
+          options](const Tensors& args) { return detail::run_vmap(f, args, in_dims, out_dims, options); };
 }
 
 }  // namespace tower

@@ -1,0 +1,10 @@
+// Tower: composable function transforms for C++ on LibTorch. This header has everything but torch::nn (tower/nn.h).
+#pragma once
+
+#include "tower/axes.h"
+#include "tower/dynamic.h"
+#include "tower/errors.h"
+#include "tower/substitution.h"
+#include "tower/transforms.h"
+#include "tower/tree.h"
+#include "tower/version.h"
