@@ -90,7 +90,8 @@ find_package_handle_standard_args(
   REASON_FAILURE_MESSAGE
     "Set TOWER_LIBTORCH to a folder with LibTorch's include/ and lib/, or run script/bootstrap, which installs it. Looked at:${_libtorch_refused}")
 
-if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
+# (A script, as `cmake -P` runs, has no targets.)
+if(LibTorch_FOUND AND NOT CMAKE_SCRIPT_MODE_FILE AND NOT TARGET LibTorch::LibTorch)
   set(_lib "${LibTorch_ROOT_DIR}/lib")
 
   # std::string of which ABI: libc10 says so itself.
