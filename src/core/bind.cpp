@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include "core/explain.h"
 #include "core/wrapper.h"
 #include "tower/errors.h"
 
@@ -19,22 +20,10 @@ namespace {
   throw EscapedTensorError(what + " inside one of the transform's own rules or below it, where it cannot be seen.");
 }
 
-// The level whose rule must handle the call: the highest of the arguments' levels.
-Level* highest_level(const Operator& op, const Stack& stack) {
-  Level* found = nullptr;
-  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) {
-    if (Wrapper* w = as_wrapper(t)) {
-      Level& level = w->level();
-      if (!found || level.depth() > found->depth()) found = &level;
-    }
-  });
-  return found;
-}
-
 void call_plain(const Operator& op, Stack& stack) {
-  const auto keys = c10::impl::tls_local_dispatch_key_set();
-  const bool included = keys.included_.has(kKey);
-  const bool skipping = keys.excluded_.has(c10::DispatchKey::AutogradFunctionality);
+  const auto& keys = c10::impl::raw_local_dispatch_key_set;
+  const bool included = keys.included().has(kKey);
+  const bool skipping = keys.excluded().has(c10::DispatchKey::AutogradFunctionality);
   if (!included && (skipping || !top())) return op.call(stack);
   DispatchGuard guard;
   if (included) guard.see_every_operator(false);
@@ -43,6 +32,17 @@ void call_plain(const Operator& op, Stack& stack) {
 }
 
 }  // namespace
+
+Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args) {
+  Level* found = nullptr;
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) {
+    if (Wrapper* w = as_wrapper(t)) {
+      Level& level = w->level();
+      if (!found || level.depth() > found->depth()) found = &level;
+    }
+  });
+  return found;
+}
 
 bool any_wrapper(const Operator& op, c10::ArrayRef<IValue> args) {
   bool found = false;
@@ -62,19 +62,31 @@ Level* nearest_vmap(Level* from) {
 }
 
 bool decompose(const Operator& op, Stack& stack) {
-  if (op.decomposition) {
-    op.decomposition(stack);
-    return true;
-  }
-  if (op.composite()) {
-    op.handle()->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
-    return true;
-  }
-  return false;
+  if (!op.decomposition && !op.composite()) return false;
+  // What a decomposition allocates may be written to with tracked values, like what user code allocates.
+  DispatchGuard keys;
+  keys.see_every_operator(top() != nullptr);
+  if (op.decomposition) op.decomposition(stack);
+  else op.handle()->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  return true;
 }
 
-void bind_call(const Operator& op, Stack& stack) {
-  Level* level = highest_level(op, stack);
+namespace {
+
+void run_at(Level* level, const Operator& op, Stack& stack) {
+  if (!level) return call_plain(op, stack);
+  const Kind kind = level->kind();
+  if (const auto& why = op.unsupported[static_cast<size_t>(kind)])
+    throw UnsupportedError(level->describe() + ": " + op.name() + " is not supported: " + *why);
+  if (!op.has_rule(kind) && decompose(op, stack)) return;
+  level->process(op, stack);
+}
+
+}  // namespace
+
+void bind_call(const Operator& op, Stack& stack) { bind_call(op, stack, highest_level(op, stack)); }
+
+void bind_call(const Operator& op, Stack& stack, Level* level) {
   if (level && !is_visible(level)) {
     // A constant does not depend on the level that made it: its value is as good after the level has ended.
     bool stripped = false;
@@ -91,12 +103,12 @@ void bind_call(const Operator& op, Stack& stack) {
     Level* mapped = nearest_vmap(top());
     if (mapped && (!level || mapped->depth() > level->depth())) level = mapped;
   }
-  if (!level) return call_plain(op, stack);
-  const Kind kind = level->kind();
-  if (const auto& why = op.unsupported[static_cast<size_t>(kind)])
-    throw UnsupportedError(level->describe() + ": " + op.name() + " is not supported: " + *why);
-  if (!op.has_rule(kind) && decompose(op, stack)) return;
-  level->process(op, stack);
+  if (CallRecorder* recorder = thread_state.recorder) {
+    RecordedCall call(*recorder, op, level);
+    run_at(level, op, stack);
+    return call.done();
+  }
+  run_at(level, op, stack);
 }
 
 }  // namespace tower

@@ -10,6 +10,12 @@ namespace tower {
 /// has ended, lives on another thread, or is not visible from the current top.
 void bind_call(const Operator& op, Stack& stack);
 
+/// The same when the highest level among the arguments' wrappers is already known (null: there are no wrappers).
+void bind_call(const Operator& op, Stack& stack, Level* highest);
+
+/// The highest level among the arguments' wrappers; null if there is no wrapper.
+Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args);
+
 /// Runs `op` by its decomposition or LibTorch's composite kernel, if it has one: their operators find their own way.
 bool decompose(const Operator& op, Stack& stack);
 

@@ -27,19 +27,19 @@ void wrap_fresh_outputs(const Operator& op, Stack& stack) {
 
 void enter(const Operator& op, Stack& stack) {
   frontend::substitute(op, stack);
-  const bool wrapped = any_wrapper(op, stack);
-  if (!wrapped && op.composite()) {
+  Level* highest = highest_level(op, stack);
+  if (!highest && op.composite()) {
     decompose(op, stack);
     return;
   }
   if (op.mutates()) return frontend::write(op, stack);
-  if (!wrapped) {
-    bind_call(op, stack);
+  if (!highest) {
+    bind_call(op, stack, nullptr);
     return wrap_fresh_outputs(op, stack);
   }
   // A composite view is a sequence of real ones (or a copy): those are what must be tied to the base.
   if (op.is_view()) return op.composite() ? static_cast<void>(decompose(op, stack)) : frontend::make_view(op, stack);
-  bind_call(op, stack);
+  bind_call(op, stack, highest);
 }
 
 struct Door : c10::OperatorKernel {

@@ -18,6 +18,7 @@
 
 namespace tower {
 
+class CallRecorder;
 class Operator;
 class Wrapper;
 using c10::IValue;
@@ -62,29 +63,43 @@ class Level : public c10::intrusive_ptr_target {
   c10::intrusive_ptr<Level> below_;
 };
 
+/// Everything Tower keeps for a thread. In one small block with static addressing: it is read for every operator.
+struct ThreadState {
+  Level* top = nullptr;                 // the level whose function or rule the thread is executing
+  CallRecorder* recorder = nullptr;     // who wants to know of calls (core/explain.h)
+  const void* substitutions = nullptr;  // what stands for what (frontend/substitution.cpp)
+  uint64_t thread = 0;                  // this_thread(), once it was asked for
+};
+extern thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+
 /// The level whose function or rule the thread is executing; null outside every transform.
-Level* top();
-/// True if `level` is running on this thread and visible from the current top.
-bool is_visible(const Level* level);
+inline Level* top() { return thread_state.top; }
 /// Number of this thread, never reused.
 uint64_t this_thread();
+/// True if `level` is running on this thread and visible from the current top.
+inline bool is_visible(const Level* level);
 
 /// Sets the thread's dispatch keys for a while and puts back exactly what was there.
 class DispatchGuard {
  public:
-  DispatchGuard() : saved_(c10::impl::tls_local_dispatch_key_set()) {}
-  ~DispatchGuard() { c10::impl::_force_tls_local_dispatch_key_set(saved_); }
+  DispatchGuard() : keys_(&c10::impl::raw_local_dispatch_key_set), saved_(*keys_) {}
+  ~DispatchGuard() { *keys_ = saved_; }
   DispatchGuard(const DispatchGuard&) = delete;
   DispatchGuard& operator=(const DispatchGuard&) = delete;
 
-  void see_every_operator(bool yes);
+  void see_every_operator(bool yes) {
+    keys_->set_included(yes ? keys_->included() | kKeySet : keys_->included() - kKeySet);
+  }
   /// Goes below LibTorch's autograd: for plain tensors of which none requires grad this only saves time.
-  void skip_libtorch_autograd();
+  void skip_libtorch_autograd() { keys_->set_excluded(keys_->excluded() | c10::autograd_dispatch_keyset); }
   /// The opposite, for code that runs LibTorch's autograd on purpose.
-  void with_libtorch_autograd();
+  void with_libtorch_autograd() {
+    keys_->set_excluded(keys_->excluded() - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  }
 
  private:
-  c10::impl::LocalDispatchKeySet saved_;
+  c10::impl::PODLocalDispatchKeySet* keys_;
+  c10::impl::PODLocalDispatchKeySet saved_;
 };
 
 /// Starts a level and makes it the top while user code runs in it.
@@ -104,8 +119,11 @@ class Scope {
 /// While a rule of `level` runs, only the levels below it are there, and plain operators pay nothing.
 class Below {
  public:
-  explicit Below(const Level& level);
-  ~Below();
+  explicit Below(const Level& level) : previous_(thread_state.top) {
+    thread_state.top = level.below();
+    keys_.see_every_operator(false);
+  }
+  ~Below() { thread_state.top = previous_; }
   Below(const Below&) = delete;
   Below& operator=(const Below&) = delete;
 
@@ -115,5 +133,11 @@ class Below {
   Level* previous_;
   DispatchGuard keys_;
 };
+
+inline bool is_visible(const Level* level) {
+  const Level* l = thread_state.top;
+  while (l && l->depth() > level->depth()) l = l->below();
+  return l == level;
+}
 
 }  // namespace tower

@@ -268,7 +268,10 @@ std::vector<const Operator*> Operator::all() {
   return result;
 }
 
-void Operator::call(Stack& stack) const { handle_->callBoxed(stack); }
+void Operator::call(Stack& stack) const {
+  if (unboxed) unboxed(stack);
+  else handle_->callBoxed(stack);
+}
 
 bool Operator::libtorch_differentiates() const {
   return handle_ && (handle_->hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) ||

@@ -179,6 +179,9 @@ class Operator : public c10::intrusive_ptr_target {
   /// LibTorch can differentiate it (an autograd kernel is registered for it).
   virtual bool libtorch_differentiates() const;
 
+  /// The same for LibTorch's operators with simple signatures, without boxing; may be null.
+  void (*unboxed)(Stack& stack) = nullptr;
+
   // Rules. Written once, when records are filled (rules/), read from every thread.
   VmapRule vmap;
   const char* vmap_family = nullptr;  // names the family in coverage; null for a rule of its own

@@ -16,10 +16,14 @@ Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload payload)
 void Wrapper::take_metadata() {
   const TensorImpl* value = payload_.value.unsafeGetTensorImpl();
   if (level_->kind() == Kind::vmap && payload_.index >= 0) {
-    Sizes sizes(value->sizes()), strides(value->strides());
-    sizes.erase(sizes.begin() + payload_.index);
-    strides.erase(strides.begin() + payload_.index);
-    set_sizes_and_strides(sizes, strides);
+    if (payload_.index == 0 && value->is_contiguous()) {
+      set_sizes_contiguous(value->sizes().slice(1));
+    } else {
+      Sizes sizes(value->sizes()), strides(value->strides());
+      sizes.erase(sizes.begin() + payload_.index);
+      strides.erase(strides.begin() + payload_.index);
+      set_sizes_and_strides(sizes, strides);
+    }
     data_type_ = value->dtype();
     if (storage_) storage_ = c10::Storage();
     return;

@@ -17,30 +17,30 @@ struct Substitution::State {
 };
 
 namespace {
-thread_local const Map* current = nullptr;
+const Map* current() { return static_cast<const Map*>(thread_state.substitutions); }
 }  // namespace
 
 Substitution::Substitution(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs)
     : state_(std::make_unique<State>()) {
-  state_->outer = current;
-  if (current) state_->map = *current;
+  state_->outer = current();
+  if (current()) state_->map = *current();
   for (const auto& [original, replacement] : pairs) {
     state_->originals.push_back(original);
     state_->map[original.unsafeGetTensorImpl()] = replacement;
   }
-  current = &state_->map;
+  thread_state.substitutions = &state_->map;
   state_->keys.see_every_operator(true);
 }
 
-Substitution::~Substitution() { current = state_->outer; }
+Substitution::~Substitution() { thread_state.substitutions = state_->outer; }
 
 namespace frontend {
 
-void substitute(const Operator& op, Stack& stack) {
-  if (!current) return;
-  replace_tensors(op, stack, [](const Tensor& t, LeafRef) {
-    auto it = current->find(t.unsafeGetTensorImpl());
-    return it == current->end() ? t : it->second;
+void substitute_in(const Operator& op, Stack& stack) {
+  const Map& map = *current();
+  replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
+    auto it = map.find(t.unsafeGetTensorImpl());
+    return it == map.end() ? t : it->second;
   });
 }
 

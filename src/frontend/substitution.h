@@ -6,6 +6,9 @@
 namespace tower::frontend {
 
 /// Replaces substituted tensors among the arguments. Costs one thread-local read when there are none.
-void substitute(const Operator& op, Stack& stack);
+inline void substitute(const Operator& op, Stack& stack) {
+  void substitute_in(const Operator& op, Stack& stack);
+  if (thread_state.substitutions) substitute_in(op, stack);
+}
 
 }  // namespace tower::frontend

@@ -1,4 +1,5 @@
-// Activation functions of neural networks and the operators of their backward formulas.
+// Activation functions. Each one's derivative is LibTorch's *_backward operator, linear in its first argument; those
+// operators' own rules, which second derivatives need, are in activation_backwards.cpp.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -6,7 +7,76 @@
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void activations() {}
+Tensor keep_where(const Tensor& mask, const Tensor& t) { return at::where(mask, t, Scalar(0)); }
+Tensor zero_where(const Tensor& mask, const Tensor& t) { return at::where(mask, Scalar(0), t); }
+
+}  // namespace
+
+void activations() {
+  // ---- piecewise linear ----
+  op<at::_ops::relu>().pointwise().derivative<0>([](Along t, Out<0> y) { return at::threshold_backward(*t, *y, 0); });
+  op<at::_ops::threshold>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& threshold) { return at::threshold_backward(*t, x, threshold); });
+  op<at::_ops::leaky_relu>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& slope) {
+    return at::leaky_relu_backward(*t, x, slope, false);
+  });
+  op<at::_ops::hardtanh>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& min, const Scalar& max) {
+        return at::hardtanh_backward(*t, x, min, max);
+      });
+  op<at::_ops::hardsigmoid>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x) { return at::hardsigmoid_backward(*t, x); });
+  op<at::_ops::hardswish>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x) { return at::hardswish_backward(*t, x); });
+  op<at::_ops::softshrink>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& lambda) { return at::softshrink_backward(*t, x, lambda); });
+  op<at::_ops::hardshrink>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& lambda) { return at::hardshrink_backward(*t, x, lambda); });
+  op<at::_ops::_prelu_kernel>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& slope) { return at::where(x >= 0, *t, *t * slope); })
+      .derivative<1>([](Along t, const Tensor& x) { return zero_where(x >= 0, *t * x); });
+
+  // ---- smooth ----
+  op<at::_ops::gelu>().pointwise().derivative<0>([](Along t, const Tensor& x, const std::string& approximate) {
+    return at::gelu_backward(*t, x, approximate);
+  });
+  op<at::_ops::silu>().pointwise().derivative<0>([](Along t, const Tensor& x) { return at::silu_backward(*t, x); });
+  op<at::_ops::mish>().pointwise().derivative<0>([](Along t, const Tensor& x) { return at::mish_backward(*t, x); });
+  op<at::_ops::elu>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
+        return at::elu_backward(*t, alpha, scale, input_scale, false, x);
+      });
+  op<at::_ops::celu>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& alpha) {
+    return at::elu_backward(*t, alpha, 1, 1 / alpha.toDouble(), false, x);
+  });
+  op<at::_ops::softplus>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& beta, const Scalar& threshold) {
+        return at::softplus_backward(*t, x, beta, threshold);
+      });
+  // The second output is scratch space of the kernel.
+  op<at::_ops::log_sigmoid_forward>().pointwise().nondifferentiable_outputs<1>().derivative<0>(
+      [](Along t, const Tensor& x) { return *t * at::sigmoid(-x); });
+
+  // ---- gated: the first half of a dimension, gated by the second ----
+  op<at::_ops::glu>()
+      .along({1})
+      .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim) { return at::glu_backward(*ct, x, dim); })
+      .jvp<0>([](Tan<0> t, const Tensor& x, int64_t dim, Out<0> y) { return at::glu_jvp(*y, x, *t, dim); });
+
+  // ---- randomized: a slope drawn for each negative element ----
+  op<at::_ops::rrelu>().decomposes(
+      [](const Tensor& x, const Scalar& lower, const Scalar& upper, bool training) {
+        if (!training) return at::leaky_relu(x, (lower.toDouble() + upper.toDouble()) / 2);
+        const Tensor slope = at::rand_like(x) * (upper.toDouble() - lower.toDouble()) + lower;
+        return at::where(x <= 0, x * slope, x);
+      });
+  op<at::_ops::native_dropout_backward>()
+      .pointwise()
+      .inactive<1>()
+      .derivative<0>([](Along t, Skip, const Tensor& mask, double scale) { return *t * mask * scale; });
+}
 
 }  // namespace tower::rules

@@ -1,4 +1,7 @@
-// Complex numbers: real and imaginary part, conjugate, magnitude, phase, views between real and complex.
+// Complex numbers: parts, modulus and argument, conjugation, and the views between complex and real tensors.
+//
+// A gradient is LibTorch's: for a real loss L of z = x + iy it is ∂L/∂x + i ∂L/∂y, so a map with the real-linear
+// derivative D has vjp Dᵀ under the inner product Re(conj(a) b).
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -6,7 +9,90 @@
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void complex() {}
+Scalar i_unit() { return c10::complex<double>(0, 1); }
+
+// The two halves of the last dimension as one complex number. Unlike view_as_complex it asks nothing of the strides,
+// which tangents and cotangents do not promise.
+Tensor join(const Tensor& pairs) { return at::complex(pairs.select(-1, 0), pairs.select(-1, 1)); }
+
+// What turns z without lengthening it leaves sgn(z) = z / |z| as it is up to 1 / |z|; what lengthens it is lost.
+// Its own transpose.
+Tensor sgn_derivative(const Tensor& t, const Tensor& z, const Tensor& y) {
+  if (!z.is_complex()) return {};
+  const Tensor modulus = z.abs();
+  const Tensor across = t - y * at::real(y.conj() * t);
+  return at::where(modulus == 0, Scalar(0), across / modulus);
+}
+
+}  // namespace
+
+void complex() {
+  op<at::_ops::abs>()
+      .pointwise()
+      .vjp<0>([](Ct<0> ct, const Tensor& z) { return *ct * z.sgn(); })
+      .jvp<0>([](Tan<0> t, const Tensor& z) {
+        return z.is_complex() ? at::real(*t * z.sgn().conj()) : *t * z.sgn();
+      });
+  // dθ = Im(conj(z) dz) / |z|², and nothing for real numbers.
+  op<at::_ops::angle>()
+      .pointwise()
+      .vjp<0>([](Ct<0> ct, const Tensor& z) {
+        if (!z.is_complex()) return Tensor();
+        return at::where(z == 0, Scalar(0), *ct * (z * i_unit()) / z.abs().square());
+      })
+      .jvp<0>([](Tan<0> t, const Tensor& z) {
+        if (!z.is_complex()) return Tensor();
+        return at::where(z == 0, Scalar(0), at::imag(*t * z.conj()) / z.abs().square());
+      });
+  op<at::_ops::sgn>()
+      .pointwise()
+      .vjp<0>([](Ct<0> ct, const Tensor& z, Out<0> y) { return sgn_derivative(*ct, z, *y); })
+      .jvp<0>([](Tan<0> t, const Tensor& z, Out<0> y) { return sgn_derivative(*t, z, *y); });
+
+  op<at::_ops::complex>()
+      .pointwise()
+      .derivative<0>([]() { return Scalar(1); })
+      .derivative<1>([]() { return i_unit(); });
+  op<at::_ops::polar>()
+      .pointwise()
+      .derivative<0>([](Skip, const Tensor& angle) { return at::polar(at::ones_like(angle), angle); })
+      .derivative<1>([](Out<0> y) { return *y * i_unit(); });
+
+  // ---- conjugation ----
+  op<at::_ops::_conj_physical>()
+      .pointwise()
+      .vjp<0>([](Ct<0> ct) { return ct->conj(); })
+      .jvp<0>([](Tan<0> t) { return t->conj(); });
+  op<at::_ops::_conj>()
+      .pointwise()
+      .vjp<0>([](Ct<0> ct) { return ct->conj(); })
+      .jvp<0>([](Tan<0> t) { return t->conj(); })
+      .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return written.conj(); });
+  op<at::_ops::_neg_view>()
+      .pointwise()
+      .derivative<0>([]() { return Scalar(-1); })
+      .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return -written; });
+
+  // ---- views between complex numbers and pairs of real ones ----
+  op<at::_ops::view_as_real>()
+      .vmap([](VmapFrame& frame) { frame.result(at::view_as_real(frame.tensor(0).resolve_conj()), frame.in_dims[0]); })
+      .vjp<0>([](Ct<0> ct) { return join(*ct); })
+      .jvp<0>([](Tan<0> t) { return at::view_as_real(t->resolve_conj()); })
+      .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return join(written); });
+  op<at::_ops::view_as_complex>()
+      .vmap([](VmapFrame& frame) {
+        const bool pairs_adjacent = frame.in_dims[0] != frame.tensor(0).dim() - 1;
+        frame.to_front(0, false);
+        const Tensor t = frame.tensor(0);
+        frame.result(pairs_adjacent ? at::view_as_complex(t) : join(t));
+      })
+      .vjp<0>([](Ct<0> ct) { return at::view_as_real(ct->resolve_conj()); })
+      .jvp<0>([](Tan<0> t) { return join(*t); })
+      .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) {
+        return at::view_as_real(written.resolve_conj());
+      });
+}
 
 }  // namespace tower::rules

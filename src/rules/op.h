@@ -232,13 +232,40 @@ void give_all(VjpFrame& frame, R&& result, std::initializer_list<int> args) {
   std::apply([&](auto&&... g) { (frame.give(static_cast<size_t>(*arg++), std::move(g)), ...); }, std::move(result));
 }
 
+template <class A>
+inline constexpr bool unboxes = std::is_same_v<A, const Tensor&> || std::is_same_v<A, const Scalar&> ||
+                               std::is_same_v<A, int64_t> || std::is_same_v<A, bool> || std::is_same_v<A, double>;
+template <class A>
+decltype(auto) unbox(IValue& v) {
+  if constexpr (std::is_same_v<A, const Tensor&>) return std::as_const(v).toTensor();
+  else if constexpr (std::is_same_v<A, const Scalar&>) return v.toScalar();
+  else return v.to<A>();
+}
+
+// Calls the operator past the boxed dispatch, where its signature is simple enough to be worth a function of its own.
+template <class Op, class R, class... A>
+void (*unboxed_call(R (*)(A...)))(Stack&) {
+  if constexpr (std::is_same_v<R, Tensor> && (unboxes<A> && ...)) {
+    return [](Stack& stack) {
+      Tensor result = [&]<size_t... i>(std::index_sequence<i...>) {
+        return Op::call(unbox<A>(stack[i])...);
+      }(std::make_index_sequence<sizeof...(A)>{});
+      stack.clear();
+      stack.emplace_back(std::move(result));
+    };
+  }
+  return nullptr;
+}
+
 }  // namespace detail
 
 /// The record of one operator while it is being written.
 template <class Op>
 class Rule {
  public:
-  explicit Rule(Operator& record) : record_(record) {}
+  explicit Rule(Operator& record) : record_(record) {
+    record.unboxed = detail::unboxed_call<Op>(static_cast<typename Op::schema*>(nullptr));
+  }
 
   // ---- families ----
 

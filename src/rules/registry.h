@@ -21,6 +21,7 @@ void cumulative();
 void sorting();
 void factories();
 void random();
+void refusals();
 void matmul();
 void convolution();
 void pooling();

@@ -23,6 +23,7 @@ void register_all() {
   sorting();
   factories();
   random();
+  refusals();
   matmul();
   convolution();
   pooling();
