@@ -3,17 +3,11 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
-namespace {
-
-Tensor keep_where(const Tensor& mask, const Tensor& t) { return at::where(mask, t, Scalar(0)); }
-Tensor zero_where(const Tensor& mask, const Tensor& t) { return at::where(mask, Scalar(0), t); }
-
-}  // namespace
-
 void activations() {
   // ---- piecewise linear ----
   op<at::_ops::relu>().pointwise().derivative<0>([](Along t, Out<0> y) { return at::threshold_backward(*t, *y, 0); });
@@ -73,10 +67,6 @@ void activations() {
         const Tensor slope = at::rand_like(x) * (upper.toDouble() - lower.toDouble()) + lower;
         return at::where(x <= 0, x * slope, x);
       });
-  op<at::_ops::native_dropout_backward>()
-      .pointwise()
-      .inactive<1>()
-      .derivative<0>([](Along t, Skip, const Tensor& mask, double scale) { return *t * mask * scale; });
 }
 
 }  // namespace tower::rules

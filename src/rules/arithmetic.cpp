@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -24,9 +25,6 @@ Tensor nonnegative(const Tensor& p) {
   if (!p.is_complex()) return p >= 0;
   return (at::imag(p) == 0).logical_and(at::real(p) >= 0);
 }
-
-Tensor zero_where(const Tensor& mask, const Tensor& t) { return at::where(mask, Scalar(0), t); }
-Tensor keep_where(const Tensor& mask, const Tensor& t) { return at::where(mask, t, Scalar(0)); }
 
 // The result has the first argument's dtype and logical shape, whatever the second one's.
 void vmap_copy(VmapFrame& frame) {

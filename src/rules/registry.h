@@ -10,6 +10,7 @@ void comparison();
 void selection();
 void complex();
 void activations();
+void activation_backwards();
 void losses();
 void softmax();
 void reductions();

@@ -12,6 +12,7 @@ void register_all() {
   selection();
   complex();
   activations();
+  activation_backwards();
   losses();
   softmax();
   reductions();

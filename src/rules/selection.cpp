@@ -1,12 +1,10 @@
 // Choosing between values element by element: where, clamp, maximum, masked_fill and their relatives.
-//
-// A derivative here is a mask. It is applied by where(), never by a product: a NaN or infinity that belongs to the value
-// not chosen must not reach the result.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
 #include <algorithm>
 
+#include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -14,9 +12,6 @@ namespace tower::rules {
 namespace {
 
 using Number = std::optional<Scalar>;
-
-Tensor keep_where(const Tensor& mask, const Tensor& t) { return at::where(mask, t, Scalar(0)); }
-Tensor zero_where(const Tensor& mask, const Tensor& t) { return at::where(mask, Scalar(0), t); }
 
 // The derivative where two values tie is shared between them.
 Tensor half_at_ties(const Tensor& a, const Tensor& b, const Tensor& a_loses, const Tensor& t) {

@@ -1,0 +1,180 @@
+// LibTorch's backward operators of activation functions: t f'(x), as a function of t and of x. Linear in t; the derivative
+// with respect to x is t f''(x).
+#include <ATen/Functions.h>
+#include <ATen/Operators.h>
+
+#include <cmath>
+
+#include "rules/masks.h"
+#include "rules/op.h"
+#include "rules/registry.h"
+
+namespace tower::rules {
+namespace {
+
+Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
+
+// Φ the normal distribution and φ its density: (x Φ)'' = (2 - x²) φ.
+Tensor gelu_curvature(const Tensor& x) {
+  const Tensor square = x * x;
+  return (2 - square) * (square * -0.5).exp() / std::sqrt(2 * M_PI);
+}
+
+// x (1 + tanh u) / 2 with u = k (x + c x³).
+Tensor gelu_tanh_curvature(const Tensor& x) {
+  const double k = std::sqrt(2 / M_PI), c = 0.044715;
+  const Tensor square = x * x;
+  const Tensor h = (k * (x + c * square * x)).tanh();
+  const Tensor du = k * (1 + 3 * c * square), ddu = 6 * c * k * x;
+  return one_minus(h * h) * (du + 0.5 * x * (ddu - 2 * h * du * du));
+}
+
+// The two halves of a gated value.
+std::pair<Tensor, Tensor> halves(const Tensor& x, int64_t dim) {
+  const int64_t half = x.size(dim) / 2;
+  return {x.narrow(dim, 0, half), x.narrow(dim, half, half)};
+}
+
+}  // namespace
+
+void activation_backwards() {
+  // ---- piecewise linear functions ----
+  op<at::_ops::threshold_backward>().pointwise().inactive<1>().derivative<0>(
+      [](Along t, Skip, const Tensor& x, const Scalar& threshold) { return at::threshold_backward(*t, x, threshold); });
+  op<at::_ops::leaky_relu_backward>().pointwise().inactive<1>().derivative<0>(
+      [](Along t, Skip, const Tensor& x, const Scalar& slope, bool is_result) {
+        return at::leaky_relu_backward(*t, x, slope, is_result);
+      });
+  op<at::_ops::hardtanh_backward>().pointwise().inactive<1>().derivative<0>(
+      [](Along t, Skip, const Tensor& x, const Scalar& min, const Scalar& max) {
+        return at::hardtanh_backward(*t, x, min, max);
+      });
+  op<at::_ops::hardsigmoid_backward>().pointwise().inactive<1>().derivative<0>(
+      [](Along t, Skip, const Tensor& x) { return at::hardsigmoid_backward(*t, x); });
+  op<at::_ops::softshrink_backward>().pointwise().inactive<1>().derivative<0>(
+      [](Along t, Skip, const Tensor& x, const Scalar& lambda) { return at::softshrink_backward(*t, x, lambda); });
+  op<at::_ops::hardshrink_backward>().pointwise().inactive<1>().derivative<0>(
+      [](Along t, Skip, const Tensor& x, const Scalar& lambda) { return at::hardshrink_backward(*t, x, lambda); });
+  op<at::_ops::hardswish_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& x) { return at::hardswish_backward(*t, x); })
+      .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
+        return keep_where((x > -3).logical_and(x < 3), *t * g / 3);
+      });
+  op<at::_ops::_prelu_kernel_backward>().pointwise().decomposes(
+      [](const Tensor& g, const Tensor& x, const Tensor& slope) {
+        const Tensor positive = x >= 0;
+        return std::tuple(at::where(positive, g, g * slope), zero_where(positive, g * x));
+      });
+  op<at::_ops::rrelu_with_noise_backward>()
+      .pointwise()
+      .inactive<1>()
+      .derivative<0>([](Along t, Skip, const Tensor& x, const Tensor& noise, const Scalar& lower, const Scalar& upper,
+                        bool training, bool is_result) {
+        return at::rrelu_with_noise_backward(*t, x, noise, lower, upper, training, is_result);
+      })
+      .derivative<2>([](Along t, const Tensor& g, Skip, Skip, Skip, Skip, bool training) {
+        return training ? *t * g : Tensor();
+      });
+
+  // ---- smooth functions of x ----
+  op<at::_ops::gelu_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& x, const std::string& approximate) {
+        return at::gelu_backward(*t, x, approximate);
+      })
+      .derivative<1>([](Along t, const Tensor& g, const Tensor& x, const std::string& approximate) {
+        return *t * g * (approximate == "tanh" ? gelu_tanh_curvature(x) : gelu_curvature(x));
+      });
+  // s = σ(x): (x s)'' = s (1 - s) (2 + x (1 - 2 s)).
+  op<at::_ops::silu_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& x) { return at::silu_backward(*t, x); })
+      .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
+        const Tensor s = x.sigmoid();
+        return *t * g * (s * one_minus(s) * (2 + x * one_minus(2 * s)));
+      });
+  // s = σ(x), h = tanh(softplus(x)): (x h)'' = (1 - h²) s (2 + x (1 - s - 2 h s)).
+  op<at::_ops::mish_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& x) { return at::mish_backward(*t, x); })
+      .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
+        const Tensor s = x.sigmoid(), h = at::softplus(x).tanh();
+        return *t * g * (one_minus(h * h) * s * (2 + x * (one_minus(s) - 2 * h * s)));
+      });
+  op<at::_ops::softplus_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& beta, const Scalar& threshold) {
+        return at::softplus_backward(*t, x, beta, threshold);
+      })
+      .derivative<1>([](Along t, const Tensor& g, const Tensor& x, const Scalar& beta, const Scalar& threshold) {
+        const Tensor u = x * beta, s = u.sigmoid();
+        return zero_where(u > threshold, *t * g * (s * one_minus(s) * beta));
+      });
+  // Below zero: α scale (e^(κx) - 1) of slope κ (y + α scale), where y is the result.
+  op<at::_ops::elu_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Scalar& alpha, const Scalar& scale, const Scalar& kappa, bool is_result,
+                        const Tensor& x) {
+        return at::elu_backward(*t, alpha, scale, kappa, is_result, x);
+      })
+      .derivative<5>([](Along t, const Tensor& g, const Scalar& alpha, const Scalar& scale, const Scalar& kappa,
+                        bool is_result, const Tensor& x) {
+        const double k = kappa.toDouble();
+        const Tensor slope = is_result ? *t * g * k : *t * g * ((x * k).exp() * (k * k * alpha.toDouble() * scale.toDouble()));
+        return keep_where(x < 0, slope);
+      });
+  // The scratch space of the kernel holds nothing that x does not.
+  op<at::_ops::log_sigmoid_backward>()
+      .pointwise()
+      .inactive<2>()
+      .derivative<0>([](Along t, Skip, const Tensor& x) { return *t * at::sigmoid(-x); })
+      .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
+        const Tensor s = x.sigmoid();
+        return *t * g * (s * (s - 1));
+      });
+  // The argument outside of [eps, 1 - eps] was clamped.
+  op<at::_ops::logit_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& x, const std::optional<double>& eps) {
+        return at::logit_backward(*t, x, eps);
+      })
+      .derivative<1>([](Along t, const Tensor& g, const Tensor& x, const std::optional<double>& eps) {
+        const Tensor slope = *t * g * ((2 * x - 1) / (x * one_minus(x)).square());
+        return eps ? zero_where((x < *eps).logical_or(x > 1 - *eps), slope) : slope;
+      });
+
+  // ---- smooth functions of the result: t conj(f'), so conjugate-linear in y ----
+  op<at::_ops::sigmoid_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& y) { return at::sigmoid_backward(*t, y); })
+      .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) { return conjugate(*ct) * g * one_minus(2 * conjugate(y)); })
+      .jvp<1>([](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * one_minus(2 * conjugate(y)); });
+  op<at::_ops::tanh_backward>()
+      .pointwise()
+      .derivative<0>([](Along t, Skip, const Tensor& y) { return at::tanh_backward(*t, y); })
+      .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) { return conjugate(*ct) * g * (-2 * conjugate(y)); })
+      .jvp<1>([](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * (-2 * conjugate(y)); });
+
+  // ---- gated: x = (a, b), y = a σ(b) ----
+  op<at::_ops::glu_backward>().along({2}).decomposes([](const Tensor& g, const Tensor& x, int64_t dim) {
+    const auto [a, b] = halves(x, dim);
+    const Tensor s = b.sigmoid();
+    return at::cat({g * s, g * a * s * one_minus(s)}, dim);
+  });
+  op<at::_ops::glu_jvp>().decomposes([](const Tensor& y, const Tensor& x, const Tensor& dx, int64_t dim) {
+    const auto [da, db] = halves(dx, dim);
+    const Tensor s = halves(x, dim).second.sigmoid();
+    return da * s + y * one_minus(s) * db;
+  });
+  op<at::_ops::glu_backward_jvp>().decomposes([](Skip, const Tensor& g, const Tensor& x, const Tensor& dg,
+                                                 const Tensor& dx, int64_t dim) {
+    const auto [a, b] = halves(x, dim);
+    const auto [da, db] = halves(dx, dim);
+    const Tensor s = b.sigmoid(), ds = s * one_minus(s);
+    const Tensor curvature = ds * one_minus(2 * s);
+    return at::cat({dg * s + g * ds * db, dg * a * ds + g * (da * ds + a * curvature * db)}, dim);
+  });
+}
+
+}  // namespace tower::rules
