@@ -7,6 +7,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>
 #include <fmt/format.h>
+#include <tower/dynamic.h>
 
 #include <cstdlib>
 #include <exception>
@@ -16,29 +17,29 @@
 #include "support/libtorch_peers.h"
 #include "support/race.h"
 #include "support/report.h"
-#include "support/tower_functions.h"
 
 namespace {
 
-namespace tf = tower_functions;
-using peer::Function;
+namespace td = tower::dynamic;
+using td::Function;
+using td::Tensors;
 
 constexpr double kBudgetNanoseconds = 2000;
 
 struct Call {
   std::string name;
-  at::Tensor input;
+  Tensors arguments;
   Function tower;
   Function functorch;  // empty: built without it
 };
 
 std::vector<Call> calls() {
-  const Function identity = [](const at::Tensor& x) { return x; };
+  const Function identity = [](const Tensors& x) { return x; };
   const at::Tensor scalar = at::rand({}), batch = at::rand({4}), tangent = at::rand({});
   std::vector<Call> all = {
-      {"vmap", batch, tf::vmap(identity), {}},
-      {"grad", scalar, tf::grad(identity), {}},
-      {"jvp", scalar, tf::jvp(identity, tangent), {}},
+      {"vmap", {batch}, td::vmap(identity, {0}, {0}), {}},
+      {"grad", {scalar}, td::grad(identity, {0}), {}},
+      {"jvp", {scalar}, [=](const Tensors& x) { return td::jvp(identity, x, {tangent}).second; }, {}},
   };
 #if TOWER_BENCH_FUNCTORCH
   all[0].functorch = peer::functorch::vmap(identity);
@@ -56,8 +57,8 @@ int main(int argc, char** argv) try {
   const at::Tensor scalar = at::rand({});
   race.add("ones_like", [&] { at::ones_like(scalar); });
   for (const Call& call : all) {
-    race.add(call.name + "/tower", [&call] { call.tower(call.input); });
-    if (call.functorch) race.add(call.name + "/functorch", [&call] { call.functorch(call.input); });
+    race.add(call.name + "/tower", [&call] { call.tower(call.arguments); });
+    if (call.functorch) race.add(call.name + "/functorch", [&call] { call.functorch(call.arguments); });
   }
   const auto ns = race.run();
 

@@ -1,8 +1,10 @@
 // What Tower is measured against: LibTorch's own two engines, driven from C++ the way its Python front end drives
-// them, as functions of one tensor that nest like Tower's.
+// them, as functions that nest like Tower's dynamic ones and have the same type.
 //
-//   peer::autograd::grad(f)                   the tape that torch::Tensor::backward() uses
-//   peer::functorch::vmap(peer::functorch::grad(f))     the interpreter stack behind torch.func
+//   peer::autograd::grad(f)                           the tape that torch::Tensor::backward() uses
+//   peer::functorch::vmap(peer::functorch::grad(f))   the interpreter stack behind torch.func
+//
+// Functions have one output and are differentiated by their first argument; all arguments are mapped.
 //
 // The second is internal to LibTorch and needs nlohmann/json.hpp; TOWER_BENCH_FUNCTORCH is 1 where that was found.
 #pragma once
@@ -18,6 +20,7 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #if TOWER_BENCH_FUNCTORCH
 #include <ATen/functorch/BatchedTensorImpl.h>
@@ -28,7 +31,13 @@
 
 namespace peer {
 
-using Function = std::function<at::Tensor(const at::Tensor&)>;
+using Tensors = std::vector<at::Tensor>;
+using Function = std::function<Tensors(const Tensors&)>;
+
+inline Tensors with_first(at::Tensor first, Tensors arguments) {
+  arguments[0] = std::move(first);
+  return arguments;
+}
 
 /// LibTorch has one level of forward-mode derivatives; it is entered once, however deep the nesting around it.
 class DualLevel {
@@ -55,30 +64,31 @@ enum class Order { first, higher };
 
 /// The gradient of the scalar function `f`. `Order::higher` makes a result that can be differentiated again.
 inline Function grad(Function f, Order order = Order::first) {
-  return [f = std::move(f), order](const at::Tensor& input) {
+  return [f = std::move(f), order](const Tensors& arguments) -> Tensors {
     at::AutoGradMode enabled(true);
-    const bool nested = input.requires_grad();
-    const at::Tensor x = nested ? input : input.detach().requires_grad_();
+    const at::Tensor& input = arguments[0];
+    const at::Tensor x = input.requires_grad() ? input : input.detach().requires_grad_();
     const bool create_graph = order == Order::higher;
-    return torch::autograd::grad({f(x)}, {x}, {}, create_graph, create_graph)[0];
+    return torch::autograd::grad(f(with_first(x, arguments)), {x}, {}, create_graph, create_graph);
   };
 }
 
 /// The derivative of `f` along `tangent`.
 inline Function jvp(Function f, at::Tensor tangent) {
-  return [f = std::move(f), tangent = std::move(tangent)](const at::Tensor& primal) {
+  return [f = std::move(f), tangent = std::move(tangent)](const Tensors& arguments) -> Tensors {
     const DualLevel level;
-    return level.tangent(f(level.dual(primal, tangent)));
+    const at::Tensor x = level.dual(arguments[0], tangent);
+    return {level.tangent(f(with_first(x, arguments))[0])};
   };
 }
 
 /// Forward over reverse: the derivative along `tangent` of the gradient of `f`.
 inline Function jvp_of_grad(Function f, at::Tensor tangent) {
-  return [f = std::move(f), tangent = std::move(tangent)](const at::Tensor& primal) {
+  return [f = std::move(f), tangent = std::move(tangent)](const Tensors& arguments) -> Tensors {
     at::AutoGradMode enabled(true);
     const DualLevel level;
-    const at::Tensor x = level.dual(primal, tangent).requires_grad_();
-    return level.tangent(torch::autograd::grad({f(x)}, {x})[0]);
+    const at::Tensor x = level.dual(arguments[0], tangent).requires_grad_();
+    return {level.tangent(torch::autograd::grad(f(with_first(x, arguments)), {x})[0])};
   };
 }
 
@@ -109,42 +119,44 @@ class Layer {
   int64_t level_;
 };
 
-/// torch.func.vmap over dimension 0.
+/// torch.func.vmap over dimension 0 of all arguments.
 inline Function vmap(Function f) {
-  return [f = std::move(f)](const at::Tensor& x) {
-    const int64_t batch_size = x.size(0);
-    const Layer layer(
-        ft::initAndPushDynamicLayer(ft::TransformType::Vmap, c10::SymInt(batch_size), ft::RandomnessType::Error));
-    const at::Tensor y = f(ft::makeBatched(x, 0, layer.level()));
+  return [f = std::move(f)](const Tensors& arguments) -> Tensors {
+    const c10::SymInt batch_size = arguments[0].size(0);
+    const Layer layer(ft::initAndPushDynamicLayer(ft::TransformType::Vmap, batch_size, ft::RandomnessType::Error));
+    Tensors mapped;
+    for (const at::Tensor& argument : arguments) mapped.push_back(ft::makeBatched(argument, 0, layer.level()));
+    const at::Tensor y = f(mapped)[0];
     const auto* batched = ft::maybeGetBatchedImpl(y);
-    TORCH_CHECK(batched != nullptr && batched->level() == layer.level(), "the function ignores its argument");
-    return batched->bdim() == 0 ? batched->value() : at::movedim(batched->value(), batched->bdim(), 0);
+    TORCH_CHECK(batched != nullptr && batched->level() == layer.level(), "the function ignores its arguments");
+    return {batched->bdim() == 0 ? batched->value() : at::movedim(batched->value(), batched->bdim(), 0)};
   };
 }
 
 /// torch.func.grad. Like the original it always builds the graph of the backward pass: "need create_graph so that
 /// backward pass isn't run in no_grad mode".
 inline Function grad(Function f) {
-  return [f = std::move(f)](const at::Tensor& input) {
+  return [f = std::move(f)](const Tensors& arguments) -> Tensors {
     const Layer layer(
         ft::initAndPushDynamicLayer(ft::TransformType::Grad, std::nullopt, std::nullopt, c10::GradMode::is_enabled()));
     at::AutoGradMode enabled(true);
-    const at::Tensor x = ft::makeTensorWrapper(input, layer.level());
+    const at::Tensor x = ft::makeTensorWrapper(arguments[0], layer.level());
     ft::setInplaceRequiresGradAllowed(true);
     x.requires_grad_();
     ft::setInplaceRequiresGradAllowed(false);
-    const at::Tensor gradient = torch::autograd::grad({f(x)}, {x}, {}, true, true)[0];
-    return layer.unwrap(gradient);
+    const Tensors gradients = torch::autograd::grad(f(with_first(x, arguments)), {x}, {}, true, true);
+    return {layer.unwrap(gradients[0])};
   };
 }
 
 /// torch.func.jvp; the tangent alone.
 inline Function jvp(Function f, at::Tensor tangent) {
-  return [f = std::move(f), tangent = std::move(tangent)](const at::Tensor& primal) {
+  return [f = std::move(f), tangent = std::move(tangent)](const Tensors& arguments) -> Tensors {
     const Layer layer(ft::initAndPushDynamicLayer(ft::TransformType::Jvp, std::nullopt, std::nullopt, std::nullopt,
                                                   c10::AutogradState::get_tls_state().get_fw_grad_mode()));
     const DualLevel level;
-    return layer.unwrap(level.tangent(f(level.dual(primal, tangent))));
+    const at::Tensor x = level.dual(arguments[0], tangent);
+    return {layer.unwrap(level.tangent(f(with_first(x, arguments))[0]))};
   };
 }
 
