@@ -2,11 +2,356 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <cmath>
+#include <limits>
+
+#include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void reductions() {}
+using MaybeDims = std::optional<Ints>;
+using MaybeDim = std::optional<int64_t>;
+using MaybeType = std::optional<at::ScalarType>;
+
+Ints all_if_none(const MaybeDims& dims) { return dims.value_or(Ints{}); }
+
+int64_t count(const Meta& x, const Ints& dims) {
+  if (dims.empty()) return product(x.sizes);
+  int64_t n = 1;
+  if (x.dim() > 0)
+    for (int64_t d : dims) n *= x.sizes[static_cast<size_t>(at::maybe_wrap_dim(d, x.dim()))];
+  return n;
+}
+
+// What was reduced away comes back, every element the same.
+Tensor spread(const Tensor& reduced, const Meta& x, const Ints& dims, bool keepdim) {
+  return with_reduced_dims(reduced, dims, x.dim(), keepdim).expand(x.sizes);
+}
+Tensor keep(const Tensor& reduced, const Tensor& x, const Ints& dims, bool keepdim) {
+  return with_reduced_dims(reduced, dims, x.dim(), keepdim);
+}
+Tensor sum_over(const Tensor& t, const Ints& dims, bool keepdim) { return t.sum(dims, keepdim); }
+
+// ---- batching of reductions over everything ----
+
+// The same reduction, over all dimensions of a row.
+template <class Op>
+VmapRule over_rows(Tensor (*reduce)(const Tensor& rows, const Stack& args)) {
+  return [reduce](VmapFrame& f) {
+    const Tensor rows = batch_of_rows(f, 0);
+    f.result(reduce(rows, f.stack));
+  };
+}
+
+// argmax and argmin: over one dimension, or over everything (then as many ones as there were dimensions).
+void arg_vmap(VmapFrame& f) {
+  const auto dim = f.stack[1].to<MaybeDim>();
+  const bool keepdim = f.stack[2].toBool();
+  if (dim) return vmap_along(f, {1});
+  const size_t rank = static_cast<size_t>(f.logical_dim(0));
+  f.stack[0] = batch_of_rows(f, 0);
+  f.stack[1] = 1;
+  f.stack[2] = false;
+  f.call();
+  f.out_dims.assign(1, 0);
+  if (keepdim) f.stack[0] = f.stack[0].toTensor().view(with_batch(f, Ints(rank, 1)));
+}
+
+// any and all take an empty list of dimensions to mean none at all.
+void any_dims_vmap(VmapFrame& f) { vmap_along(f, {1}, f.stack[1].isNone() ? EmptyDims::all : EmptyDims::none); }
+
+// ---- extrema ----
+
+// Where x attains the extremum y; nan attains nan.
+Tensor attains(const Tensor& x, const Tensor& y) { return x.eq(y).logical_or(x.isnan().logical_and(y.isnan())); }
+
+// Ties share the derivative evenly.
+Tensor extremum_vjp(const Tensor& ct, const Tensor& x, const Tensor& y, const Ints& dims, bool keepdim) {
+  const Tensor mask = attains(x, keep(y, x, dims, keepdim));
+  return (keep(ct, x, dims, keepdim) / mask.sum(dims, true)) * mask;
+}
+Tensor extremum_jvp(const Tensor& dx, const Tensor& x, const Tensor& y, const Ints& dims, bool keepdim) {
+  const Tensor mask = attains(x, keep(y, x, dims, keepdim));
+  return (dx * mask).sum(dims, keepdim) / mask.sum(dims, keepdim);
+}
+
+// Of everything, over some dimensions.
+template <class... Op>
+void extrema_over_dims() {
+  (op<Op>()
+       .along({1}, EmptyDims::all)
+       .template vjp<0>([](Ct<0> ct, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
+         return extremum_vjp(*ct, x, *y, dims, keepdim);
+       })
+       .template jvp<0>([](Tan<0> dx, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
+         return extremum_jvp(*dx, x, *y, dims, keepdim);
+       }),
+   ...);
+}
+
+// One number for the whole tensor that is one of its elements, or several of them.
+template <class Op>
+void one_of_all(Tensor (*over_rows_of)(const Tensor&, const Stack&)) {
+  op<Op>()
+      .vmap(over_rows<Op>(over_rows_of))
+      .template vjp<0>([](Ct<0> ct, const Tensor& x, Out<0> y) { return extremum_vjp(*ct, x, *y, {}, false); })
+      .template jvp<0>([](Tan<0> dx, const Tensor& x, Out<0> y) { return extremum_jvp(*dx, x, *y, {}, false); });
+}
+
+// Values with their indices: the derivative goes where the index points.
+Tensor select_vjp(const Tensor& ct, const Meta& x, int64_t dim, bool keepdim, const Tensor& index) {
+  const bool kept = keepdim || x.dim() == 0;
+  return at::zeros(x.sizes, ct.options())
+      .scatter(dim, kept ? index : index.unsqueeze(dim), kept ? ct : ct.unsqueeze(dim));
+}
+Tensor select_jvp(const Tensor& dx, int64_t dim, bool keepdim, const Tensor& index) {
+  if (keepdim || dx.dim() == 0) return dx.gather(dim, index);
+  return dx.gather(dim, index.unsqueeze(dim)).squeeze(dim);
+}
+template <class... Op>
+void one_along_dim() {
+  (op<Op>()
+       .along({1})
+       .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, bool keepdim, Out<1> index) {
+         return select_vjp(*ct, x, dim, keepdim, *index);
+       })
+       .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, bool keepdim, Out<1> index) {
+         return select_jvp(*dx, dim, keepdim, *index);
+       }),
+   ...);
+}
+
+// ---- products ----
+
+// Products of the elements before each along `dim`: exact where elements are zero, too.
+Tensor products_before(const Tensor& x, int64_t dim) {
+  const int64_t n = x.size(dim);
+  const Tensor shifted = at::cat({at::ones_like(x.narrow(dim, 0, 1)), x.narrow(dim, 0, n - 1)}, dim);
+  return shifted.cumprod(dim);
+}
+
+// For each element the product of all others along `dim`.
+Tensor products_of_others(const Tensor& x, int64_t dim) {
+  if (x.dim() == 0) return at::ones_like(x);
+  if (x.size(dim) == 0) return x;
+  return products_before(x, dim) * products_before(x.flip(dim), dim).flip(dim);
+}
+
+Tensor in_type(const Tensor& x, const MaybeType& type) { return type && *type != x.scalar_type() ? x.to(*type) : x; }
+
+// ---- norms ----
+
+// The derivative of the p-norm y (dimensions kept) at x. Zero is a subgradient where the norm has a kink.
+Tensor norm_slope(const Tensor& x, const Tensor& y, const Scalar& ord, const Ints& dims) {
+  const double p = ord.toDouble();
+  if (p == 0.0) return at::zeros_like(x);
+  if (p == 1.0) return x.sgn();
+  const Tensor zero = y.eq(0);
+  const Tensor norm = y.masked_fill(zero, 1);
+  if (p == 2.0) return (x / norm).masked_fill(zero, 0);
+  if (std::isinf(p)) {
+    const Tensor mask = attains(x.abs(), y);
+    return x.sgn() * mask / mask.sum(dims, true);
+  }
+  const Tensor at_zero = x.eq(0);
+  const Tensor length = x.abs().masked_fill(at_zero, 1);
+  return (x.sgn() * (length / norm).pow(p - 1)).masked_fill(at_zero, 0);
+}
+
+// In complex numbers a real function changes by the real part of conj(slope)·dx.
+Tensor real_product(const Tensor& slope, const Tensor& dx) {
+  return slope.is_complex() ? at::real(slope.conj() * dx) : slope * dx;
+}
+
+// ---- variances ----
+
+double degrees(const Meta& x, const Ints& dims, const std::optional<Scalar>& correction) {
+  return std::max(0.0, static_cast<double>(count(x, dims)) - (correction ? correction->toDouble() : 1.0));
+}
+
+// Deviations from the mean, times 2 / degrees of freedom: the derivative of the variance.
+Tensor var_slope(const Tensor& x, const Ints& dims, const std::optional<Scalar>& correction) {
+  return (x - x.mean(dims, true)) * (2.0 / degrees(Meta(x), dims, correction));
+}
+Tensor var_vjp(const Tensor& ct, const Tensor& x, const Ints& dims, const std::optional<Scalar>& c, bool keepdim) {
+  return keep(ct, x, dims, keepdim) * var_slope(x, dims, c);
+}
+Tensor var_jvp(const Tensor& dx, const Tensor& x, const Ints& dims, const std::optional<Scalar>& c, bool keepdim) {
+  return sum_over(real_product(var_slope(x, dims, c), dx), dims, keepdim);
+}
+// d√v = dv / 2√v; a constant has no deviation to grow.
+Tensor through_root(const Tensor& d, const Tensor& root) {
+  const Tensor zero = root.eq(0);
+  return (d / (root.masked_fill(zero, 1) * 2)).masked_fill(zero, 0);
+}
+Tensor mean_vjp(const Tensor& ct, const Meta& x, const Ints& dims, bool keepdim) {
+  return spread(ct, x, dims, keepdim) / count(x, dims);
+}
+Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.defined() ? a : a + b; }
+
+}  // namespace
+
+void reductions() {
+  // ---- sums and means ----
+  op<at::_ops::sum>()
+      .vmap(over_rows<at::_ops::sum>(
+          [](const Tensor& rows, const Stack& args) { return rows.sum(1, false, args[1].to<MaybeType>()); }))
+      .linear<0>([](Ct<0> ct, Shape x) { return ct->expand(x.sizes); });
+  op<at::_ops::sum_dim_IntList>()
+      .along({1}, EmptyDims::all)
+      .linear<0>([](Ct<0> ct, Shape x, const MaybeDims& dims, bool keepdim) {
+        return spread(*ct, x, all_if_none(dims), keepdim);
+      });
+  op<at::_ops::mean>()
+      .vmap(over_rows<at::_ops::mean>(
+          [](const Tensor& rows, const Stack& args) { return rows.mean(1, false, args[1].to<MaybeType>()); }))
+      .linear<0>([](Ct<0> ct, Shape x) { return (*ct / product(x.sizes)).expand(x.sizes); });
+  op<at::_ops::mean_dim>()
+      .along({1}, EmptyDims::all)
+      .linear<0>([](Ct<0> ct, Shape x, const MaybeDims& dims, bool keepdim) {
+        return spread(*ct / count(x, all_if_none(dims)), x, all_if_none(dims), keepdim);
+      });
+  op<at::_ops::nansum>().decomposes(
+      [](const Tensor& x, const MaybeDims& dims, bool keepdim, const MaybeType& type) {
+        return x.masked_fill(x.isnan(), 0).sum(all_if_none(dims), keepdim, type);
+      });
+  op<at::_ops::trace>().decomposes([](const Tensor& x) {
+    TORCH_CHECK(x.dim() == 2, "trace: expected a matrix, but got tensor with dim ", x.dim());
+    return x.diagonal().sum();
+  });
+
+  // ---- products ----
+  op<at::_ops::prod>()
+      .vmap(over_rows<at::_ops::prod>(
+          [](const Tensor& rows, const Stack& args) { return rows.prod(1, false, args[1].to<MaybeType>()); }))
+      .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeType& type) {
+        return in_shape(*ct * products_of_others(in_type(x, type).reshape(-1), 0).conj(), x.sizes());
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeType& type) {
+        return (in_type(*dx, type).reshape(-1) * products_of_others(in_type(x, type).reshape(-1), 0)).sum();
+      });
+  op<at::_ops::prod_dim_int>()
+      .along({1})
+      .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, bool keepdim, const MaybeType& type) {
+        return keep(*ct, x, {dim}, keepdim) * products_of_others(in_type(x, type), dim).conj();
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, int64_t dim, bool keepdim, const MaybeType& type) {
+        return sum_over(in_type(*dx, type) * products_of_others(in_type(x, type), dim), {dim}, keepdim);
+      });
+
+  // ---- extrema ----
+  extrema_over_dims<at::_ops::amax, at::_ops::amin>();
+  one_along_dim<at::_ops::max_dim, at::_ops::min_dim, at::_ops::median_dim, at::_ops::nanmedian_dim, at::_ops::mode>();
+  one_of_all<at::_ops::max>([](const Tensor& rows, const Stack&) { return rows.amax(1); });
+  one_of_all<at::_ops::min>([](const Tensor& rows, const Stack&) { return rows.amin(1); });
+  one_of_all<at::_ops::median>([](const Tensor& rows, const Stack&) { return std::get<0>(rows.median(1)); });
+  one_of_all<at::_ops::nanmedian>([](const Tensor& rows, const Stack&) { return std::get<0>(rows.nanmedian(1)); });
+  op<at::_ops::kthvalue>()
+      .along({2})
+      .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, bool keepdim, Out<1> index) {
+        return select_vjp(*ct, x, dim, keepdim, *index);
+      })
+      .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, bool keepdim, Out<1> index) {
+        return select_jvp(*dx, dim, keepdim, *index);
+      });
+  op<at::_ops::aminmax>().decomposes([](const Tensor& x, const MaybeDim& dim, bool keepdim) {
+    const Ints dims = dim ? Ints{*dim} : Ints{};
+    return std::tuple(x.amin(dims, keepdim), x.amax(dims, keepdim));
+  });
+  op<at::_ops::argmax>().vmap(arg_vmap).no_derivative();
+  op<at::_ops::argmin>().vmap(arg_vmap).no_derivative();
+
+  // ---- questions ----
+  op<at::_ops::any>()
+      .vmap(over_rows<at::_ops::any>([](const Tensor& rows, const Stack&) { return rows.any(1); }))
+      .no_derivative();
+  op<at::_ops::all>()
+      .vmap(over_rows<at::_ops::all>([](const Tensor& rows, const Stack&) { return rows.all(1); }))
+      .no_derivative();
+  op<at::_ops::any_dim>().along({1}).no_derivative();
+  op<at::_ops::all_dim>().along({1}).no_derivative();
+  op<at::_ops::any_dims>().vmap(any_dims_vmap).no_derivative();
+  op<at::_ops::all_dims>().vmap(any_dims_vmap).no_derivative();
+  op<at::_ops::count_nonzero_dim_IntList>().along({1}, EmptyDims::all).no_derivative();
+  op<at::_ops::count_nonzero>().no_derivative().decomposes([](const Tensor& x, const MaybeDim& dim) {
+    return dim ? x.ne(0).sum(*dim) : x.ne(0).sum();
+  });
+
+  // ---- norms ----
+  op<at::_ops::linalg_vector_norm>()
+      .along({2}, EmptyDims::all)
+      .vjp<0>([](Ct<0> ct, const Tensor& x, const Scalar& p, const MaybeDims& dims, bool keepdim, const MaybeType& type,
+                 Out<0> y) {
+        const Ints over = all_if_none(dims);
+        return keep(*ct, x, over, keepdim) * norm_slope(in_type(x, type), keep(*y, x, over, keepdim), p, over);
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, const Scalar& p, const MaybeDims& dims, bool keepdim,
+                 const MaybeType& type, Out<0> y) {
+        const Ints over = all_if_none(dims);
+        const Tensor slope = norm_slope(in_type(x, type), keep(*y, x, over, keepdim), p, over);
+        return sum_over(real_product(slope, *dx), over, keepdim);
+      });
+  op<at::_ops::norm_Scalar>().decomposes(
+      [](const Tensor& x, const Scalar& p) { return at::linalg_vector_norm(x, p); });
+  op<at::_ops::norm_ScalarOpt_dtype>().decomposes(
+      [](const Tensor& x, const std::optional<Scalar>& p, at::ScalarType type) {
+        return at::linalg_vector_norm(x, p.value_or(2), std::nullopt, false, type);
+      });
+  op<at::_ops::norm_ScalarOpt_dim>().decomposes(
+      [](const Tensor& x, const std::optional<Scalar>& p, const Ints& dims, bool keepdim) {
+        return at::linalg_vector_norm(x, p.value_or(2), at::IntArrayRef(dims), keepdim);
+      });
+  op<at::_ops::norm_ScalarOpt_dim_dtype>().decomposes(
+      [](const Tensor& x, const std::optional<Scalar>& p, const Ints& dims, bool keepdim, at::ScalarType type) {
+        return at::linalg_vector_norm(x, p.value_or(2), at::IntArrayRef(dims), keepdim, type);
+      });
+  op<at::_ops::dist>().decomposes(
+      [](const Tensor& a, const Tensor& b, const Scalar& p) { return at::linalg_vector_norm(a - b, p); });
+
+  // ---- variances ----
+  using Correction = std::optional<Scalar>;
+  op<at::_ops::var_correction>()
+      .along({1}, EmptyDims::all)
+      .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
+        return var_vjp(*ct, x, all_if_none(dims), c, keepdim);
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
+        return var_jvp(*dx, x, all_if_none(dims), c, keepdim);
+      });
+  op<at::_ops::std_correction>()
+      .along({1}, EmptyDims::all)
+      .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim, Out<0> y) {
+        return var_vjp(through_root(*ct, *y), x, all_if_none(dims), c, keepdim);
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim, Out<0> y) {
+        return through_root(var_jvp(*dx, x, all_if_none(dims), c, keepdim), *y);
+      });
+  op<at::_ops::var_mean_correction>()
+      .along({1}, EmptyDims::all)
+      .vjp<0>([](Ct<0> ct, Ct<1> ct_mean, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
+        const Ints over = all_if_none(dims);
+        return plus(ct->defined() ? var_vjp(*ct, x, over, c, keepdim) : Tensor(),
+                    ct_mean->defined() ? mean_vjp(*ct_mean, Meta(x), over, keepdim) : Tensor());
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
+        const Ints over = all_if_none(dims);
+        return std::tuple(var_jvp(*dx, x, over, c, keepdim), dx->mean(over, keepdim));
+      });
+  op<at::_ops::std_mean_correction>()
+      .along({1}, EmptyDims::all)
+      .vjp<0>([](Ct<0> ct, Ct<1> ct_mean, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim,
+                 Out<0> y) {
+        const Ints over = all_if_none(dims);
+        return plus(ct->defined() ? var_vjp(through_root(*ct, *y), x, over, c, keepdim) : Tensor(),
+                    ct_mean->defined() ? mean_vjp(*ct_mean, Meta(x), over, keepdim) : Tensor());
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim, Out<0> y) {
+        const Ints over = all_if_none(dims);
+        return std::tuple(through_root(var_jvp(*dx, x, over, c, keepdim), *y), dx->mean(over, keepdim));
+      });
+}
 
 }  // namespace tower::rules

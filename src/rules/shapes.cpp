@@ -2,11 +2,222 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void shapes() {}
+using Format = std::optional<at::MemoryFormat>;
+
+// ---- batching ----
+
+// Leading dimensions are batch dimensions to the operator, but one example must have enough of its own.
+VmapRule with_matrices(int64_t rank) {
+  return [rank](VmapFrame& f) {
+    TORCH_CHECK(f.logical_dim(0) >= rank, f.op.name(), ": expected a tensor with at least ", rank,
+                " dimensions, but got ", f.logical_dim(0));
+    vmap_natively(f);
+  };
+}
+
+int64_t rank_of(const VmapFrame& f, size_t list) {
+  const auto& elements = f.stack[list].toListRef();
+  int64_t rank = 0;
+  for (size_t e = 0; e < elements.size(); ++e)
+    rank = std::max(rank, elements[e].toTensor().dim() - (f.list_dims[list][e] != VmapFrame::kUnbatched));
+  return rank;
+}
+
+// As ever in LibTorch, vectors without elements may stand among tensors of any shape, and count for nothing.
+bool is_legacy_empty(at::IntArrayRef sizes) { return sizes.size() == 1 && sizes[0] == 0; }
+
+void cat_vmap(VmapFrame& f) {
+  const int64_t rank = rank_of(f, 0);
+  std::vector<Tensor> parts = f.list_to_front(0);
+  for (const Tensor& t : parts) TORCH_CHECK(t.dim() > 1, "zero-dimensional tensor cannot be concatenated");
+  if (rank > 1)
+    std::erase_if(parts, [](const Tensor& t) { return is_legacy_empty(t.sizes().slice(1)); });
+  f.result(at::cat(parts, at::maybe_wrap_dim(f.stack[1].toInt(), rank) + 1));
+}
+
+void stack_vmap(VmapFrame& f) {
+  const int64_t dim = at::maybe_wrap_dim(f.stack[1].toInt(), rank_of(f, 0) + 1) + 1;
+  f.result(at::stack(f.list_to_front(0), dim));
+}
+
+// Channels-last names the dimensions of one example; the batched value has another one, and its own order.
+template <size_t format>
+void copy_vmap(VmapFrame& f) {
+  const auto asked = f.stack[format].to<Format>();
+  if (asked && *asked != at::MemoryFormat::Preserve) {
+    TORCH_CHECK(*asked != at::MemoryFormat::ChannelsLast || f.logical_dim(0) == 4,
+                "required rank 4 tensor to use channels_last format");
+    TORCH_CHECK(*asked != at::MemoryFormat::ChannelsLast3d || f.logical_dim(0) == 5,
+                "required rank 5 tensor to use channels_last_3d format");
+    f.to_front(0, false);
+    f.stack[format] = at::MemoryFormat::Contiguous;
+  }
+  f.out_dims.assign(1, f.in_dims[0]);
+  f.call();
+}
+
+void roll_vmap(VmapFrame& f) {
+  if (!f.stack[2].toIntVector().empty()) return vmap_along(f, {2});
+  // Without dimensions, the elements of an example are rolled in their order.
+  const auto shifts = f.stack[1].toIntVector();
+  const auto sizes = logical_sizes(f, 0);
+  TORCH_CHECK(shifts.size() == 1, "shifts and dimensions must align. shifts: ", shifts.size(), ", dims:0");
+  f.result(in_shape(batch_of_rows(f, 0).roll(shifts[0], 1), with_batch(f, sizes)));
+}
+
+void repeat_vmap(VmapFrame& f) {
+  auto repeats = f.stack[1].toIntVector();
+  const int64_t missing = static_cast<int64_t>(repeats.size()) - f.logical_dim(0);
+  TORCH_CHECK(missing >= 0, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
+  f.to_front(0, false);
+  Tensor t = f.tensor(0);
+  for (int64_t d = 0; d < missing; ++d) t = t.unsqueeze(1);
+  repeats.insert(repeats.begin(), 1);
+  f.result(t.repeat(repeats));
+}
+
+void pad_vmap(VmapFrame& f) {
+  TORCH_CHECK(static_cast<int64_t>(f.stack[1].toIntVector().size()) <= 2 * f.logical_dim(0),
+              "Length of pad should be no more than twice the number of dimensions of the input. Pad length is ",
+              f.stack[1].toIntVector().size(), " while the input has ", f.logical_dim(0), " dimensions.");
+  f.to_front(0, false);
+  f.call();
+}
+
+void diag_embed_vmap(VmapFrame& f) { 
+  shift_dims(f, {2, 3}, f.logical_dim(0) + 1);
+  f.call();
+}
+
+// Channels are dimension 1, behind the items; the batch is merged into these.
+void shuffle_vmap(VmapFrame& f) {
+  const auto sizes = logical_sizes(f, 0);
+  TORCH_CHECK(sizes.size() >= 3, "channel_shuffle expects input with > 2 dims, but got ", sizes.size());
+  f.to_front(0, true);
+  f.stack[0] = f.tensor(0).flatten(0, 1);
+  f.call();
+  f.result(in_shape(f.stack[0].toTensor(), with_batch(f, sizes)));
+}
+
+// ---- derivatives ----
+
+std::vector<Tensor> cat_transpose(Ct<0> ct, const Shapes& tensors, int64_t dim) {
+  std::vector<Tensor> parts;
+  int64_t start = 0;
+  for (const Meta& t : tensors) {
+    if (is_legacy_empty(t.sizes)) {
+      parts.push_back(at::zeros({0}, ct->options()));
+      continue;
+    }
+    const int64_t length = t.sizes[static_cast<size_t>(at::maybe_wrap_dim(dim, t.dim()))];
+    parts.push_back(ct->narrow(dim, start, length));
+    start += length;
+  }
+  return parts;
+}
+
+// [r·s] = [r, s], summed over r.
+Tensor repeat_transpose(Ct<0> ct, Shape x, const Ints& repeats) {
+  const size_t missing = repeats.size() - x.sizes.size();
+  Ints split, over;
+  for (size_t d = 0; d < repeats.size(); ++d) {
+    if (repeats[d] != 1 || d < missing) {
+      over.push_back(static_cast<int64_t>(split.size()));
+      split.push_back(repeats[d]);
+    }
+    if (d >= missing) split.push_back(x.sizes[d - missing]);
+  }
+  return over.empty() ? *ct : in_shape(*ct, split).sum(over);
+}
+
+Ints negated(Ints values) {
+  for (int64_t& v : values) v = -v;
+  return values;
+}
+
+Tensor itself(Ct<0> ct) { return *ct; }
+
+// One matrix from blocks along its diagonal, zeros beside them.
+Tensor block_diagonal(const std::vector<Tensor>& blocks) {
+  std::vector<Tensor> matrices;
+  int64_t width = 0;
+  for (const Tensor& b : blocks) {
+    TORCH_CHECK(b.dim() <= 2, "torch.block_diag: Input tensors must have 2 or fewer dimensions. Input has ", b.dim());
+    matrices.push_back(b.dim() == 2 ? b : b.reshape({1, -1}));
+    width += matrices.back().size(1);
+  }
+  if (matrices.empty()) return at::empty({1, 0});
+  std::vector<Tensor> rows;
+  int64_t start = 0;
+  for (const Tensor& m : matrices) {
+    rows.push_back(at::constant_pad_nd(m, {start, width - start - m.size(1)}));
+    start += m.size(1);
+  }
+  return at::cat(rows);
+}
+
+}  // namespace
+
+void shapes() {
+  // ---- joining ----
+  op<at::_ops::cat>().vmap(cat_vmap).jointly_linear<0>().vjp<0>(cat_transpose);
+  op<at::_ops::stack>().vmap(stack_vmap).jointly_linear<0>().vjp<0>(
+      [](Ct<0> ct, Skip, int64_t dim) { return ct->unbind(dim); });
+  op<at::_ops::block_diag>().decomposes(block_diagonal);
+
+  // ---- copies ----
+  op<at::_ops::clone>().vmap(copy_vmap<1>).linear<0>(itself);
+  op<at::_ops::_to_copy>().vmap(copy_vmap<6>).linear<0>([](Ct<0> ct, Shape x) {
+    return ct->device() == x.device ? *ct : ct->to(x.device);
+  });
+
+  // ---- orders ----
+  op<at::_ops::flip>().along({1}).linear<0>([](Ct<0> ct, Skip, const Ints& dims) { return ct->flip(dims); });
+  op<at::_ops::roll>().vmap(roll_vmap).linear<0>(
+      [](Ct<0> ct, Skip, const Ints& shifts, const Ints& dims) { return ct->roll(negated(shifts), dims); });
+  op<at::_ops::rot90>().along({2}).linear<0>(
+      [](Ct<0> ct, Skip, int64_t k, const Ints& dims) { return ct->rot90(-k, dims); });
+
+  // ---- sizes ----
+  op<at::_ops::repeat>().vmap(repeat_vmap).linear<0>(repeat_transpose);
+  op<at::_ops::constant_pad_nd>()
+      .vmap(pad_vmap)
+      .vjp<0>([](Ct<0> ct, Skip, const Ints& pad) { return at::constant_pad_nd(*ct, negated(pad)); })
+      .jvp<0>([](Tan<0> dx, Skip, const Ints& pad) { return at::constant_pad_nd(*dx, pad); });
+
+  // ---- matrices ----
+  op<at::_ops::diag_embed>().vmap(diag_embed_vmap).linear<0>(
+      [](Ct<0> ct, Skip, int64_t offset, int64_t dim1, int64_t dim2) { return ct->diagonal(offset, dim1, dim2); });
+  op<at::_ops::tril>().vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) { return ct->tril(k); });
+  op<at::_ops::triu>().vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) { return ct->triu(k); });
+
+  // ---- images ----
+  op<at::_ops::pixel_shuffle>().vmap(with_matrices(3)).linear<0>(
+      [](Ct<0> ct, Skip, int64_t factor) { return at::pixel_unshuffle(*ct, factor); });
+  op<at::_ops::pixel_unshuffle>().vmap(with_matrices(3)).linear<0>(
+      [](Ct<0> ct, Skip, int64_t factor) { return at::pixel_shuffle(*ct, factor); });
+  op<at::_ops::channel_shuffle>().vmap(shuffle_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t groups) {
+    return at::channel_shuffle(*ct, x.sizes[1] / groups);
+  });
+  op<at::_ops::native_channel_shuffle>().vmap(shuffle_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t groups) {
+    return at::channel_shuffle(*ct, x.sizes[1] / groups);
+  });
+  op<at::_ops::im2col>().folds_into_items(4).linear<0>(
+      [](Ct<0> ct, Shape x, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
+        const size_t rank = x.sizes.size();
+        return at::col2im(*ct, {x.sizes[rank - 2], x.sizes[rank - 1]}, kernel, dilation, padding, stride);
+      });
+  op<at::_ops::col2im>().folds_into_items(3).linear<0>(
+      [](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
+        return at::im2col(*ct, kernel, dilation, padding, stride);
+      });
+}
 
 }  // namespace tower::rules
