@@ -1,0 +1,236 @@
+// Registration of the matrix's tests, reports, totals.
+#include "matrix.h"
+
+#include <gtest/gtest.h>
+#include <tower/coverage.h>
+#include <tower/errors.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+namespace matrix {
+
+Totals& totals() {
+  static Totals instance;
+  return instance;
+}
+
+// ---- reports -------------------------------------------------------------------------------------------------------
+
+void Report::enter(const op_db::Sample& sample, at::ScalarType dtype) {
+  where_ = entry_.name + "(" + sample.text + ") in " + c10::toString(dtype);
+}
+
+void Report::run(const std::string& check, const std::function<void()>& body) {
+  if (failures_ >= 5) return;
+  check_ = check;
+  if (!entry_.refuses(check)) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      fail("threw", error.what());
+    }
+    return;
+  }
+  ++totals().comparisons;
+  try {
+    body();
+    fail("", "did not end in a tower::Error, as the database says it must: " + entry_.notes.at("refuses " + check));
+  } catch (const tower::Error&) {
+    ++totals().refusals;
+  } catch (const std::exception& error) {
+    fail("ended in something else than a tower::Error", error.what());
+  }
+}
+
+void Report::run_or_refuse(const std::string& check, const std::function<void()>& body) {
+  run(check, [&] {
+    try {
+      body();
+    } catch (const tower::Error&) {
+      ++totals().comparisons;
+      ++totals().refusals;
+    }
+  });
+}
+
+void Report::expect(const std::string& what, const std::string& difference) {
+  ++totals().comparisons;
+  if (!difference.empty()) fail(what, difference);
+}
+
+void Report::expect_close(const std::string& what, double actual, double expected, double tolerance) {
+  ++totals().comparisons;
+  if (std::abs(actual - expected) <= tolerance) return;
+  fail(what, "got " + std::to_string(actual) + ", expected " + std::to_string(expected) + ", error " +
+                 std::to_string(std::abs(actual - expected)) + " > " + std::to_string(tolerance));
+}
+
+void Report::fail(const std::string& what, const std::string& message) {
+  if (++failures_ > 5) return;
+  // The first lines say it; LibTorch appends a backtrace.
+  const auto backtrace = message.find("\nException raised from");
+  ADD_FAILURE() << where_ << "\n  check " << check_ << (what.empty() ? "" : ": ") << what << "\n  "
+                << message.substr(0, backtrace);
+}
+
+// ---- tests ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+using Check = std::function<void(const Case&)>;
+
+// The loop over the batch, of use to users, would hide a missing rule here.
+class FallbackIsError {
+ public:
+  explicit FallbackIsError(bool on) : before_(tower::set_fallback_is_error(on)) {}
+  ~FallbackIsError() { tower::set_fallback_is_error(before_); }
+  FallbackIsError(const FallbackIsError&) = delete;
+  FallbackIsError& operator=(const FallbackIsError&) = delete;
+
+ private:
+  bool before_;
+};
+
+std::vector<at::ScalarType> dtypes_of(const op_db::Entry& entry) {
+  std::vector<at::ScalarType> dtypes;
+  if (entry.real) dtypes.push_back(at::kDouble);
+  if (entry.real && !entry.has("no_float32")) dtypes.push_back(at::kFloat);
+  if (entry.complex) dtypes.push_back(at::kComplexDouble);
+  return dtypes;
+}
+
+// Which samples a group of checks takes.
+enum class Samples { good, bad, all };
+
+class OperatorTest : public testing::Test {
+ public:
+  OperatorTest(std::shared_ptr<const op_db::Entry> entry, Check check, Samples samples)
+      : entry_(std::move(entry)), check_(std::move(check)), samples_(samples) {}
+
+  void TestBody() override {
+    const FallbackIsError guard(!entry_->fallback);
+    Report report(*entry_);
+    for (const auto dtype : dtypes_of(*entry_)) {
+      for (const auto& text : entry_->sample_texts) {
+        const bool bad = text[0] == '!';
+        if (samples_ != Samples::all && bad != (samples_ == Samples::bad)) continue;
+        op_db::Sample sample;
+        ASSERT_NO_THROW(sample = op_db::parse_sample(*entry_, text, dtype)) << entry_->name << "(" << text << ")";
+        report.enter(sample, dtype);
+        report.run("check", [&] { check_({*entry_, sample, dtype, report}); });
+      }
+    }
+  }
+
+ private:
+  std::shared_ptr<const op_db::Entry> entry_;
+  Check check_;
+  Samples samples_;
+};
+
+class ServedTest : public testing::Test {
+ public:
+  explicit ServedTest(std::shared_ptr<const op_db::Entry> entry) : entry_(std::move(entry)) {}
+  void TestBody() override {
+    Report report(*entry_);
+    check_served(*entry_, report);
+  }
+
+ private:
+  std::shared_ptr<const op_db::Entry> entry_;
+};
+
+// An operator may have several entries, with different notes; the later ones are numbered.
+void register_test(const op_db::Entry& entry, const std::string& group, const std::function<testing::Test*()>& make) {
+  static std::map<std::string, int> seen;
+  const int number = ++seen[entry.family + entry.name + group];
+  const std::string name = entry.name + (number == 1 ? "" : "#" + std::to_string(number)) + "/" + group;
+  testing::RegisterTest(("matrix_" + entry.family).c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__, make);
+}
+
+bool entry_has_derivatives(const op_db::Entry& entry) {
+  for (const auto& text : entry.sample_texts) {
+    if (text[0] == '!') continue;
+    try {
+      const auto dtype = dtypes_of(entry)[0];
+      const auto sample = op_db::parse_sample(entry, text, dtype);
+      Report report(entry);
+      if (has_derivatives(differentiable_problem_of({entry, sample, dtype, report}))) return true;
+    } catch (const std::exception&) {
+      return true;  // the group "samples" says what is wrong with it
+    }
+  }
+  return false;
+}
+
+std::vector<std::vector<std::string>> nestings(const op_db::Entry& entry, bool derivatives) {
+  std::vector<std::string> transforms;
+  if (!entry.refuses("vmap")) transforms.emplace_back("vmap");
+  if (derivatives && !entry.refuses("vjp")) transforms.emplace_back("vjp");
+  if (derivatives && !entry.refuses("jvp")) transforms.emplace_back("jvp");
+  const bool triples = entry.triples || std::getenv("TOWER_TRIPLES") != nullptr;
+  const auto twice_differentiated = [&](const std::vector<std::string>& nesting) {
+    return std::count(nesting.begin(), nesting.end(), "vmap") + 1 < static_cast<long>(nesting.size());
+  };
+  std::vector<std::vector<std::string>> result;
+  const auto add = [&](std::vector<std::string> nesting) {
+    if (!entry.has("no_second") || !twice_differentiated(nesting)) result.push_back(std::move(nesting));
+  };
+  for (const auto& a : transforms) {
+    for (const auto& b : transforms) {
+      add({a, b});
+      for (const auto& c : transforms) {
+        if (triples) add({a, b, c});
+      }
+    }
+  }
+  return result;
+}
+
+std::string name_of(const std::vector<std::string>& nesting) {
+  std::string name;
+  for (const auto& transform : nesting) name += (name.empty() ? "" : "(") + transform;
+  return name + std::string(nesting.size() - 1, ')');
+}
+
+}  // namespace
+
+void register_tests(const std::string& op_db_folder) {
+  for (auto& loaded : op_db::load(op_db_folder)) {
+    const auto entry = std::make_shared<const op_db::Entry>(std::move(loaded));
+    ++totals().operators;
+    totals().samples += static_cast<long>(entry->sample_texts.size());
+    const auto add = [&](const std::string& group, Check check, Samples samples = Samples::good) {
+      register_test(*entry, group, [=] { return new OperatorTest(entry, check, samples); });
+    };
+    const bool derivatives = entry_has_derivatives(*entry);
+    add("samples", check_samples, Samples::all);
+    if (!entry->fallback) register_test(*entry, "served", [=] { return new ServedTest(entry); });
+    add("vmap", check_vmap);
+    if (derivatives) add("vjp", check_vjp);
+    if (derivatives) add("jvp", check_jvp);
+    for (const auto& nesting : nestings(*entry, derivatives)) {
+      add(name_of(nesting), [nesting](const Case& c) { check_nesting(nesting, c); });
+    }
+    if (!entry->has("no_variants") && has_in_place_variant(*entry)) add("in_place", check_in_place);
+    if (!entry->has("no_variants") && has_out_variant(*entry)) add("out", check_out);
+    add("errors", check_errors, Samples::bad);
+  }
+}
+
+void print_totals() {
+  const Totals& t = totals();
+  if (t.operators == 0) return;
+  std::map<std::string, long> by_kind;
+  // "family: pointwise" and "refused: because" are counted by what stands before the colon.
+  for (const auto& line : tower::coverage()) by_kind[line.served.substr(0, line.served.find(':'))] += 1;
+  std::printf("matrix: %ld operators, %ld samples, %ld comparisons, %ld declared or allowed refusals\n", t.operators,
+              t.samples, t.comparisons, t.refusals);
+  std::printf("coverage, operator x transform:");
+  for (const auto& [served, count] : by_kind) std::printf(" %s %ld;", served.c_str(), count);
+  std::printf("\n");
+}
+
+}  // namespace matrix

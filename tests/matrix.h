@@ -1,0 +1,134 @@
+// The matrix: every operator of the database (op_db/op_db.h) × every check below × every sample × every dtype.
+//
+// One GoogleTest test is one operator and one group of checks: `--gtest_filter='matrix*sum.dim_IntList/vjp'`, and
+// TOWER_OPS='^sum' leaves only the operators that match. A failure names sample, dtype, check and error.
+//
+// The groups, each a function of a Case in the matrix_*.cpp of its name:
+//   samples      the plain call works, bad samples throw, LibTorch's autograd agrees with finite differences
+//   vmap         against a loop: which arguments are mapped, where, batches of three, one and none
+//   vjp, jvp     against finite differences and LibTorch's autograd; adjointness; linearize; zero cotangents
+//   a(b)         a of b for a and b in {vmap, vjp, jvp}: a's own check applied to the function b(operator)
+//   a(b(c))      likewise
+//   in_place, out   those variants against the functional operator, or a tower::Error
+//   errors       bad samples throw under every transform
+//   served       the transforms are served by rules, not by a loop or LibTorch's formula
+#pragma once
+
+#include <tower/dynamic.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "op_db/op_db.h"
+#include "support/compare.h"
+
+namespace matrix {
+
+namespace td = tower::dynamic;
+using support::Tensors;
+
+/// Collects what goes wrong in one test, so that a failure in one sample does not hide the next.
+class Report {
+ public:
+  explicit Report(const op_db::Entry& entry) : entry_(entry) {}
+
+  /// Names the sample and dtype of what follows.
+  void enter(const op_db::Sample& sample, at::ScalarType dtype);
+  /// Runs `body`, a check called `check`; what it throws is a failure. Where the entry says that `check` is refused,
+  /// not ending in a tower::Error is the failure.
+  void run(const std::string& check, const std::function<void()>& body);
+  /// Runs `body`, and counts a tower::Error as an allowed refusal.
+  void run_or_refuse(const std::string& check, const std::function<void()>& body);
+  /// One comparison: `difference` is empty where it holds.
+  void expect(const std::string& what, const std::string& difference);
+  void expect_close(const std::string& what, double actual, double expected, double tolerance);
+
+ private:
+  void fail(const std::string& what, const std::string& message);
+
+  const op_db::Entry& entry_;
+  std::string where_;
+  std::string check_;
+  int failures_ = 0;
+};
+
+/// Totals of the whole run, printed at its end.
+struct Totals {
+  long operators = 0;
+  long samples = 0;
+  long comparisons = 0;
+  long refusals = 0;
+};
+Totals& totals();
+
+/// One sample in one dtype.
+struct Case {
+  const op_db::Entry& entry;
+  const op_db::Sample& sample;
+  at::ScalarType dtype;
+  Report& report;
+};
+
+/// A function with arguments to try it on, and which of them have derivatives or examples.
+struct Problem {
+  td::Function f;
+  std::vector<bool> differentiable;  // per argument
+  std::vector<bool> mappable;        // per argument
+  std::vector<Tensors> examples;     // argument lists that differ in values only
+};
+
+constexpr int kExamples = 3;
+
+/// The case's operator as a function of the tensors of its sample; all outputs.
+Problem problem_of(const Case& c);
+/// The same with the outputs that have derivatives.
+Problem differentiable_problem_of(const Case& c);
+/// Whether any input and any output has a derivative.
+bool has_derivatives(const Problem& problem);
+/// Whether all tensors have the precision that finite differences need.
+bool is_double(const Problem& problem);
+
+/// The function that a transform (vmap, vjp, jvp) makes of one, as a problem again.
+Problem transformed(const std::string& transform, const Problem& problem);
+/// That transform's own check applied to the problem.
+void check_transform(const std::string& transform, const Problem& problem, const Case& c);
+
+void check_samples(const Case& c);
+void check_vmap(const Case& c);
+void check_vjp(const Case& c);
+void check_jvp(const Case& c);
+void check_nesting(const std::vector<std::string>& outer_to_inner, const Case& c);
+void check_in_place(const Case& c);
+void check_out(const Case& c);
+void check_errors(const Case& c);
+void check_served(const op_db::Entry& entry, Report& report);
+
+/// Whether the dispatcher has the variant of the entry's operator.
+bool has_in_place_variant(const op_db::Entry& entry);
+bool has_out_variant(const op_db::Entry& entry);
+
+// What the parts share.
+
+/// Arguments of a mapped call: the examples of the arguments in `mapped` along `dims`, the first example of the others.
+Tensors batched_arguments(const Problem& problem, const std::vector<bool>& mapped, const td::Dims& dims);
+/// For every example, the arguments that a loop passes.
+std::vector<Tensors> looped_arguments(const Problem& problem, const std::vector<bool>& mapped);
+/// The i-th tensors of all lists, stacked, for every i.
+Tensors stacked(const std::vector<Tensors>& lists);
+/// Dimension zero for every mapped argument, nothing for the others.
+td::Dims zero_dims(const std::vector<bool>& mapped);
+bool any(const std::vector<bool>& flags);
+
+/// The arguments of `values` whose flag is set, and `values` with those replaced.
+Tensors selected(const Tensors& values, const std::vector<bool>& flags);
+Tensors replaced(const Tensors& values, const std::vector<bool>& flags, const Tensors& by);
+/// `problem.f` as a function of its differentiable arguments, the others fixed as in `arguments`.
+td::Function partial_function(const Problem& problem, const Tensors& arguments);
+
+/// Registers all tests; call before RUN_ALL_TESTS.
+void register_tests(const std::string& op_db_folder);
+void print_totals();
+
+}  // namespace matrix
