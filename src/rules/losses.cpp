@@ -1,12 +1,134 @@
-// Loss functions and the operators of their backward formulas.
+// Loss functions of two tensors, element by element, with their reduction: written in terms of pointwise operators, so that
+// a reduction is per example under vmap by itself. Losses over classes are in class_losses.cpp.
+#include "rules/losses.h"
+
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void losses() {}
+Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
+Tensor weighted(const Tensor& t, const Tensor& weight) { return weight.defined() ? t * weight : t; }
+
+// LibTorch's binary cross entropy takes logarithms to be at least -100.
+Tensor cross_entropy_log(const Tensor& log) { return log.clamp_min(-100); }
+
+// Evaluates the kernel without its reduction, on all examples, and reduces each example.
+void vmap_cross_entropy(VmapFrame& frame) {
+  constexpr size_t reduction = 3;
+  const int64_t mode = frame.stack[reduction].toInt();
+  frame.to_front(0, true);
+  frame.to_front(1, true);
+  if (frame.is_tensor(2) && frame.batched(2)) {
+    frame.to_front(2, false);
+    while (frame.tensor(2).dim() < frame.tensor(0).dim()) frame.stack[2] = frame.tensor(2).unsqueeze(1);
+  }
+  frame.stack[reduction] = static_cast<int64_t>(at::Reduction::None);
+  frame.call();
+  frame.result(reduce_examples(frame.tensor(0), mode));
+}
+
+}  // namespace
+
+Tensor reduce(const Tensor& losses, int64_t reduction) {
+  if (reduction == at::Reduction::Mean) return losses.mean();
+  return reduction == at::Reduction::Sum ? losses.sum() : losses;
+}
+
+Tensor reduce_examples(const Tensor& losses, int64_t reduction) {
+  if (reduction == at::Reduction::None) return losses;
+  const Tensor flat = losses.dim() == 1 ? losses.unsqueeze(1) : losses.flatten(1);
+  return reduction == at::Reduction::Mean ? flat.mean(1) : flat.sum(1);
+}
+
+Tensor spread(const Tensor& g, const Tensor& slope, int64_t reduction) {
+  return reduction == at::Reduction::Mean ? slope * (g / static_cast<double>(slope.numel())) : slope * g;
+}
+
+void losses() {
+  // (a - b)²
+  op<at::_ops::mse_loss>().decomposes([](const Tensor& a, const Tensor& b, int64_t reduction) {
+    const Tensor d = a - b;
+    return reduce(d * d, reduction);
+  });
+  op<at::_ops::mse_loss_backward>().decomposes([](const Tensor& g, const Tensor& a, const Tensor& b, int64_t reduction) {
+    return spread(g, 2 * (a - b), reduction);
+  });
+
+  // d² / 2β near zero, |d| - β/2 beyond.
+  op<at::_ops::smooth_l1_loss>().decomposes([](const Tensor& a, const Tensor& b, int64_t reduction, double beta) {
+    TORCH_CHECK(beta >= 0, "smooth_l1_loss does not support negative values for beta.");
+    const Tensor d = a - b, length = d.abs();
+    if (beta == 0) return reduce(length, reduction);
+    return reduce(at::where(length < beta, d * d * (0.5 / beta), length - 0.5 * beta), reduction);
+  });
+  op<at::_ops::smooth_l1_loss_backward>().decomposes(
+      [](const Tensor& g, const Tensor& a, const Tensor& b, int64_t reduction, double beta) {
+        const Tensor d = a - b, sign = d.sgn();
+        return spread(g, beta == 0 ? sign : at::where(d.abs() < beta, d / beta, sign), reduction);
+      });
+
+  // d² / 2 near zero, δ (|d| - δ/2) beyond.
+  op<at::_ops::huber_loss>().decomposes([](const Tensor& a, const Tensor& b, int64_t reduction, double delta) {
+    TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
+    const Tensor d = a - b, length = d.abs();
+    return reduce(at::where(length <= delta, d * d * 0.5, (length - 0.5 * delta) * delta), reduction);
+  });
+  op<at::_ops::huber_loss_backward>().decomposes(
+      [](const Tensor& g, const Tensor& a, const Tensor& b, int64_t reduction, double delta) {
+        const Tensor d = a - b;
+        return spread(g, at::where(d.abs() <= delta, d, d.sgn() * delta), reduction);
+      });
+
+  // log(1 + e^(-yx)); beyond 50 it is -yx to the last digit.
+  op<at::_ops::soft_margin_loss>().decomposes([](const Tensor& x, const Tensor& y, int64_t reduction) {
+    return reduce(at::softplus(-(y * x), 1, 50), reduction);
+  });
+  op<at::_ops::soft_margin_loss_backward>().decomposes(
+      [](const Tensor& g, const Tensor& x, const Tensor& y, int64_t reduction) {
+        return spread(g, -(y * at::sigmoid(-(y * x))), reduction);
+      });
+
+  // -y log x - (1 - y) log(1 - x)
+  op<at::_ops::binary_cross_entropy>()
+      .vmap(vmap_cross_entropy)
+      .vjp<0>([](Ct<0> ct, const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction) {
+        return at::binary_cross_entropy_backward(*ct, x, y, given(weight), reduction);
+      })
+      .vjp<1>([](Ct<0> ct, const Tensor& x, Skip, const Tensor& weight, int64_t reduction) {
+        const Tensor slope = cross_entropy_log((-x).log1p()) - cross_entropy_log(x.log());
+        return spread(*ct, weighted(slope, weight), reduction);
+      })
+      .jvp<0>([](Tan<0> t, const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction) {
+        return reduce(at::binary_cross_entropy_backward(*t, x, y, given(weight), at::Reduction::None), reduction);
+      })
+      .jvp<1>([](Tan<1> t, const Tensor& x, Skip, const Tensor& weight, int64_t reduction) {
+        const Tensor slope = cross_entropy_log((-x).log1p()) - cross_entropy_log(x.log());
+        return reduce(*t * weighted(slope, weight), reduction);
+      })
+      .decomposes([](const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction) {
+        const Tensor loss = (y - 1) * cross_entropy_log((-x).log1p()) - y * cross_entropy_log(x.log());
+        return reduce(weighted(loss, weight), reduction);
+      });
+  op<at::_ops::binary_cross_entropy_backward>().decomposes(
+      [](const Tensor& g, const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction) {
+        const Tensor slope = (x - y) / (x * one_minus(x)).clamp_min(1e-12);
+        return spread(g, weighted(slope, weight), reduction);
+      });
+  // (1 - y) x - (1 + (p - 1) y) log σ(x), p the weight of positive examples.
+  op<at::_ops::binary_cross_entropy_with_logits>().decomposes(
+      [](const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& positive_weight, int64_t reduction) {
+        TORCH_CHECK(y.sizes().equals(x.sizes()), "Target size (", y.sizes(), ") must be the same as input size (",
+                    x.sizes(), ")");
+        const Tensor log = at::log_sigmoid(x);
+        const Tensor loss = one_minus(y) * x - (positive_weight.defined() ? ((positive_weight - 1) * y + 1) * log : log);
+        return reduce(weighted(loss, weight), reduction);
+      });
+}
 
 }  // namespace tower::rules

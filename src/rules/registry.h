@@ -12,6 +12,7 @@ void complex();
 void activations();
 void activation_backwards();
 void losses();
+void class_losses();
 void softmax();
 void reductions();
 void views();

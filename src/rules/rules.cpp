@@ -14,6 +14,7 @@ void register_all() {
   activations();
   activation_backwards();
   losses();
+  class_losses();
   softmax();
   reductions();
   views();

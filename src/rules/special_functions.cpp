@@ -1,12 +1,187 @@
-// Special functions: error functions, gamma and its relatives, Bessel functions, entropy-like functions.
+// Special functions: gamma, error, Bessel and zeta functions, orthogonal polynomials, and products with logarithms.
+// Formulas: DLMF (dlmf.nist.gov), by chapter where it is not obvious.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <cmath>
+#include <limits>
+
+#include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
+#include "tower/errors.h"
 
 namespace tower::rules {
+namespace {
 
-void special_functions() {}
+const double kRootPi = std::sqrt(M_PI), kRootTwoPi = std::sqrt(2 * M_PI);
+
+// f'(x) = regular(x) - f(x) / x for a function with f(x) ≈ x / 2 near 0, where the quotient is taken in the limit.
+template <class F>
+Tensor half_at_zero(const Tensor& x, F slope) {
+  const double tiny = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                                     : std::numeric_limits<float>::epsilon();
+  const Tensor near = x.abs() <= tiny;
+  return at::where(near, Scalar(0.5), slope(at::where(near, Scalar(tiny), x)));
+}
+
+// LibTorch evaluates it and nobody has a formula for its derivative with respect to argument i in terms of LibTorch's
+// functions. That must not pass for a zero.
+template <class Op, int... i>
+void without_formula() {
+  auto refuse = [] {
+    return DerivativeError(std::string(Op::name) +
+                           " has no derivative formula. Write it in terms of differentiable functions, or register a "
+                           "rule of your own.");
+  };
+  op<Op>().pointwise();
+  (op<Op>().template vjp<i>([refuse](Ct<0>) -> Tensor { throw refuse(); }).template jvp<i>([refuse](Tan<i>) -> Tensor {
+    throw refuse();
+  }), ...);
+}
+template <class XN, class XScalar, class NScalar>
+void polynomial() {
+  without_formula<XN, 0, 1>();
+  without_formula<XScalar, 1>();
+  without_formula<NScalar, 0>();
+}
+
+}  // namespace
+
+void special_functions() {
+  // ---- gamma ----
+  op<at::_ops::lgamma>().pointwise().derivative<0>([](const Tensor& x) { return x.digamma(); });
+  op<at::_ops::digamma>().pointwise().derivative<0>([](const Tensor& x) { return at::polygamma(1, x); });
+  op<at::_ops::polygamma>().pointwise().derivative<1>([](int64_t n, const Tensor& x) { return at::polygamma(n + 1, x); });
+  // Σ log Γ(x - i/2) + const
+  op<at::_ops::mvlgamma>().pointwise().derivative<0>([](const Tensor& x, int64_t p) {
+    Tensor slope = x.digamma();
+    for (int64_t i = 1; i < p; ++i) slope = slope + (x - 0.5 * static_cast<double>(i)).digamma();
+    return slope;
+  });
+  // ∂P(a, x)/∂x = x^(a-1) e^-x / Γ(a); with respect to a there is no closed form.
+  op<at::_ops::igamma>().pointwise().derivative<1>(
+      [](const Tensor& a, const Tensor& x) { return ((a - 1) * x.log() - x - a.lgamma()).exp(); });
+  op<at::_ops::igammac>().pointwise().derivative<1>(
+      [](const Tensor& a, const Tensor& x) { return -((a - 1) * x.log() - x - a.lgamma()).exp(); });
+
+  // ---- error function and the normal distribution ----
+  op<at::_ops::erf>().pointwise().derivative<0>([](const Tensor& x) { return (-(x * x)).exp() * (2 / kRootPi); });
+  op<at::_ops::erfc>().pointwise().derivative<0>([](const Tensor& x) { return (-(x * x)).exp() * (-2 / kRootPi); });
+  op<at::_ops::erfinv>().pointwise().derivative<0>([](Out<0> y) { return (*y * *y).exp() * (kRootPi / 2); });
+  op<at::_ops::special_erfcx>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return 2 * x * *y - 2 / kRootPi; });
+  op<at::_ops::special_ndtri>().pointwise().derivative<0>([](Out<0> y) { return (*y * *y / 2).exp() * kRootTwoPi; });
+  op<at::_ops::special_log_ndtr>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return (-(*y + x * x / 2)).exp() / kRootTwoPi; });
+
+  // ---- logarithms with their factor: 0 log 0 = 0 ----
+  op<at::_ops::special_entr>().pointwise().derivative<0>([](const Tensor& x) { return -(x.log() + 1); });
+  op<at::_ops::xlogy_Tensor>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& y) {
+        return at::xlogy(*t, y).masked_fill((x == 0).logical_and(y <= 0), 0);
+      })
+      .derivative<1>([](Along t, const Tensor& x, const Tensor& y) { return *t * x / y; });
+  op<at::_ops::xlogy_Scalar_Self>().pointwise().derivative<1>(
+      [](Along t, const Scalar& x, const Tensor& y) { return *t * x / y; });
+  op<at::_ops::xlogy_Scalar_Other>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& y) {
+    const Tensor slope = at::xlogy(*t, y);
+    return y.toDouble() > 0 ? slope : slope.masked_fill(x == 0, 0);
+  });
+  op<at::_ops::special_xlog1py>()
+      .pointwise()
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& y) {
+        return at::special_xlog1py(*t, y).masked_fill((x == 0).logical_and(y <= -1), 0);
+      })
+      .derivative<1>([](Along t, const Tensor& x, const Tensor& y) { return *t * x / (y + 1); });
+  op<at::_ops::special_xlog1py_self_scalar>().pointwise().derivative<1>(
+      [](Along t, const Scalar& x, const Tensor& y) { return *t * x / (y + 1); });
+  op<at::_ops::special_xlog1py_other_scalar>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& y) {
+        const Tensor slope = at::special_xlog1py(*t, y);
+        return y.toDouble() > -1 ? slope : slope.masked_fill(x == 0, 0);
+      });
+  // log(e^a + e^b), whose partial derivatives add up to one.
+  op<at::_ops::logaddexp>()
+      .pointwise()
+      .derivative<0>([](const Tensor& a, const Tensor& b) { return (a - b).sigmoid(); })
+      .derivative<1>([](const Tensor& a, const Tensor& b) { return (b - a).sigmoid(); });
+  op<at::_ops::logaddexp2>()
+      .pointwise()
+      .derivative<0>([](const Tensor& a, const Tensor& b) { return ((a - b) * M_LN2).sigmoid(); })
+      .derivative<1>([](const Tensor& a, const Tensor& b) { return ((b - a) * M_LN2).sigmoid(); });
+
+  // ---- Bessel functions (DLMF 10.6, 10.29) ----
+  op<at::_ops::i0>().pointwise().derivative<0>([](const Tensor& x) { return at::special_i1(x); });
+  op<at::_ops::special_i0e>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return at::special_i1e(x) - x.sgn() * *y; });
+  op<at::_ops::special_i1>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
+    return half_at_zero(x, [&](const Tensor& u) { return u.i0() - *y / u; });
+  });
+  op<at::_ops::special_i1e>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
+    return half_at_zero(x, [&](const Tensor& u) { return at::special_i0e(u) - *y * (u.sgn() + u.reciprocal()); });
+  });
+  op<at::_ops::special_modified_bessel_i0>().pointwise().derivative<0>(
+      [](const Tensor& x) { return at::special_modified_bessel_i1(x); });
+  op<at::_ops::special_modified_bessel_i1>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
+    return half_at_zero(x, [&](const Tensor& u) { return at::special_modified_bessel_i0(u) - *y / u; });
+  });
+  op<at::_ops::special_modified_bessel_k0>().pointwise().derivative<0>(
+      [](const Tensor& x) { return -at::special_modified_bessel_k1(x); });
+  op<at::_ops::special_modified_bessel_k1>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return -at::special_modified_bessel_k0(x) - *y / x; });
+  op<at::_ops::special_scaled_modified_bessel_k0>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k1(x); });
+  op<at::_ops::special_scaled_modified_bessel_k1>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k0(x) - *y / x; });
+  op<at::_ops::special_bessel_j0>().pointwise().derivative<0>([](const Tensor& x) { return -at::special_bessel_j1(x); });
+  op<at::_ops::special_bessel_j1>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
+    return half_at_zero(x, [&](const Tensor& u) { return at::special_bessel_j0(u) - *y / u; });
+  });
+  op<at::_ops::special_bessel_y0>().pointwise().derivative<0>([](const Tensor& x) { return -at::special_bessel_y1(x); });
+  op<at::_ops::special_bessel_y1>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return at::special_bessel_y0(x) - *y / x; });
+  // sin x / x
+  op<at::_ops::special_spherical_bessel_j0>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
+    return zero_where(x == 0, (x.cos() - *y) / x);
+  });
+
+  // ---- zeta: with respect to its first argument there is no closed form ----
+  op<at::_ops::special_zeta>().pointwise().derivative<1>(
+      [](const Tensor& s, const Tensor& q) { return -s * at::special_zeta(s + 1, q); });
+  op<at::_ops::special_zeta_self_scalar>().pointwise().derivative<1>([](const Scalar& s, const Tensor& q) {
+    return at::special_zeta(Scalar(s.toDouble() + 1), q) * -s;
+  });
+  op<at::_ops::special_zeta_other_scalar>().pointwise();
+
+  // ---- without derivative formulas ----
+  without_formula<at::_ops::special_airy_ai, 0>();
+  using namespace at::_ops;
+  polynomial<special_chebyshev_polynomial_t, special_chebyshev_polynomial_t_x_scalar,
+             special_chebyshev_polynomial_t_n_scalar>();
+  polynomial<special_chebyshev_polynomial_u, special_chebyshev_polynomial_u_x_scalar,
+             special_chebyshev_polynomial_u_n_scalar>();
+  polynomial<special_chebyshev_polynomial_v, special_chebyshev_polynomial_v_x_scalar,
+             special_chebyshev_polynomial_v_n_scalar>();
+  polynomial<special_chebyshev_polynomial_w, special_chebyshev_polynomial_w_x_scalar,
+             special_chebyshev_polynomial_w_n_scalar>();
+  polynomial<special_shifted_chebyshev_polynomial_t, special_shifted_chebyshev_polynomial_t_x_scalar,
+             special_shifted_chebyshev_polynomial_t_n_scalar>();
+  polynomial<special_shifted_chebyshev_polynomial_u, special_shifted_chebyshev_polynomial_u_x_scalar,
+             special_shifted_chebyshev_polynomial_u_n_scalar>();
+  polynomial<special_shifted_chebyshev_polynomial_v, special_shifted_chebyshev_polynomial_v_x_scalar,
+             special_shifted_chebyshev_polynomial_v_n_scalar>();
+  polynomial<special_shifted_chebyshev_polynomial_w, special_shifted_chebyshev_polynomial_w_x_scalar,
+             special_shifted_chebyshev_polynomial_w_n_scalar>();
+  polynomial<special_hermite_polynomial_h, special_hermite_polynomial_h_x_scalar,
+             special_hermite_polynomial_h_n_scalar>();
+  polynomial<special_hermite_polynomial_he, special_hermite_polynomial_he_x_scalar,
+             special_hermite_polynomial_he_n_scalar>();
+  polynomial<special_laguerre_polynomial_l, special_laguerre_polynomial_l_x_scalar,
+             special_laguerre_polynomial_l_n_scalar>();
+  polynomial<special_legendre_polynomial_p, special_legendre_polynomial_p_x_scalar,
+             special_legendre_polynomial_p_n_scalar>();
+}
 
 }  // namespace tower::rules
