@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tower/axes.h"
+#include "tower/check_grads.h"
 #include "tower/dynamic.h"
 #include "tower/errors.h"
 #include "tower/substitution.h"
