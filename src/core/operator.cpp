@@ -65,33 +65,34 @@ std::vector<Meta> Frame::metas(size_t arg) const {
   return *shapes;
 }
 
+void VjpFrame::put(size_t k, Tensor gradient) {
+  const Meta& meta = *wanted_meta[k];
+  if (gradient.scalar_type() != meta.dtype) {
+    if (gradient.is_complex() && !c10::isComplexType(meta.dtype)) gradient = at::real(gradient);
+    if (gradient.scalar_type() != meta.dtype) gradient = gradient.to(meta.dtype);
+  }
+  gradients[k] = gradients[k].defined() ? at::add(gradients[k], gradient) : std::move(gradient);
+}
+
 void VjpFrame::give(size_t arg, Tensor gradient, size_t element) {
   if (!gradient.defined()) return;
   for (size_t k = 0; k < wanted.size(); ++k) {
     if (wanted[k].arg != arg || wanted[k].element != element) continue;
-    const Meta& meta = *wanted_meta[k];
-    if (gradient.scalar_type() != meta.dtype) {
-      if (gradient.is_complex() && !c10::isComplexType(meta.dtype)) gradient = at::real(gradient);
-      if (gradient.scalar_type() != meta.dtype) gradient = gradient.to(meta.dtype);
-    }
-    if (!gradient.sizes().equals(meta.sizes))
+    if (!gradient.sizes().equals(wanted_meta[k]->sizes))
       throw DerivativeError("vjp of " + op.name() + ": its rule gave a gradient of shape " + describe(gradient) +
-                            " for argument '" + op.argument_name(arg) + "', which is " + meta.describe() +
+                            " for argument '" + op.argument_name(arg) + "', which is " + wanted_meta[k]->describe() +
                             ". The rule is wrong: gradients have the shape of their argument.");
-    gradients[k] = gradients[k].defined() ? at::add(gradients[k], gradient) : std::move(gradient);
-    return;
+    return put(k, std::move(gradient));
   }
 }
 
 void VjpFrame::give_broadcast(size_t arg, Tensor gradient) {
   if (!gradient.defined()) return;
-  for (size_t k = 0; k < wanted.size(); ++k)
-    if (wanted[k].arg == arg) {
-      const Meta& meta = *wanted_meta[k];
-      if (gradient.is_complex() && !c10::isComplexType(meta.dtype)) gradient = at::real(gradient);
-      if (!gradient.sizes().equals(meta.sizes)) gradient = at::sum_to(std::move(gradient), meta.sizes);
-      give(arg, std::move(gradient));
-    }
+  for (size_t k = 0; k < wanted.size(); ++k) {
+    if (wanted[k].arg != arg) continue;
+    if (!gradient.sizes().equals(wanted_meta[k]->sizes)) gradient = at::sum_to(std::move(gradient), wanted_meta[k]->sizes);
+    return put(k, std::move(gradient));
+  }
 }
 
 const Tensor& JvpFrame::tangent(size_t arg) const { return leaves[first_leaf(op, args, arg)]; }

@@ -89,6 +89,9 @@ struct VjpFrame : Frame {
   void give(size_t arg, Tensor gradient, size_t element = 0);
   /// The same for a pointwise operator: sums over what was broadcast first.
   void give_broadcast(size_t arg, Tensor gradient);
+
+ private:
+  void put(size_t k, Tensor gradient);
 };
 
 /// A jvp rule reads tangents of the arguments (undefined: zero) and gives tangents of the outputs (flattened).
@@ -184,6 +187,7 @@ class Operator : public c10::intrusive_ptr_target {
 
   // Rules. Written once, when records are filled (rules/), read from every thread.
   VmapRule vmap;
+  bool vmap_is_pointwise = false;     // `vmap` is the pointwise family's: its usual case is handled without a frame
   const char* vmap_family = nullptr;  // names the family in coverage; null for a rule of its own
   std::vector<DerivativeRule<VjpFrame>> vjp;
   std::vector<DerivativeRule<JvpFrame>> jvp;

@@ -60,7 +60,7 @@ void transpose_vjp(JvpFrame& frame, Mask tracked) {
     for (const auto& m : metas) wanted_meta.push_back(&m);
     VjpFrame vjp{{frame.op, frame.args, frame.outs, nullptr, 0}, cotangents, wanted, wanted_meta, {}, tracked};
     vjp.gradients.resize(wanted.size());
-    run_vjp(vjp);
+    run_vjp(vjp, served_vjp(frame.op, tracked));
     for (const Tensor& g : vjp.gradients) {
       Wrapper* w = g.defined() ? as_wrapper_of(g, *level) : nullptr;
       gradient_slots.push_back(w ? w->payload().index : -1);
@@ -86,17 +86,17 @@ Served served_jvp(const Operator& op, Mask tracked) {
   return served_vjp(op, tracked) == Served::error ? Served::error : Served::transposed_vjp;
 }
 
-Keeps keeps_for_vjp(const Operator& op, Mask tracked) {
-  return served_vjp(op, tracked) == Served::own_rule ? union_of(op.vjp, tracked) : kEverything;
+Keeps keeps_for_vjp(const Operator& op, Mask tracked, Served served) {
+  return served == Served::own_rule ? union_of(op.vjp, tracked) : kEverything;
 }
 
-Keeps keeps_for_jvp(const Operator& op, Mask tracked) {
-  return served_jvp(op, tracked) == Served::own_rule ? union_of(op.jvp, tracked) : kEverything;
+Keeps keeps_for_jvp(const Operator& op, Mask tracked, Served served) {
+  return served == Served::own_rule ? union_of(op.jvp, tracked) : kEverything;
 }
 
-void run_vjp(VjpFrame& frame) {
+void run_vjp(VjpFrame& frame, Served served) {
   const Operator& op = frame.op;
-  switch (served_vjp(op, frame.wanted_args)) {
+  switch (served) {
     case Served::no_derivative: return;
     case Served::own_rule:
       for (const auto& rule : op.vjp)
@@ -107,9 +107,9 @@ void run_vjp(VjpFrame& frame) {
   }
 }
 
-void run_jvp(JvpFrame& frame, Mask tracked) {
+void run_jvp(JvpFrame& frame, Mask tracked, Served served) {
   const Operator& op = frame.op;
-  switch (served_jvp(op, tracked)) {
+  switch (served) {
     case Served::no_derivative: return;
     case Served::own_rule:
       for (const auto& rule : op.jvp)

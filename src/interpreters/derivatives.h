@@ -7,14 +7,14 @@
 namespace tower {
 
 /// What run_vjp (run_jvp) will need of a call with tracked tensors in the arguments `tracked`.
-Keeps keeps_for_vjp(const Operator& op, Mask tracked);
-Keeps keeps_for_jvp(const Operator& op, Mask tracked);
+Keeps keeps_for_vjp(const Operator& op, Mask tracked, Served served);
+Keeps keeps_for_jvp(const Operator& op, Mask tracked, Served served);
 
-/// Fills frame.gradients. Throws DerivativeError where the operator has no derivative that anyone knows.
-void run_vjp(VjpFrame& frame);
+/// Fills frame.gradients; `served` as served_vjp says. Throws DerivativeError where the operator has no derivative that anyone knows.
+void run_vjp(VjpFrame& frame, Served served);
 
-/// Fills frame.tangents.
-void run_jvp(JvpFrame& frame, Mask tracked);
+/// Fills frame.tangents; `served` as served_jvp says.
+void run_jvp(JvpFrame& frame, Mask tracked, Served served);
 
 /// How the operator's vjp (jvp) is served when arguments `tracked` are differentiated; `error` if not at all.
 Served served_vjp(const Operator& op, Mask tracked);

@@ -54,7 +54,7 @@ void Jvp::process(const Operator& op, Stack& stack) {
   for (const Meta& m : metas) outs_meta.push_back(&m);
   JvpFrame frame{{op, args, stack, nullptr, 0}, leaves, {}, outs_meta};
   frame.tangents.resize(outs.size());
-  run_jvp(frame, tracked);
+  run_jvp(frame, tracked, served_jvp(op, tracked));
   size_t leaf = 0;
   for (size_t i = 0; i < stack.size(); ++i) {
     const size_t count = stack[i].isTensorList() ? stack[i].toListRef().size() : 1;

@@ -30,10 +30,6 @@ uint32_t version(const Tensor& t) {
 
 }  // namespace
 
-Keeps Tape::keeps(const Operator& op, Mask tracked) const {
-  return purpose_ == Purpose::pullback ? keeps_for_vjp(op, tracked) : keeps_for_jvp(op, tracked);
-}
-
 int64_t Tape::add_input(const Tensor& value) {
   slots_.emplace_back(value);
   return static_cast<int64_t>(slots_.size()) - 1;
@@ -46,8 +42,10 @@ Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef
     node.owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
   node.inputs.assign(inputs.begin(), inputs.end());
   node.tracked = tracked;
-  const Keeps keep = keeps(op, tracked);
+  node.served = purpose_ == Purpose::pullback ? served_vjp(op, tracked) : served_jvp(op, tracked);
+  const Keeps keep = purpose_ == Purpose::pullback ? keeps_for_vjp(op, tracked, node.served) : keeps_for_jvp(op, tracked, node.served);
   node.shapes_kept = keep.shapes;
+  node.outs_kept = keep.outs;
   node.kept.reserve(args.size() + op.num_outs());
   for (size_t i = 0; i < args.size(); ++i) {
     const IValue& v = args[i];
@@ -66,11 +64,10 @@ Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef
 }
 
 int64_t Tape::complete(Node& node, c10::ArrayRef<IValue> outs) {
-  const Keeps keep = keeps(*node.op, node.tracked);
   node.first_slot = static_cast<int64_t>(slots_.size());
   for (size_t i = 0; i < outs.size(); ++i) {
     const IValue& v = outs[i];
-    if (keep.outs >> i & 1) node.kept.push_back(v);
+    if (node.outs_kept >> i & 1) node.kept.push_back(v);
     else node.kept.emplace_back();
     if (v.isTensor()) {
       if (v.toTensor().defined()) slots_.emplace_back(v.toTensor());
@@ -100,7 +97,9 @@ void Tape::prune(c10::ArrayRef<int64_t> outputs) {
   std::vector<bool> needed(slots_.size(), false);
   for (int64_t slot : outputs)
     if (slot >= 0) needed[static_cast<size_t>(slot)] = true;
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
+  for (size_t n = nodes_.size(); n-- > 0;) {
+    Node* node = &nodes_[n];
+    if (node->empty()) continue;
     bool reached = false;
     for (uint32_t k = 0; k < node->num_outs; ++k) reached = reached || needed[static_cast<size_t>(node->first_slot) + k];
     if (!reached) {
@@ -172,9 +171,8 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
       VjpFrame frame{{*node.op, c10::ArrayRef<IValue>(node.kept).slice(0, args),
                       c10::ArrayRef<IValue>(node.kept).slice(args), node.shapes.get(), node.shapes_kept},
                      of_outputs, wanted, wanted_meta, {}, node.tracked};
-      // Without recorded shapes the frame reads the kept arguments: they must not be taken for missing ones.
       frame.gradients.resize(wanted.size());
-      run_vjp(frame);
+      run_vjp(frame, node.served);
       for (size_t k = 0; k < node.inputs.size(); ++k) accumulate(node.inputs[k].slot, std::move(frame.gradients[k]));
     }
     if (consume) node = Node{};
@@ -198,7 +196,8 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
   if (plain) keys.skip_libtorch_autograd();
   c10::SmallVector<Tensor, 4> leaves;
   c10::SmallVector<const Meta*, 2> outs_meta;
-  for (Node& node : nodes_) {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    Node& node = nodes_[n];
     if (node.empty()) continue;
     bool any = false;
     for (const auto& input : node.inputs) any = any || by_slot[static_cast<size_t>(input.slot)].defined();
@@ -221,7 +220,7 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
     for (uint32_t k = 0; k < node.num_outs; ++k) outs_meta.push_back(&meta(node.first_slot + k));
     JvpFrame frame{{*node.op, kept.slice(0, args), kept.slice(args), node.shapes.get(), node.shapes_kept}, leaves, {}, outs_meta};
     frame.tangents.resize(node.num_outs);
-    run_jvp(frame, node.tracked);
+    run_jvp(frame, node.tracked, node.served);
     for (uint32_t k = 0; k < node.num_outs; ++k)
       by_slot[static_cast<size_t>(node.first_slot) + k] = std::move(frame.tangents[k]);
   }
@@ -231,7 +230,8 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
 }
 
 void Tape::replace_kept(const Tensor& original, const Tensor& copy) {
-  for (Node& node : nodes_) {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    Node& node = nodes_[n];
     const uint32_t before = version(original);
     for (auto& v : node.kept)
       if (v.isTensor() && v.toTensor().is_same(original)) {

@@ -3,9 +3,8 @@
 // `linearize` (forward), and inspection. Indices instead of pointers: no recursion anywhere, however deep the graph.
 #pragma once
 
-#include <deque>
-
 #include "core/operator.h"
+#include "interpreters/chunks.h"
 
 namespace tower {
 
@@ -20,10 +19,13 @@ struct Node {
   c10::SmallVector<Input, 2> inputs;         // tracked tensors among the arguments
   std::unique_ptr<std::vector<Meta>> shapes; // of the arguments in `shapes_kept`
   Mask shapes_kept = 0;
+  Mask outs_kept = 0;
   Mask tracked = 0;                          // arguments with a tracked tensor
   int64_t first_slot = 0;                    // outputs, flattened: first_slot + k
   uint32_t num_outs = 0;
   uint32_t versions = 0;                     // sum of the kept tensors' versions: goes up when one is written to
+
+  Served served = Served::error;             // how the derivative is served: decided once, when recorded
 
   bool empty() const { return op == nullptr; }
 };
@@ -64,14 +66,13 @@ class Tape : public c10::intrusive_ptr_target {
 
  private:
   void check_unchanged(const Node& node) const;
-  Keeps keeps(const Operator& op, Mask tracked) const;
 
   Purpose purpose_;
   bool consumed_ = false;
   bool plain_ = true;  // only plain tensors that LibTorch's autograd does not track were kept
   std::string label_;
-  std::deque<Node> nodes_;
-  std::deque<Meta> slots_;
+  Chunks<Node> nodes_;
+  Chunks<Meta> slots_;
 };
 
 }  // namespace tower

@@ -23,11 +23,12 @@ Tensor Vjp::track(const Tensor& value) { return wrap(*this, Payload{value, {}, t
 void Vjp::process(const Operator& op, Stack& stack) {
   c10::SmallVector<Node::Input, 4> inputs;
   Mask tracked = 0;
-  if (c10::GradMode::is_enabled() && !op.no_derivative())
+  const bool grad_mode = c10::GradMode::is_enabled();
+  if (grad_mode && !op.no_derivative())
     for_each_tensor(op, stack, [&](const Tensor& t, LeafRef leaf) {
       Wrapper* w = as_wrapper_of(t, *this);
       if (!w || w->payload().index < 0 || (op.inactive_args >> leaf.arg & 1)) return;
-      inputs.push_back({leaf, w->payload().index});
+      inputs.push_back({leaf, w->stored().index});
       tracked |= Mask{1} << leaf.arg;
     });
   if (tracked && !op.has_vjp(tracked) && decompose(op, stack)) return;
@@ -42,7 +43,8 @@ void Vjp::process(const Operator& op, Stack& stack) {
 
   Below below(*this);
   if (!this->below() && !records) below.keys().skip_libtorch_autograd();
-  c10::AutoGradMode mode(c10::GradMode::is_enabled() && outer_grad_mode_);
+  std::optional<c10::AutoGradMode> mode;
+  if (grad_mode && !outer_grad_mode_) mode.emplace(false);
   if (!tracked) {
     bind_call(op, stack);
     replace_outputs(stack, [&](const Tensor& t, size_t) { return wrap_constant(*this, t); });

@@ -9,7 +9,53 @@
 
 namespace tower {
 
+// Nearly every call of a pointwise operator: the batch is in front of all batched operands, which have one rank and
+// dtype, and no unbatched operand has more dimensions. Then the physical call is the logical one. False, with nothing
+// changed, where it is not so simple.
+bool Vmap::process_aligned(const Operator& op, Stack& stack) {
+  int64_t batched_rank = -1, unbatched_rank = -1;
+  at::ScalarType type = at::ScalarType::Undefined;
+  bool plain = !below(), records = false;
+  for (uint8_t i : op.tensor_args()) {
+    if (!stack[i].isTensor()) continue;
+    const Tensor& t = stack[i].toTensor();
+    if (!t.defined()) continue;
+    const Tensor* value = &t;
+    int64_t dim = -1;
+    if (Wrapper* w = as_wrapper_of(t, *this)) {
+      value = &w->payload().value;
+      dim = w->stored().index;
+    }
+    const c10::TensorImpl* impl = value->unsafeGetTensorImpl();
+    if (dim < 0) {
+      unbatched_rank = std::max(unbatched_rank, impl->dim());
+    } else {
+      if (dim != 0 || (batched_rank >= 0 && batched_rank != impl->dim() - 1)) return false;
+      batched_rank = impl->dim() - 1;
+    }
+    const auto here = c10::typeMetaToScalarType(impl->dtype());
+    if (type == at::ScalarType::Undefined) type = here;
+    if (type != here) return false;
+    plain = plain && !impl->key_set().has(kKey);
+    records = records || impl->requires_grad();
+  }
+  if (batched_rank < 0 || unbatched_rank > batched_rank) return false;
+  for (uint8_t i : op.tensor_args()) {
+    if (!stack[i].isTensor()) continue;
+    if (Wrapper* w = as_wrapper_of(stack[i].toTensor(), *this)) stack[i] = Tensor(w->stored().value);
+  }
+  {
+    Below below(*this);
+    if (plain && !records) below.keys().skip_libtorch_autograd();
+    if (plain && !thread_state.recorder) op.call(stack);
+    else bind_call(op, stack);
+  }
+  for (auto& out : stack) out = wrap(*this, Payload{std::move(out).toTensor(), {}, 0});
+  return true;
+}
+
 void Vmap::process(const Operator& op, Stack& stack) {
+  if (op.vmap_is_pointwise && !op.random() && process_aligned(op, stack)) return;
   VmapFrame frame{op, stack, batch_size_, *this, {}, {}, {}};
   frame.in_dims.assign(op.num_args(), VmapFrame::kUnbatched);
   bool any_batched = false, records = false;

@@ -19,6 +19,7 @@ class Vmap final : public Level {
   void process(const Operator& op, Stack& stack) override;
 
  private:
+  bool process_aligned(const Operator& op, Stack& stack);
   int64_t batch_size_;
   Randomness randomness_;
 };
