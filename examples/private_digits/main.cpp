@@ -1,0 +1,229 @@
+// Learning from people's data without learning about the people: differentially private training (DP-SGD, Abadi et
+// al. 2016) of a small convolutional network on handwritten digits.
+//
+// No single image may move the network by more than a known amount. So every image's gradient is needed by itself: it
+// is clipped to a fixed norm, the clipped gradients are added up, and noise of that scale hides each of them in the
+// sum. A backward pass gives only the sum of all gradients. Here they come one by one and yet all at once, from
+//
+//   tower::vmap(tower::grad(loss), {.in_dims = {std::nullopt, 0, 0}})
+//
+// The program holds them against LibTorch's, taken one image at a time, trains, accounts for the privacy spent
+// (accountant.h), and fails unless what it promises holds. Read `private_step` first.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/normal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensordot.h>
+#include <fmt/format.h>
+#include <tower/tower.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accountant.h"
+#include "data/digits.h"
+#include "network.h"
+#include "progress.h"
+#include "support/checks.h"
+
+namespace private_digits {
+namespace {
+
+using support::Checks;
+using support::seconds_of;
+
+constexpr double kSamplingRate = 0.25;  // the probability with which a step takes an image
+constexpr double kClippingNorm = 1;
+constexpr double kLearningRate = 5;  // falls to zero over the run
+constexpr double kPromisedAccuracy = 0.9;
+constexpr int64_t kStepsOfShortRun = 12;
+
+struct Options {
+  double epsilon = 8;
+  double delta = 1e-5;
+  int64_t steps = 300;
+  uint64_t seed = 1;
+  bool short_run = false;
+};
+
+using PerExampleGradients = std::function<Parameters(const Parameters&, const at::Tensor&, const at::Tensor&)>;
+
+/// The images of one step: each with the same probability, whatever the others do. The accountant relies on it.
+digits::Set poisson_sample(const digits::Set& set) {
+  const at::Tensor taken = at::rand({set.size()}) < kSamplingRate;
+  return set.select(taken.nonzero().squeeze(1));
+}
+
+/// What each example's gradient is multiplied with, so that its norm over all parameters is at most kClippingNorm.
+at::Tensor clipping_factors(const Parameters& gradients) {
+  std::vector<at::Tensor> squared_norms;
+  for (const auto& [name, gradient] : gradients) squared_norms.push_back(gradient.flatten(1).square().sum(1));
+  return (kClippingNorm / at::stack(squared_norms).sum(0).sqrt()).clamp_max(1);
+}
+
+/// One step of DP-SGD. The learning rate counts for one example: the number of examples in the batch is private too.
+/// (at::normal is not a cryptographic source of noise; a release in earnest needs one.)
+void private_step(const PerExampleGradients& per_example_gradients, const Parameters& parameters,
+                  const digits::Set& batch, double noise_multiplier, double learning_rate) {
+  const Parameters gradients = per_example_gradients(parameters, batch.images, batch.labels);
+  const at::Tensor factors = clipping_factors(gradients);
+  for (const auto& [name, parameter] : parameters) {
+    const at::Tensor clipped_sum = at::tensordot(factors, gradients.at(name), {0}, {0});
+    const at::Tensor noise = at::normal(0, noise_multiplier * kClippingNorm, parameter.sizes());
+    parameter.sub_(clipped_sum + noise, learning_rate);
+  }
+}
+
+/// Per-example gradients as one has them without transforms: a backward pass for every image.
+Parameters backward_for_each(DigitNet& network, const digits::Set& batch) {
+  std::map<std::string, std::vector<at::Tensor>> collected;
+  for (int64_t i = 0; i < batch.size(); ++i) {
+    network.zero_grad();
+    at::cross_entropy_loss(network.forward(batch.images.narrow(0, i, 1)), batch.labels.narrow(0, i, 1)).backward();
+    for (const auto& parameter : network.named_parameters())
+      collected[parameter.key()].push_back(parameter.value().grad().clone());
+  }
+  Parameters stacked;
+  for (const auto& [name, gradients] : collected) stacked[name] = at::stack(gradients);
+  return stacked;
+}
+
+/// The largest difference between two sets of gradients, relative to the largest gradient of that parameter.
+double relative_difference(const Parameters& a, const Parameters& b) {
+  double largest = 0;
+  for (const auto& [name, gradient] : b)
+    largest = std::max(largest, ((a.at(name) - gradient).abs().max() / gradient.abs().max()).item<double>());
+  return largest;
+}
+
+/// The fastest of a few calls, in milliseconds. The first is not counted: it fills caches.
+double milliseconds_of(const std::function<void()>& f) {
+  f();
+  double fastest = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 3; ++i) fastest = std::min(fastest, 1e3 * seconds_of(f));
+  return fastest;
+}
+
+/// Tower's per-example gradients against the loop over the images: the same numbers, in what time.
+void compare_with_the_loop(const PerExampleGradients& per_example_gradients, const Parameters& parameters,
+                           DigitNet& network, const digits::Set& batch, Checks& check) {
+  Parameters at_once, looped;
+  const double ms = milliseconds_of([&] { at_once = per_example_gradients(parameters, batch.images, batch.labels); });
+  const double loop_ms = milliseconds_of([&] { looped = backward_for_each(network, batch); });
+  const auto n = static_cast<double>(batch.size());
+  fmt::print("Gradients of each of {} images        ms  µs an image\n", batch.size());
+  fmt::print("  backward() for each image     {:8.1f}  {:11.1f}\n", loop_ms, 1e3 * loop_ms / n);
+  fmt::print("  vmap(grad(loss)) for all      {:8.1f}  {:11.1f}  {:.1f} times as fast\n", ms, 1e3 * ms / n,
+             loop_ms / ms);
+
+  const double error = relative_difference(at_once, looped);
+  check(error < 1e-5, fmt::format("both agree: the largest relative difference is {:.1e}", error));
+}
+
+struct Score {
+  double loss;
+  double accuracy;
+};
+
+Score score(DigitNet& network, const digits::Set& set) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor logits = network.forward(set.images);
+  return {at::cross_entropy_loss(logits, set.labels).item<double>(),
+          (logits.argmax(1) == set.labels).to(at::kDouble).mean().item<double>()};
+}
+
+void train(const PerExampleGradients& per_example_gradients, const Parameters& parameters, DigitNet& network,
+           const digits::Split& data, const Options& options, Checks& check) {
+  const double noise_multiplier =
+      privacy::noise_multiplier_for(options.epsilon, options.delta, kSamplingRate, options.steps);
+  const double expected_batch = kSamplingRate * static_cast<double>(data.train.size());
+  fmt::print("\nTraining on {} images, about {:.0f} a step; {} held out\n", data.train.size(), expected_batch,
+             data.held_out.size());
+  fmt::print("  noise of {:.2f} clipping norms keeps {} steps within ε = {}, δ = {}\n\n", noise_multiplier,
+             options.steps, options.epsilon, options.delta);
+
+  // Only held-out images are reported on: the training loss would tell about the private ones.
+  const auto spent_after = [&](int64_t steps) {
+    privacy::Accountant accountant;
+    accountant.compose({kSamplingRate, noise_multiplier}, steps);
+    return accountant.epsilon(options.delta);
+  };
+  const auto print_row = [&](int64_t step, const Score& now) {
+    fmt::print("  {:>4}  {:>6.2f}  {:>13.3f}  {:>15.1f} %\n", step, spent_after(step), now.loss, 100 * now.accuracy);
+  };
+  const int64_t steps = options.short_run ? std::min(kStepsOfShortRun, options.steps) : options.steps;
+  const int64_t steps_per_row = std::max<int64_t>(steps / 6, 1);
+
+  const Score before = score(network, data.held_out);
+  fmt::print("  step       ε  held-out loss  held-out accuracy\n");
+  print_row(0, before);
+  Progress progress("training", steps);
+  for (int64_t step = 1; step <= steps; ++step) {
+    const double remaining = 1 - static_cast<double>(step - 1) / static_cast<double>(options.steps);
+    private_step(per_example_gradients, parameters, poisson_sample(data.train), noise_multiplier,
+                 kLearningRate * remaining / expected_batch);
+    progress.advance();
+    if (step % steps_per_row == 0) {
+      progress.clear();
+      print_row(step, score(network, data.held_out));
+    }
+  }
+  progress.clear();
+
+  const Score after = score(network, data.held_out);
+  const double spent = spent_after(steps);
+  fmt::print("\n");
+  check(spent <= options.epsilon, fmt::format("privacy spent: ε = {:.2f} at δ = {}", spent, options.delta));
+  check(after.loss < before.loss, fmt::format("held-out loss fell from {:.3f} to {:.3f}", before.loss, after.loss));
+  if (!options.short_run)
+    check(after.accuracy >= kPromisedAccuracy, fmt::format("{:.1f} % of the held-out images right, {:.0f} % promised",
+                                                           100 * after.accuracy, 100 * kPromisedAccuracy));
+}
+
+int run(const Options& options) {
+  // One thread: so small a network gains little from more, and its numbers then do not depend on the machine's cores.
+  at::set_num_threads(1);
+  at::manual_seed(options.seed);
+  const digits::Split data = digits::load();
+  Checks check;
+
+  DigitNet network;
+  const Parameters parameters = tower::parameters_of(network);
+  const PerExampleGradients per_example_gradients =
+      tower::vmap(tower::grad(loss_of(network)), {.in_dims = {std::nullopt, 0, 0}});
+
+  compare_with_the_loop(per_example_gradients, parameters, network, data.train.select(at::arange(256)), check);
+  train(per_example_gradients, parameters, network, data, options, check);
+  return check.failed() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace private_digits
+
+int main(int argc, char** argv) {
+  private_digits::Options options;
+  CLI::App app("Differentially private training of a network on handwritten digits");
+  app.add_flag("--short", options.short_run, "only the first few steps, for the tests");
+  app.add_option("--epsilon", options.epsilon, "privacy budget")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--delta", options.delta, "probability with which the budget may fail")->capture_default_str();
+  app.add_option("--steps", options.steps, "training steps")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed, "of weights, samples and noise")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return private_digits::run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "private_digits: {}\n", error.what());
+    return EXIT_FAILURE;
+  }
+}
