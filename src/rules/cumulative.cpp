@@ -2,11 +2,73 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <limits>
+
+#include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
+#include "rules/scan.h"
 
 namespace tower::rules {
+namespace {
 
-void cumulative() {}
+using MaybeType = std::optional<at::ScalarType>;
+
+Tensor in_type(const Tensor& x, const MaybeType& type) { return type && *type != x.scalar_type() ? x.to(*type) : x; }
+
+bool trivial(const Tensor& x, int64_t dim) { return x.dim() == 0 || x.size(dim) == 0; }
+
+// y = logcumsumexp(x) is a running mixture of the elements: weights of what came before, and of the element itself.
+// Where all so far is -inf, there is nothing to weigh.
+Tensor finite(const Tensor& y) { return y.masked_fill(y.eq(-std::numeric_limits<double>::infinity()), 0); }
+Tensor weight_before(const Tensor& y, int64_t dim) {
+  return at::exp(delayed(y, dim, -std::numeric_limits<double>::infinity()) - finite(y));
+}
+
+// The derivative of a running extremum goes where its index points.
+template <class... Op>
+void running_extremum() {
+  (op<Op>()
+       .along({1})
+       .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Out<1> index) {
+         return at::zeros(x.sizes, ct->options()).scatter_add(dim, *index, *ct);
+       })
+       .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return dx->gather(dim, *index); }),
+   ...);
+}
+
+}  // namespace
+
+void cumulative() {
+  op<at::_ops::cumsum>().along({1}).linear<0>(
+      [](Ct<0> ct, Skip, int64_t dim) { return ct->flip(dim).cumsum(dim).flip(dim); });
+
+  // dy[k] = x[k] dy[k-1] + y[k-1] dx[k]
+  op<at::_ops::cumprod>()
+      .along({1})
+      .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, const MaybeType& type, Out<0> y) {
+        if (trivial(x, dim)) return *ct;
+        const Tensor factors = in_type(x, type).conj();
+        return transposed_recurrence(factors, *ct, dim) * delayed(y->conj(), dim, 1);
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, int64_t dim, const MaybeType& type, Out<0> y) {
+        if (trivial(x, dim)) return *dx;
+        return recurrence(in_type(x, type), in_type(*dx, type) * delayed(*y, dim, 1), dim);
+      });
+
+  // dy[k] = e^(y[k-1] - y[k]) dy[k-1] + e^(x[k] - y[k]) dx[k]
+  op<at::_ops::logcumsumexp>()
+      .along({1})
+      .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, Out<0> y) {
+        if (trivial(x, dim)) return *ct;
+        return transposed_recurrence(weight_before(*y, dim).conj(), *ct, dim) * at::exp(x - finite(*y)).conj();
+      })
+      .jvp<0>([](Tan<0> dx, const Tensor& x, int64_t dim, Out<0> y) {
+        if (trivial(x, dim)) return *dx;
+        return recurrence(weight_before(*y, dim), *dx * at::exp(x - finite(*y)), dim);
+      });
+
+  running_extremum<at::_ops::cummax, at::_ops::cummin>();
+}
 
 }  // namespace tower::rules

@@ -1,12 +1,192 @@
 // Reading by index: index, index_select, gather, take, masked_select.
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/dims.h"
+#include "rules/index_plan.h"
 #include "rules/op.h"
 #include "rules/registry.h"
+#include "tower/errors.h"
 
 namespace tower::rules {
+namespace {
 
-void indexing() {}
+Tensor range(int64_t n, const Tensor& like) {
+  return at::arange(n, at::TensorOptions().dtype(at::kLong).device(like.device()));
+}
+
+// ---- index ----
+
+void index_vmap(VmapFrame& f) {
+  IndexPlan plan(f, f.logical_dim(0));
+  f.to_front(0, false);
+  const Tensor x = f.tensor(0);
+  const bool x_batched = f.batched(0);
+  const auto look_up = [&](const std::vector<Tensor>& indices) {
+    f.stack[0] = x;
+    f.stack[1] = optional_list(indices);
+    f.call();
+    return f.stack[0].toTensor();
+  };
+  std::vector<Tensor> by_dim(plan.dims.empty() ? 0 : static_cast<size_t>(plan.dims.back() + 1));
+  for (size_t k = 0; k < plan.dims.size(); ++k) by_dim[static_cast<size_t>(plan.dims[k])] = plan.indices[k];
+  // The batch dimension belongs to the indices alone: it comes out where they do.
+  if (!x_batched) return f.result(look_up(by_dim), plan.place());
+  if (!plan.any_batched) {
+    by_dim.insert(by_dim.begin(), Tensor());
+    return f.result(look_up(by_dim), plan.adjacent ? 0 : plan.rank);
+  }
+  // Every example reads from itself: the number of the example is one more index.
+  by_dim.insert(by_dim.begin(), range(f.batch_size, x).view(with_batch(f, std::vector<int64_t>(plan.rank, 1))));
+  Tensor y = look_up(by_dim);
+  if (plan.place() > 0) {
+    // The indices are no longer adjacent to the batch's, which put them in front of the dimensions before them.
+    std::vector<int64_t> from, to;
+    for (int64_t d = 0; d < plan.rank; ++d) {
+      from.push_back(1 + d);
+      to.push_back(1 + plan.place() + d);
+    }
+    y = y.movedim(from, to);
+  }
+  f.result(y);
+}
+
+Tensor index_transpose(Ct<0> ct, Shape x, const std::vector<Tensor>& indices) {
+  return at::index_put(at::zeros(x.sizes, ct->options()), optional_list(indices), *ct, true);
+}
+
+// ---- one dimension ----
+
+void index_select_vmap(VmapFrame& f) {
+  const bool scalar = f.logical_dim(0) == 0;
+  f.to_front(0, f.batched(1) && f.batched(0));
+  const Tensor x = scalar ? f.tensor(0).unsqueeze(-1) : f.tensor(0);
+  const int64_t dim = at::maybe_wrap_dim(f.stack[1].toInt(), std::max<int64_t>(f.logical_dim(0), 1));
+  if (f.in_dims[2] == VmapFrame::kUnbatched) {
+    const Tensor y = at::index_select(x, dim + 1, f.tensor(2));
+    return f.result(scalar ? y.squeeze(-1) : y);
+  }
+  f.to_front(2, false);
+  Tensor index = f.tensor(2);
+  if (index.dim() == 1) index = index.unsqueeze(1);
+  TORCH_CHECK_INDEX(index.dim() == 2, "index_select(): Index is supposed to be a vector");
+  const int64_t k = index.size(1);
+  Tensor y;
+  int64_t batch = 0;
+  if (!f.batched(0)) {
+    auto sizes = x.sizes().vec();
+    sizes[static_cast<size_t>(dim)] = k;
+    sizes.insert(sizes.begin() + dim, f.batch_size);
+    y = at::index_select(x, dim, index.reshape(-1)).view(sizes);
+    batch = dim;
+  } else {
+    auto sizes = x.sizes().vec();
+    sizes[static_cast<size_t>(dim) + 1] = k;
+    std::vector<int64_t> ones(sizes.size(), 1);
+    ones[0] = f.batch_size;
+    ones[static_cast<size_t>(dim) + 1] = k;
+    y = at::gather(x, dim + 1, index.view(ones).expand(sizes));
+  }
+  f.result(scalar ? y.squeeze(-1) : y, batch);
+}
+
+void gather_vmap(VmapFrame& f) {
+  const int64_t rank = std::max<int64_t>(f.logical_dim(0), 1);
+  const bool scalar = f.logical_dim(2) == 0;
+  shift_dims(f, {1}, rank);
+  for (size_t arg : {0, 2})
+    if (f.tensor(arg).dim() == 1) f.stack[arg] = f.tensor(arg).unsqueeze(1);
+  f.call();
+  if (scalar) f.result(f.stack[0].toTensor().squeeze(1));
+}
+
+// ---- everything ----
+
+// Counts negative indices from the end.
+Tensor wrapped(const Tensor& index, int64_t n) { return at::where(index.lt(0), index + n, index); }
+
+void take_vmap(VmapFrame& f) {
+  if (!f.batched(0)) {
+    f.out_dims.assign(1, f.in_dims[1]);
+    return f.call();
+  }
+  const auto sizes = logical_sizes(f, 1);
+  const Tensor x = batch_of_rows(f, 0);
+  const int64_t n = x.size(1);
+  TORCH_CHECK_INDEX(n > 0 || product(sizes) == 0, "take(): tried to take from an empty tensor");
+  if (f.batched(1)) return f.result(in_shape(x.gather(1, wrapped(batch_of_rows(f, 1), n)), with_batch(f, sizes)));
+  f.result(in_shape(x.index_select(1, wrapped(f.tensor(1).reshape(-1), n)), with_batch(f, sizes)));
+}
+
+// ---- masks ----
+
+void masked_select_vmap(VmapFrame& f) {
+  if (f.batched(1))
+    throw UnsupportedError(f.level.describe() +
+                           ": aten::masked_select with a mask that differs between examples: how many elements it picks "
+                           "depends on the data. Use where() or masked_fill(), whose results have one shape.");
+  const auto sizes = at::infer_size(logical_sizes(f, 0), f.tensor(1).sizes());
+  const int64_t missing = static_cast<int64_t>(sizes.size()) - f.logical_dim(0);
+  f.to_front(0, false);
+  Tensor x = f.tensor(0);
+  for (int64_t d = 0; d < missing; ++d) x = x.unsqueeze(1);
+  const Tensor rows = in_shape(x.expand(with_batch(f, sizes)), {f.batch_size, product(sizes)});
+  const Tensor places = at::nonzero(f.tensor(1).expand(sizes).reshape(-1)).select(1, 0);
+  f.result(rows.index_select(1, places));
+}
+
+// Indices that a mask lets point anywhere, brought into range.
+OptionalTensors clamped(const std::vector<Tensor>& indices, at::IntArrayRef sizes) {
+  std::vector<Tensor> result = indices;
+  for (size_t d = 0; d < result.size(); ++d)
+    if (result[d].defined()) result[d] = result[d].clamp(-sizes[d], sizes[d] - 1);
+  return optional_list(result);
+}
+
+}  // namespace
+
+void indexing() {
+  op<at::_ops::index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
+  op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
+
+  op<at::_ops::index_select>().vmap(index_select_vmap).linear<0>(
+      [](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
+        return at::index_add(at::zeros(x.sizes, ct->options()), dim, index, *ct);
+      });
+  op<at::_ops::gather>().vmap(gather_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
+    return at::scatter_add(at::zeros(x.sizes, ct->options()), dim, index, *ct);
+  });
+  op<at::_ops::take>().vmap(take_vmap).linear<0>([](Ct<0> ct, Shape x, const Tensor& index) {
+    return at::put(at::zeros(x.sizes, ct->options()), index, *ct, true);
+  });
+
+  op<at::_ops::masked_select>().vmap(masked_select_vmap).linear<0>([](Ct<0> ct, Shape x, const Tensor& mask) {
+    const auto sizes = at::infer_size(x.sizes, mask.sizes());
+    const Tensor all = at::zeros(sizes, ct->options());
+    return at::sum_to(at::masked_scatter(all, mask, *ct), x.sizes);
+  });
+  op<at::_ops::_unsafe_masked_index>().decomposes(
+      [](const Tensor& x, const Tensor& mask, const std::vector<Tensor>& indices, const Scalar& fill) {
+        if (x.numel() == 0) return x.new_full(mask.sizes(), fill);
+        return at::index(x, clamped(indices, x.sizes())).masked_fill(mask.logical_not(), fill);
+      });
+  op<at::_ops::_unsafe_masked_index_put_accumulate>().decomposes(
+      [](const Tensor& x, const Tensor& mask, const std::vector<Tensor>& indices, const Tensor& values) {
+        if (x.numel() == 0) return x.clone();
+        return at::index_put(x, clamped(indices, x.sizes()), values.masked_fill(mask.logical_not(), 0), true);
+      });
+
+  const std::string places =
+      "how many elements it finds depends on the data, so that the results of the examples have different shapes. Use "
+      "where() with three arguments, whose result has one shape, or call it outside of the mapped function.";
+  op<at::_ops::nonzero>().unsupported(Kind::vmap, places).no_derivative();
+  op<at::_ops::nonzero_static>().no_derivative();
+  op<at::_ops::repeat_interleave_Tensor>()
+      .unsupported(Kind::vmap,
+                   "the size of its result depends on the repeats, which differ between examples. Pass the repeats as a "
+                   "number, or from outside of the mapped function.")
+      .no_derivative();
+}
 
 }  // namespace tower::rules

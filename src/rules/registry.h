@@ -16,6 +16,7 @@ void class_losses();
 void softmax();
 void reductions();
 void views();
+void view_inverses();
 void shapes();
 void indexing();
 void scatter();

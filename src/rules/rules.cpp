@@ -18,6 +18,7 @@ void register_all() {
   softmax();
   reductions();
   views();
+  view_inverses();
   shapes();
   indexing();
   scatter();

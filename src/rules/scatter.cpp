@@ -1,12 +1,347 @@
-// Writing by index: scatter, index_add, index_put, slice_scatter and their relatives.
+// Writing by index: scatter, index_add, index_put and their relatives.
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/dims.h"
+#include "rules/index_plan.h"
 #include "rules/op.h"
 #include "rules/registry.h"
+#include "rules/scan.h"
 
 namespace tower::rules {
+namespace {
 
-void scatter() {}
+// ---- scatter along a dimension: batching ----
+
+// self, dim, index and, unless it is a number, src.
+void scatter_vmap(VmapFrame& f) {
+  const bool scalar = f.logical_dim(0) == 0;
+  shift_dims(f, {1}, std::max<int64_t>(f.logical_dim(0), 1));
+  for (uint8_t arg : f.op.tensor_args())
+    if (f.tensor(arg).dim() == 1) f.stack[arg] = f.tensor(arg).unsqueeze(1);
+  f.call();
+  if (scalar) f.result(f.stack[0].toTensor().squeeze(1));
+}
+
+// ---- scatter along a dimension: derivatives ----
+
+// The gradient of what was read of src, which may be larger than index: zero for the rest.
+Tensor padded(const Tensor& part, at::IntArrayRef src) {
+  if (part.sizes().equals(src)) return part;
+  Ints pad;
+  for (size_t d = src.size(); d-- > 0;) {
+    pad.push_back(0);
+    pad.push_back(src[d] - part.size(static_cast<int64_t>(d)));
+  }
+  return at::constant_pad_nd(part, pad);
+}
+Tensor read(const Tensor& from, int64_t dim, const Tensor& index, at::IntArrayRef src) {
+  return padded(from.gather(dim, index), src);
+}
+// The part of src that is read.
+Tensor corner(Tensor src, const Tensor& index) {
+  for (int64_t d = 0; d < index.dim(); ++d)
+    if (src.dim() == index.dim() && src.size(d) != index.size(d)) src = src.narrow(d, 0, index.size(d));
+  return src;
+}
+
+Tensor without_written(const Tensor& t, int64_t dim, const Tensor& index) { return t.scatter(dim, index, 0); }
+
+// Sums and means: how many numbers each element of the result is made of.
+Tensor parts_of_mean(const Tensor& like, int64_t dim, const Tensor& index, bool include_self) {
+  const Tensor start = include_self ? at::ones_like(like) : at::zeros_like(like);
+  return start.scatter_add(dim, index, at::ones(index.sizes(), like.options())).clamp_min(1);
+}
+
+// Products. For each element of src the product of the others that meet it, the value in self included: elements
+// sorted by where they go, running products within equal destinations from both sides. Exact at zeros to any order.
+Tensor products_of_others(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, bool include_self) {
+  const auto sorted = index.dim() == 0 ? std::tuple(index, at::zeros_like(index)) : index.sort(dim);
+  const Tensor &place = std::get<0>(sorted), &order = std::get<1>(sorted);
+  const Tensor x = src.gather(dim, order);
+  Tensor others = at::ones_like(x);
+  if (x.dim() > 0 && x.size(dim) > 1) {
+    const Tensor as_before = place.eq(delayed(place, dim, -1)), as_after = place.eq(advanced(place, dim, -1));
+    // before[k] = before[k-1] x[k-1] where the destination is the same, else 1: a linear recurrence.
+    const auto running = [&](const Tensor& same, const Tensor& neighbour) {
+      return recurrence(neighbour * same, same.logical_not().to(x.scalar_type()), dim);
+    };
+    const Tensor before = running(as_before, delayed(x, dim, 0));
+    const Tensor after = running(as_after.flip(dim), advanced(x, dim, 0).flip(dim)).flip(dim);
+    others = before * after;
+  }
+  if (include_self) others = others * self.gather(dim, place);
+  return at::zeros_like(src).scatter(dim, order, others);
+}
+Tensor products_of_src(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
+  return at::scatter_reduce(at::ones_like(self), dim, index, src, "prod", true);
+}
+
+// Extrema: ties share evenly.
+struct Winners {
+  Tensor self, src, count;
+};
+Winners winners(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, bool include_self,
+                const Tensor& y) {
+  const auto type = y.scalar_type();
+  Tensor of_self = self.eq(y).to(type);
+  if (!include_self) of_self = without_written(of_self, dim, index);
+  const Tensor of_src = src.eq(y.gather(dim, index)).to(type);
+  return {of_self, of_src, of_self.scatter_add(dim, index, of_src)};
+}
+
+std::tuple<Tensor, Tensor> scatter_reduce_vjp(Ct<0> ct, const Tensor& self, int64_t dim, const Tensor& index,
+                                              const Tensor& all_src, const std::string& reduce, bool include_self,
+                                              Out<0> y) {
+  const auto sizes = all_src.sizes();
+  const Tensor src = corner(all_src, index);
+  const auto unwritten = [&](const Tensor& t) { return include_self ? t : without_written(t, dim, index); };
+  if (reduce == "sum") return {unwritten(*ct), read(*ct, dim, index, sizes)};
+  if (reduce == "mean") {
+    const Tensor share = *ct / parts_of_mean(*ct, dim, index, include_self);
+    return {unwritten(share), read(share, dim, index, sizes)};
+  }
+  if (reduce == "prod") {
+    const Tensor others = products_of_others(self, dim, index, src, include_self).conj();
+    const Tensor of_self = *ct * products_of_src(self, dim, index, src).conj();
+    return {unwritten(of_self), padded(ct->gather(dim, index) * others, sizes)};
+  }
+  const Winners w = winners(self, dim, index, src, include_self, *y);
+  const Tensor share = *ct / w.count;
+  return {w.self * share, padded(w.src * share.gather(dim, index), sizes)};
+}
+
+Tensor scatter_reduce_jvp(Tan<0> dself, Tan<3> dsrc, const Tensor& self, int64_t dim, const Tensor& index,
+                          const Tensor& all_src, const std::string& reduce, bool include_self, Out<0> y) {
+  const Tensor src = corner(all_src, index);
+  const Tensor along_src = dsrc->defined() ? corner(*dsrc, index) : at::zeros_like(src);
+  Tensor along_self = dself->defined() ? *dself : at::zeros_like(self);
+  if (reduce == "sum" || reduce == "mean")
+    return at::scatter_reduce(along_self, dim, index, along_src, reduce, include_self);
+  if (reduce == "prod") {
+    along_self = along_self * products_of_src(self, dim, index, src);
+    if (!include_self) along_self = without_written(along_self, dim, index);
+    return along_self.scatter_add(dim, index, along_src * products_of_others(self, dim, index, src, include_self));
+  }
+  const Winners w = winners(self, dim, index, src, include_self, *y);
+  return (w.self * along_self).scatter_add(dim, index, w.src * along_src) / w.count;
+}
+
+// ---- whole slices along a dimension ----
+
+// index_add and index_copy: with an index of each example's own, every element is told where it goes.
+template <bool add>
+void index_write_vmap(VmapFrame& f) {
+  const bool scalar = f.logical_dim(0) == 0, one = f.logical_dim(3) == 0;
+  const int64_t rank = std::max<int64_t>(f.logical_dim(0), 1);
+  const int64_t dim = at::maybe_wrap_dim(f.stack[1].toInt(), rank) + 1;
+  f.to_front(0, true);
+  f.to_front(3, true);
+  Tensor self = f.tensor(0), source = f.tensor(3);
+  if (scalar) self = self.unsqueeze(1);
+  if (one) source = source.unsqueeze(1);
+  if (!f.batched(2)) {
+    f.stack[0] = self;
+    f.stack[1] = dim;
+    f.stack[2] = f.tensor(2).dim() == 0 ? f.tensor(2).unsqueeze(0) : f.tensor(2);
+    f.stack[3] = source;
+    f.call();
+  } else {
+    f.to_front(2, false);
+    Tensor index = f.tensor(2);
+    if (index.dim() == 1) index = index.unsqueeze(1);
+    std::vector<int64_t> ones(static_cast<size_t>(source.dim()), 1);
+    ones[0] = f.batch_size;
+    ones[static_cast<size_t>(dim)] = index.size(1);
+    TORCH_CHECK_INDEX(index.size(1) == source.size(dim), f.op.name(), ": Number of indices (", index.size(1),
+                      ") should be equal to source.size(dim): (", source.size(dim), "), for dim: ", dim - 1);
+    index = index.view(ones).expand(source.sizes());
+    if constexpr (add) f.result(self.scatter_add(dim, index, times(source, f.stack[4].toScalar())));
+    else f.result(self.scatter(dim, index, source));
+  }
+  if (scalar) f.result(f.stack[0].toTensor().squeeze(1));
+}
+
+void index_fill_vmap(VmapFrame& f) {
+  const bool scalar = f.logical_dim(0) == 0;
+  const int64_t dim = at::maybe_wrap_dim(f.stack[1].toInt(), std::max<int64_t>(f.logical_dim(0), 1)) + 1;
+  f.to_front(0, true);
+  const Tensor self = scalar ? f.tensor(0).unsqueeze(1) : f.tensor(0);
+  Tensor y;
+  if (!f.batched(2)) {
+    y = self.index_fill(dim, f.tensor(2), f.stack[3].toScalar());
+  } else {
+    f.to_front(2, false);
+    Tensor index = f.tensor(2);
+    if (index.dim() == 1) index = index.unsqueeze(1);
+    std::vector<int64_t> ones(static_cast<size_t>(self.dim()), 1), sizes = self.sizes().vec();
+    ones[0] = f.batch_size;
+    ones[static_cast<size_t>(dim)] = sizes[static_cast<size_t>(dim)] = index.size(1);
+    const int64_t n = self.size(dim);
+    index = at::where(index.lt(0), index + n, index);
+    y = self.scatter(dim, index.view(ones).expand(sizes), f.stack[3].toScalar());
+  }
+  f.result(scalar ? y.squeeze(1) : y);
+}
+
+// The gradient of a source that was spread by index: read where it went.
+Tensor read_slices(const Tensor& ct, int64_t dim, const Tensor& index, const Meta& source) {
+  return in_shape(ct.index_select(dim, index), source.sizes);
+}
+
+// ---- index_put ----
+
+void index_put_vmap(VmapFrame& f) {
+  const int64_t rank = f.logical_dim(0);
+  const IndexPlan plan(f, rank);
+  f.to_front(0, true);
+  // The indexed dimensions right behind the batch: then the values are [batch, indices, others].
+  Ints order{0};
+  for (int64_t d : plan.dims) order.push_back(1 + d);
+  for (int64_t d = 0; d < rank; ++d)
+    if (std::find(plan.dims.begin(), plan.dims.end(), d) == plan.dims.end()) order.push_back(1 + d);
+  const Tensor self = f.tensor(0).permute(order);
+
+  std::vector<int64_t> index_sizes;
+  for (const Tensor& i : plan.indices)
+    index_sizes = at::infer_size(index_sizes, i.dim() > plan.rank ? i.sizes().slice(1) : i.sizes());
+  // The values of one example in the shape of what they replace.
+  const auto others = self.sizes().slice(1 + plan.dims.size());
+  std::vector<int64_t> shape(others.begin(), others.begin() + plan.place());
+  shape.insert(shape.end(), index_sizes.begin(), index_sizes.end());
+  shape.insert(shape.end(), others.begin() + plan.place(), others.end());
+  f.to_front(2, false);
+  Tensor values = f.tensor(2);
+  if (f.batched(2))
+    while (values.dim() < static_cast<int64_t>(shape.size()) + 1) values = values.unsqueeze(1);
+  values = values.expand(with_batch(f, shape));
+  if (plan.place() > 0) {
+    Ints from, to;
+    for (int64_t d = 0; d < plan.rank; ++d) {
+      from.push_back(1 + plan.place() + d);
+      to.push_back(1 + d);
+    }
+    values = values.movedim(from, to);
+  }
+  std::vector<Tensor> indices = plan.indices;
+  const auto long_like = at::TensorOptions().dtype(at::kLong).device(self.device());
+  indices.insert(indices.begin(), at::arange(f.batch_size, long_like)
+                                      .view(with_batch(f, std::vector<int64_t>(static_cast<size_t>(plan.rank), 1))));
+  f.stack[0] = self;
+  f.stack[1] = optional_list(indices);
+  f.stack[2] = values;
+  f.call();
+  Ints back(order.size());
+  for (size_t k = 0; k < order.size(); ++k) back[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
+  f.result(f.stack[0].toTensor().permute(back));
+}
+
+template <class... Op>
+void puts_by_index() {
+  (op<Op>()
+       .vmap(index_put_vmap)
+       .template jointly_linear<0, 2>()
+       .template vjp<0>([](Ct<0> ct, Skip, const std::vector<Tensor>& indices, Skip, bool accumulate) {
+         if (accumulate) return *ct;
+         return at::index_put(*ct, optional_list(indices), at::zeros({}, ct->options()));
+       })
+       .template vjp<2>([](Ct<0> ct, Skip, const std::vector<Tensor>& indices, Shape values) {
+         return at::sum_to(at::index(*ct, optional_list(indices)), values.sizes);
+       }),
+   ...);
+}
+
+// ---- masks ----
+
+// Where in the source each element that the mask lets through comes from.
+Tensor places_in_source(const Tensor& mask) {
+  return (mask.reshape(-1).to(at::kLong).cumsum(0) - 1).clamp_min(0);
+}
+
+}  // namespace
+
+void scatter() {
+  // ---- along a dimension ----
+  op<at::_ops::scatter_src>()
+      .vmap(scatter_vmap)
+      .jointly_linear<0, 3>()
+      .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return without_written(*ct, dim, index); })
+      .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
+  op<at::_ops::scatter_value>()
+      .vmap(scatter_vmap)
+      .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return without_written(*ct, dim, index); })
+      .jvp<0>([](Tan<0> dself, Skip, int64_t dim, const Tensor& index) { return without_written(*dself, dim, index); });
+  op<at::_ops::scatter_add>()
+      .vmap(scatter_vmap)
+      .jointly_linear<0, 3>()
+      .vjp<0>([](Ct<0> ct) { return *ct; })
+      .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
+  op<at::_ops::scatter_reduce_two>()
+      .vmap(scatter_vmap)
+      .vjp<0, 3>(scatter_reduce_vjp)
+      .jvp<0, 3>(scatter_reduce_jvp);
+  // The older spelling of the same: "add" and "multiply".
+  op<at::_ops::scatter_reduce>().decomposes(
+      [](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const std::string& reduce) {
+        return at::scatter_reduce(self, dim, index, src, reduce == "add" ? "sum" : "prod", true);
+      });
+  op<at::_ops::scatter_value_reduce>().decomposes(
+      [](const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, const std::string& reduce) {
+        const Tensor src = at::full(index.sizes(), value, self.options());
+        return at::scatter_reduce(self, dim, index, src, reduce == "add" ? "sum" : "prod", true);
+      });
+
+  // ---- slices by index ----
+  op<at::_ops::index_add>()
+      .vmap(index_write_vmap<true>)
+      .jointly_linear<0, 3>()
+      .vjp<0>([](Ct<0> ct) { return *ct; })
+      .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape source, const Scalar& alpha) {
+        return times_conjugate(read_slices(*ct, dim, index, source), alpha);
+      });
+  op<at::_ops::index_copy>()
+      .vmap(index_write_vmap<false>)
+      .jointly_linear<0, 3>()
+      .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return ct->index_fill(dim, index, 0); })
+      .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape source) {
+        return read_slices(*ct, dim, index, source);
+      });
+  op<at::_ops::index_fill_int_Scalar>()
+      .vmap(index_fill_vmap)
+      .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return ct->index_fill(dim, index, 0); })
+      .jvp<0>([](Tan<0> dself, Skip, int64_t dim, const Tensor& index) { return dself->index_fill(dim, index, 0); });
+  op<at::_ops::index_fill_int_Tensor>().decomposes(
+      [](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& value) {
+        TORCH_CHECK(value.dim() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+                    value.dim(), " dimension(s).");
+        const Tensor mask = at::zeros(self.sizes(), self.options().dtype(at::kBool)).index_fill(dim, index, 1);
+        return at::where(mask, value.to(self.scalar_type()), self);
+      });
+
+  // ---- anywhere ----
+  puts_by_index<at::_ops::index_put, at::_ops::_unsafe_index_put>();
+  op<at::_ops::put>().decomposes(
+      [](const Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
+        const int64_t n = self.numel();
+        const Tensor flat = self.reshape(-1), from = source.reshape(-1), at = index.reshape(-1);
+        const Tensor place = at::where(at.lt(0), at + n, at);
+        return (accumulate ? flat.index_add(0, place, from) : flat.index_copy(0, place, from)).view(self.sizes());
+      });
+  op<at::_ops::masked_scatter>().decomposes([](const Tensor& self, const Tensor& mask, const Tensor& source) {
+    const auto sizes = at::infer_size(self.sizes(), mask.sizes());
+    if (source.numel() == 0) return self.expand(sizes).clone();
+    const Tensor open = mask.expand(sizes);
+    return at::where(open, source.reshape(-1).index_select(0, places_in_source(open)).view(sizes), self);
+  });
+  op<at::_ops::masked_scatter_backward>().decomposes([](const Tensor& grad, const Tensor& mask, const Ints& sizes) {
+    const int64_t n = product(sizes);
+    const Tensor open = mask.expand(grad.sizes());
+    if (n == 0) return at::zeros(sizes, grad.options());
+    return at::zeros({n}, grad.options())
+        .index_add(0, places_in_source(open), grad.masked_fill(open.logical_not(), 0).reshape(-1))
+        .view(sizes);
+  });
+}
 
 }  // namespace tower::rules

@@ -1,0 +1,194 @@
+// What undoes a view: the scatters that write one back into its base, the backward operators that give one zeros around
+// it; and as_strided, the view that reads memory by address.
+#include <ATen/Functions.h>
+#include <ATen/Operators.h>
+
+#include <limits>
+#include <unordered_map>
+
+#include "rules/dims.h"
+#include "rules/op.h"
+#include "rules/registry.h"
+#include "tower/errors.h"
+
+namespace tower::rules {
+namespace {
+
+using MaybeInt = std::optional<int64_t>;
+
+// ---- batching ----
+
+// A base and what is written to it; dimensions are those of the base.
+VmapRule write_back(std::initializer_list<uint8_t> dims) {
+  return [dims = std::vector<uint8_t>(dims)](VmapFrame& f) {
+    const int64_t rank = f.logical_dim(0);
+    TORCH_CHECK(rank > 0, f.op.name(), ": a tensor without dimensions has no part to write to");
+    for (size_t arg : {0, 1}) f.to_front(arg, true);
+    for (uint8_t d : dims) f.stack[d] = at::maybe_wrap_dim(f.stack[d].toInt(), rank) + 1;
+    f.call();
+  };
+}
+
+// The sizes of the base are argument 1.
+VmapRule zeros_around(std::initializer_list<uint8_t> dims) {
+  return [dims = std::vector<uint8_t>(dims)](VmapFrame& f) {
+    const auto sizes = f.stack[1].toIntVector();
+    f.to_front(0, false);
+    f.stack[1] = with_batch(f, sizes);
+    for (uint8_t d : dims) f.stack[d] = at::maybe_wrap_dim(f.stack[d].toInt(), static_cast<int64_t>(sizes.size())) + 1;
+    f.call();
+  };
+}
+
+void unfold_backward_vmap(VmapFrame& f) {
+  if (!f.stack[1].toIntVector().empty()) return zeros_around({2})(f);
+  f.to_front(0, false);
+  f.result(f.tensor(0).select(1, 0));
+}
+
+Tensor zeros_of(const Meta& m, const Tensor& like) { return at::zeros(m.sizes, like.options()); }
+
+// ---- as_strided ----
+
+// NOTE [Strides of one example]
+// as_strided names addresses in memory, which neither an example of a batch nor a traced value has. What it reads is
+// worked out from the layout of its argument: for every address, which element lies there. So it becomes a look-up by
+// index, and the examples are never mixed. Addresses that belong to no element of the argument are refused.
+struct Layout {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+
+  explicit Layout(const Tensor& t) : sizes(t.sizes().vec()), strides(t.strides().vec()), offset(t.storage_offset()) {}
+};
+
+// An example's layout is the value's with the batch dimension taken out of memory, if that leaves no gaps.
+Layout layout_of_example(const VmapFrame& f, size_t arg) {
+  const Tensor t = f.tensor(arg);
+  Layout layout(t);
+  layout.offset = 0;
+  if (!f.batched(arg)) return layout;
+  const auto batch = static_cast<size_t>(f.in_dims[arg]);
+  const int64_t stride = layout.strides[batch];
+  layout.sizes.erase(layout.sizes.begin() + f.in_dims[arg]);
+  layout.strides.erase(layout.strides.begin() + f.in_dims[arg]);
+  if (t.is_non_overlapping_and_dense() && f.batch_size > 1)
+    for (int64_t& s : layout.strides)
+      if (s > stride) s /= f.batch_size;
+  return layout;
+}
+
+template <class F>
+void for_each_address(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t start, F&& f) {
+  std::vector<int64_t> at(sizes.size(), 0);
+  const int64_t n = product(sizes);
+  int64_t address = start;
+  for (int64_t k = 0; k < n; ++k) {
+    f(k, address);
+    for (size_t d = sizes.size(); d-- > 0;) {
+      address += strides[d];
+      if (++at[d] < sizes[d]) break;
+      address -= strides[d] * sizes[d];
+      at[d] = 0;
+    }
+  }
+}
+
+// For each element of the view, the position of that element in the flattened argument.
+Tensor elements_read(const char* op, const Layout& of, at::IntArrayRef sizes, at::IntArrayRef strides,
+                     const MaybeInt& offset, at::Device device) {
+  TORCH_CHECK(sizes.size() == strides.size(), "mismatch in length of strides and shape");
+  std::unordered_map<int64_t, int64_t> element_at;
+  for_each_address(of.sizes, of.strides, of.offset, [&](int64_t k, int64_t address) { element_at.emplace(address, k); });
+  std::vector<int64_t> elements;
+  for_each_address(sizes, strides, offset.value_or(of.offset), [&](int64_t, int64_t address) {
+    auto found = element_at.find(address);
+    if (found == element_at.end())
+      throw UnsupportedError(std::string(op) + " reads address " + std::to_string(address) +
+                             ", where no element of its argument lies. Inside a transform it can only read elements of "
+                             "the tensor it is given. Use indexing, or views such as select, unfold and diagonal.");
+    elements.push_back(found->second);
+  });
+  return at::tensor(elements, at::TensorOptions().dtype(at::kLong)).to(device).view(sizes);
+}
+
+Tensor read_strided(const Tensor& x, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
+  return at::take(x, elements_read("aten::as_strided", Layout(x), sizes, strides, offset, x.device()));
+}
+
+Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
+  const Tensor places = elements_read("aten::as_strided_scatter", Layout(x), sizes, strides, offset, x.device());
+  return at::put(x, places, src.expand(sizes));
+}
+
+void as_strided_vmap(VmapFrame& f) {
+  const auto sizes = f.stack[1].toIntVector();
+  const Tensor places = elements_read("aten::as_strided", layout_of_example(f, 0), sizes, f.stack[2].toIntVector(),
+                                      f.stack[3].to<MaybeInt>(), f.tensor(0).device());
+  f.result(in_shape(batch_of_rows(f, 0).index_select(1, places.reshape(-1)), with_batch(f, sizes)));
+}
+
+void as_strided_scatter_vmap(VmapFrame& f) {
+  const auto base = logical_sizes(f, 0);
+  const Tensor places =
+      elements_read("aten::as_strided_scatter", layout_of_example(f, 0), f.stack[2].toIntVector(),
+                    f.stack[3].toIntVector(), f.stack[4].to<MaybeInt>(), f.tensor(0).device());
+  const Tensor rows = batch_of_rows(f, 0), src = batch_of_rows(f, 1);
+  f.result(in_shape(rows.index_copy(1, places.reshape(-1), src), with_batch(f, base)));
+}
+
+}  // namespace
+
+void view_inverses() {
+  // ---- a part of the base replaced ----
+  op<at::_ops::select_scatter>()
+      .vmap(write_back({2}))
+      .jointly_linear<0, 1>()
+      .vjp<0>([](Ct<0> ct, Skip, Shape src, int64_t dim, int64_t index) {
+        return at::select_scatter(*ct, zeros_of(src, *ct), dim, index);
+      })
+      .vjp<1>([](Ct<0> ct, Skip, Skip, int64_t dim, int64_t index) { return ct->select(dim, index); });
+  op<at::_ops::slice_scatter>()
+      .vmap(write_back({2}))
+      .jointly_linear<0, 1>()
+      .vjp<0>([](Ct<0> ct, Skip, Shape src, int64_t dim, const MaybeInt& start, const MaybeInt& end, int64_t step) {
+        return at::slice_scatter(*ct, zeros_of(src, *ct), dim, start, end, step);
+      })
+      .vjp<1>([](Ct<0> ct, Skip, Skip, int64_t dim, const MaybeInt& start, const MaybeInt& end, int64_t step) {
+        return at::slice(*ct, dim, start, end, step);
+      });
+  op<at::_ops::diagonal_scatter>()
+      .vmap(write_back({3, 4}))
+      .jointly_linear<0, 1>()
+      .vjp<0>([](Ct<0> ct, Skip, Shape src, int64_t offset, int64_t dim1, int64_t dim2) {
+        return at::diagonal_scatter(*ct, zeros_of(src, *ct), offset, dim1, dim2);
+      })
+      .vjp<1>([](Ct<0> ct, Skip, Skip, int64_t offset, int64_t dim1, int64_t dim2) {
+        return ct->diagonal(offset, dim1, dim2);
+      });
+
+  // ---- zeros around a part ----
+  op<at::_ops::select_backward>().vmap(zeros_around({2})).linear<0>(
+      [](Ct<0> ct, Skip, Skip, int64_t dim, int64_t index) { return ct->select(dim, index); });
+  op<at::_ops::slice_backward>().vmap(zeros_around({2})).linear<0>(
+      [](Ct<0> ct, Skip, Skip, int64_t dim, int64_t start, int64_t end, int64_t step) {
+        return at::slice(*ct, dim, start, end, step);
+      });
+  op<at::_ops::diagonal_backward>().vmap(zeros_around({3, 4})).linear<0>(
+      [](Ct<0> ct, Skip, Skip, int64_t offset, int64_t dim1, int64_t dim2) {
+        return ct->diagonal(offset, dim1, dim2);
+      });
+  op<at::_ops::unfold_backward>().vmap(unfold_backward_vmap).linear<0>(
+      [](Ct<0> ct, Skip, Skip, int64_t dim, int64_t size, int64_t step) { return ct->unfold(dim, size, step); });
+
+  // ---- memory by address ----
+  op<at::_ops::as_strided>()
+      .vmap(as_strided_vmap)
+      .decomposes(read_strided)
+      .inverse([](const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t) {
+        return write_strided(base, written, args[1].toIntVector(), args[2].toIntVector(), args[3].to<MaybeInt>());
+      });
+  op<at::_ops::as_strided_copy>().decomposes(read_strided);
+  op<at::_ops::as_strided_scatter>().vmap(as_strided_scatter_vmap).decomposes(write_strided);
+}
+
+}  // namespace tower::rules
