@@ -1,4 +1,5 @@
-// Batch, layer and group normalization and their backward operators.
+// Batch, layer and group normalization: decomposed into reductions and pointwise operators, which have rules for every
+// transform. Statistics are computed as the kernels do, in the dtype of the input.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -6,7 +7,170 @@
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void normalization() {}
+struct Moments {
+  Tensor mean, rstd;  // with the reduced dimensions kept
+};
+
+Moments moments(const Tensor& x, const Ints& dims, double eps) {
+  auto [variance, mean] = at::var_mean(x, dims, std::optional<Scalar>(0), true);
+  return {mean, at::rsqrt(variance + eps)};
+}
+
+Tensor scaled(Tensor x, const Tensor& weight, const Tensor& bias) {
+  if (weight.defined()) x = x * weight;
+  return bias.defined() ? x + bias : x;
+}
+
+// A tensor of one value per channel, shaped to broadcast over [n, c, …] of `dim` dimensions.
+Tensor per_channel(const Tensor& t, int64_t dim) {
+  if (!t.defined()) return t;
+  Ints shape(static_cast<size_t>(dim), 1);
+  shape[1] = t.numel();
+  return t.reshape(shape);
+}
+
+Ints all_but_channels(int64_t dim) {
+  Ints dims{0};
+  for (int64_t d = 2; d < dim; ++d) dims.push_back(d);
+  return dims;
+}
+
+struct BatchNorm {
+  Tensor y, mean, rstd, variance;  // statistics have one value per channel
+};
+
+BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  auto [variance, mean] = at::var_mean(x, all_but_channels(x.dim()), std::optional<Scalar>(0), true);
+  const Tensor rstd = at::rsqrt(variance + eps);
+  const Tensor y = scaled((x - mean) * rstd, per_channel(weight, x.dim()), per_channel(bias, x.dim()));
+  return {y, mean.flatten(), rstd.flatten(), variance.flatten()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_by_running_statistics(const Tensor& x, const Tensor& weight,
+                                                                    const Tensor& bias, const Tensor& mean,
+                                                                    const Tensor& variance, double eps) {
+  const Tensor rstd = at::rsqrt(variance + eps);
+  const Tensor y = scaled((x - per_channel(mean, x.dim())) * per_channel(rstd, x.dim()), per_channel(weight, x.dim()),
+                          per_channel(bias, x.dim()));
+  const Tensor none = at::empty({0}, x.options());
+  return {y, none, none};
+}
+
+Tensor updated(const Tensor& running, const Tensor& now, double momentum) {
+  return running * (1 - momentum) + now.detach() * momentum;
+}
+
+Tensor unbiased(const Tensor& variance, const Tensor& x) {
+  const double count = static_cast<double>(x.numel()) / static_cast<double>(x.size(1));
+  return variance * (count / (count - 1));
+}
+
+Ints last(int64_t count, int64_t dim) {
+  Ints dims;
+  for (int64_t d = dim - count; d < dim; ++d) dims.push_back(d);
+  return dims;
+}
+
+// The gradient through x ↦ (x - mean) rstd with both from x itself over `dims`, for g = the gradient of the result.
+Tensor normalized_backward(const Tensor& g, const Tensor& normalized, const Tensor& rstd, const Ints& dims) {
+  return rstd * (g - g.mean(dims, true) - normalized * (g * normalized).mean(dims, true));
+}
+
+}  // namespace
+
+void normalization() {
+  op<at::_ops::native_layer_norm>().decomposes([](const Tensor& x, const Ints& shape, const Tensor& weight,
+                                                  const Tensor& bias, double eps) {
+    const Moments m = moments(x, last(static_cast<int64_t>(shape.size()), x.dim()), eps);
+    return std::tuple(scaled((x - m.mean) * m.rstd, weight, bias), m.mean, m.rstd);
+  });
+
+  op<at::_ops::native_layer_norm_backward>().decomposes(
+      [](const Tensor& g, const Tensor& x, const Ints& shape, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+         const Tensor&, const std::vector<bool>& mask) {
+        const auto count = static_cast<int64_t>(shape.size());
+        const Ints inner = last(count, x.dim());
+        Ints outer;
+        for (int64_t d = 0; d < x.dim() - count; ++d) outer.push_back(d);
+        const Tensor normalized = (x - mean) * rstd;
+        const auto reduce = [&](const Tensor& t) { return outer.empty() ? t : t.sum(outer); };
+        Tensor dx, dw, db;
+        if (mask[0]) dx = normalized_backward(weight.defined() ? g * weight : g, normalized, rstd, inner);
+        if (mask[1] && weight.defined()) dw = reduce(g * normalized);
+        if (mask[2] && weight.defined()) db = reduce(g);
+        return std::tuple(dx, dw, db);
+      });
+
+  op<at::_ops::native_group_norm>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t n,
+                                                  int64_t, int64_t, int64_t groups, double eps) {
+    const Tensor grouped = x.reshape({n, groups, -1});
+    const Moments m = moments(grouped, {2}, eps);
+    const Tensor normalized = ((grouped - m.mean) * m.rstd).reshape(x.sizes());
+    return std::tuple(scaled(normalized, per_channel(weight, x.dim()), per_channel(bias, x.dim())), m.mean.squeeze(-1),
+                      m.rstd.squeeze(-1));
+  });
+
+  op<at::_ops::native_group_norm_backward>().decomposes(
+      [](const Tensor& g, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight, int64_t n,
+         int64_t c, int64_t inner, int64_t groups, const std::vector<bool>& mask) {
+        const Tensor normalized = ((x.reshape({n, groups, -1}) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).reshape({n, c, inner});
+        const Tensor cotangent = g.reshape({n, c, inner});
+        Tensor dx, dw, db;
+        if (mask[0]) {
+          const Tensor weighted = weight.defined() ? cotangent * weight.view({1, c, 1}) : cotangent;
+          dx = normalized_backward(weighted.reshape({n, groups, -1}), normalized.reshape({n, groups, -1}), rstd.unsqueeze(-1), {2})
+                   .reshape(x.sizes());
+        }
+        if (mask[1]) dw = (cotangent * normalized).sum(Ints{0, 2});
+        if (mask[2]) db = cotangent.sum(Ints{0, 2});
+        return std::tuple(dx, dw, db);
+      });
+
+  // LibTorch's native_batch_norm writes to the running statistics without saying so in its schema. Here that is an
+  // in-place write like any other: no gradient flows into it, and a batched value into an unbatched buffer is refused.
+  op<at::_ops::native_batch_norm>().decomposes(
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean, const Tensor& running_var,
+         bool training, double momentum, double eps) {
+        if (!training) return batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
+        const BatchNorm n = batch_norm(x, weight, bias, eps);
+        if (running_mean.defined()) Tensor(running_mean).copy_(updated(running_mean, n.mean, momentum));
+        if (running_var.defined()) Tensor(running_var).copy_(updated(running_var, unbiased(n.variance, x), momentum));
+        return std::tuple(n.y, n.mean, n.rstd);
+      });
+  op<at::_ops::_native_batch_norm_legit_functional>().decomposes(
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean, const Tensor& running_var,
+         bool training, double momentum, double eps) {
+        if (!training) {
+          auto [y, mean, rstd] = batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
+          return std::tuple(y, mean, rstd, running_mean, running_var);
+        }
+        const BatchNorm n = batch_norm(x, weight, bias, eps);
+        return std::tuple(n.y, n.mean, n.rstd, updated(running_mean, n.mean, momentum),
+                          updated(running_var, unbiased(n.variance, x), momentum));
+      });
+  op<at::_ops::_native_batch_norm_legit_no_stats>().decomposes(
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias, bool, double, double eps) {
+        const BatchNorm n = batch_norm(x, weight, bias, eps);
+        return std::tuple(n.y, n.mean, n.rstd);
+      });
+
+  op<at::_ops::native_batch_norm_backward>().decomposes(
+      [](const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& running_mean, const Tensor& running_var,
+         const Tensor& save_mean, const Tensor& save_rstd, bool training, double eps, const std::vector<bool>& mask) {
+        const int64_t dim = x.dim();
+        const Ints dims = all_but_channels(dim);
+        const Tensor mean = per_channel(training ? save_mean : running_mean, dim);
+        const Tensor rstd = per_channel(training ? save_rstd : at::rsqrt(running_var + eps), dim);
+        const Tensor normalized = (x - mean) * rstd;
+        const Tensor weighted = weight.defined() ? g * per_channel(weight, dim) : g;
+        Tensor dx, dw, db;
+        if (mask[0]) dx = training ? normalized_backward(weighted, normalized, rstd, dims) : weighted * rstd;
+        if (mask[1]) dw = (g * normalized).sum(dims);
+        if (mask[2]) db = g.sum(dims);
+        return std::tuple(dx, dw, db);
+      });
+}
 
 }  // namespace tower::rules
