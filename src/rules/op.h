@@ -270,7 +270,11 @@ class Rule {
   // ---- families ----
 
   /// Output element i depends on input elements i alone (with broadcasting). Gives vmap; state `derivative`s besides.
-  Rule& pointwise() { return family("pointwise", vmap_pointwise); }
+  Rule& pointwise() {
+    family("pointwise", vmap_pointwise);
+    record_.vmap_is_pointwise = true;
+    return *this;
+  }
 
   /// Works along the dimensions named by the arguments `dims`; all tensors are batched over a new first dimension.
   Rule& along(std::initializer_list<uint8_t> dims, EmptyDims empty = EmptyDims::none) {
@@ -294,10 +298,11 @@ class Rule {
   Rule& vmap(VmapRule rule) {
     record_.vmap = std::move(rule);
     record_.vmap_family = nullptr;
+    record_.vmap_is_pointwise = false;
     return *this;
   }
   Rule& family(const char* name, VmapRule rule) {
-    record_.vmap = std::move(rule);
+    vmap(std::move(rule));
     record_.vmap_family = name;
     return *this;
   }
