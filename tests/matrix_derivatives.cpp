@@ -172,7 +172,7 @@ void check_jvp(const Case& c) {
       const double forward = support::inner(point.cotangents, td::jvp(point.f, point.x, point.tangents).second);
       const Tensors gradients = td::vjp(point.f, point.x).second(point.cotangents);
       c.report.expect_close("jvp is the adjoint of vjp", forward, support::inner(gradients, point.tangents),
-                            1e-9 * (1 + support::magnitude(gradients)));
+                            (is_double(problem) ? 1e-9 : 1e-5) * (1 + support::magnitude(gradients)));
     });
   }
 }

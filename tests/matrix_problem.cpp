@@ -107,6 +107,7 @@ Problem problem_of(const Case& c) {
 
 Problem differentiable_problem_of(const Case& c) {
   Problem problem = problem_of(c);
+  if (c.entry.unspecified) problem.differentiable.assign(problem.differentiable.size(), false);
   problem.f = [f = problem.f, chosen = c.entry.differentiable_outputs](const Tensors& leaves) {
     return differentiable_outputs(f(leaves), chosen);
   };

@@ -232,8 +232,10 @@ class FileReader {
       entry.triples = true;
     } else if (flag == "fallback") {
       entry.fallback = true;
-    } else if (flag == "random") {
-      entry.random = true;
+    } else if (flag == "by_address") {
+      entry.by_address = true;
+    } else if (flag == "unspecified") {
+      entry.unspecified = true;
     } else {
       throw std::runtime_error("unknown flag '" + flag + "'");
     }

@@ -21,7 +21,8 @@
 //   complex_only  checked in complex128 and nothing else
 //   triples       also checked under every three transforms (all operators are when TOWER_TRIPLES is set)
 //   fallback      served by the resolution order's last resorts (loop, LibTorch's formula) for now: not an own rule
-//   random        not deterministic; only what the samples pin down is compared
+//   by_address    reads memory by address: only mapped where examples lie as they would on their own
+//   unspecified   its values are whatever memory held: only shapes and dtypes are compared
 // Notes, on lines of their own, each with its reason after a colon:
 //   refuses X     the check named X (vmap, vjp, jvp, vjp(vjp), …) must end in a tower::Error
 //   no_autograd   LibTorch's autograd is not a usable oracle here
@@ -72,7 +73,8 @@ struct Entry {
   bool real = true;
   bool triples = false;
   bool fallback = false;
-  bool random = false;
+  bool by_address = false;
+  bool unspecified = false;
   std::map<std::string, std::string> notes;  // what is excepted -> why
   std::vector<std::string> sample_texts;
   std::vector<int64_t> differentiable_outputs;  // empty: every floating output
