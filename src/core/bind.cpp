@@ -73,10 +73,19 @@ bool decompose(const Operator& op, Stack& stack) {
 
 namespace {
 
+bool any_tracked(const Level& level, const Operator& op, const Stack& stack) {
+  bool found = false;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) {
+    if (Wrapper* w = as_wrapper_of(t, level)) found = found || w->payload().tracked();
+  });
+  return found;
+}
+
 void run_at(Level* level, const Operator& op, Stack& stack) {
   if (!level) return call_plain(op, stack);
   const Kind kind = level->kind();
-  if (const auto& why = op.unsupported[static_cast<size_t>(kind)])
+  // What a level refuses is a value that depends on what it tracks; a constant is as good as a plain tensor.
+  if (const auto& why = op.unsupported[static_cast<size_t>(kind)]; why && any_tracked(*level, op, stack))
     throw UnsupportedError(level->describe() + ": " + op.name() + " is not supported: " + *why);
   if (!op.has_rule(kind) && decompose(op, stack)) return;
   level->process(op, stack);

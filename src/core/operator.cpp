@@ -28,7 +28,10 @@ std::string describe(const Tensor& t) { return t.defined() ? Meta(t).describe() 
 
 namespace {
 
-size_t leaves_in(const IValue& v) { return v.isList() ? v.toListRef().size() : 1; }
+// A tape keeps the length of a list whose tensors it does not keep.
+size_t leaves_in(const IValue& v) {
+  return v.isList() ? v.toListRef().size() : v.isInt() ? static_cast<size_t>(v.toInt()) : 1;
+}
 
 // Position of the first leaf of `arg` among the flattened tensors of a call.
 size_t first_leaf(const Operator& op, c10::ArrayRef<IValue> args, size_t arg) {

@@ -181,7 +181,41 @@ void indexing() {
       "how many elements it finds depends on the data, so that the results of the examples have different shapes. Use "
       "where() with three arguments, whose result has one shape, or call it outside of the mapped function.";
   op<at::_ops::nonzero>().unsupported(Kind::vmap, places).no_derivative();
-  op<at::_ops::nonzero_static>().no_derivative();
+  // Its shape is given, so it can be worked out without reading the data: true places first, in their order.
+  op<at::_ops::nonzero_static>().no_derivative().decomposes([](const Tensor& x, int64_t size, int64_t fill) {
+    const Tensor flat = x.ne(0).reshape(-1);
+    const int64_t n = flat.size(0);
+    Tensor place = std::get<1>(flat.to(at::kByte).sort(/*stable=*/true, 0, /*descending=*/true));
+    place = n < size ? at::constant_pad_nd(place, {0, size - n}) : place.narrow(0, 0, size);
+    const Tensor found = range(size, x).lt(flat.sum());
+    std::vector<Tensor> coordinates(static_cast<size_t>(x.dim()));
+    for (int64_t d = x.dim(); d-- > 0;) {
+      const int64_t extent = std::max<int64_t>(x.size(d), 1);
+      coordinates[static_cast<size_t>(d)] = at::where(found, place.remainder(extent), fill);
+      place = place.div(extent, "floor");
+    }
+    return coordinates.empty() ? at::empty({size, 0}, place.options()) : at::stack(coordinates, 1);
+  });
+  op<at::_ops::one_hot>().no_derivative().decomposes([](const Tensor& x, int64_t classes) {
+    // Without a number of classes it is read out of the data.
+    const int64_t n = classes >= 0 ? classes : x.max().item<int64_t>() + 1;
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes.push_back(n);
+    return at::zeros(sizes, x.options()).scatter(-1, x.unsqueeze(-1), 1);
+  });
+
+  // ---- membership ----
+  op<at::_ops::isin_Tensor_Tensor>().no_derivative().decomposes(
+      [](const Tensor& x, const Tensor& among, Skip, bool invert) {
+        const Tensor found = x.unsqueeze(-1).eq(among.reshape(-1)).any(-1);
+        return invert ? found.logical_not() : found;
+      });
+  op<at::_ops::isin_Tensor_Scalar>().no_derivative().decomposes(
+      [](const Tensor& x, const Scalar& value, Skip, bool invert) { return invert ? x.ne(value) : x.eq(value); });
+  op<at::_ops::isin_Scalar_Tensor>().no_derivative().decomposes(
+      [](const Scalar& value, const Tensor& among, Skip, bool invert) {
+        return invert ? among.ne(value).all() : among.eq(value).any();
+      });
   op<at::_ops::repeat_interleave_Tensor>()
       .unsupported(Kind::vmap,
                    "the size of its result depends on the repeats, which differ between examples. Pass the repeats as a "

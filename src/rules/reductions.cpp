@@ -311,6 +311,15 @@ void reductions() {
   op<at::_ops::dist>().decomposes(
       [](const Tensor& a, const Tensor& b, const Scalar& p) { return at::linalg_vector_norm(a - b, p); });
 
+  // Slices longer than a maximum are shortened to it, as the kernel does it.
+  op<at::_ops::renorm>().decomposes([](const Tensor& x, const Scalar& p, int64_t dim, const Scalar& longest) {
+    Ints others;
+    for (int64_t d = 0; d < x.dim(); ++d)
+      if (d != at::maybe_wrap_dim(dim, x.dim())) others.push_back(d);
+    const Tensor norm = at::linalg_vector_norm(x, p, at::IntArrayRef(others), true);
+    return x * at::where(norm.gt(longest), longest / (norm + 1e-7), at::ones_like(norm));
+  });
+
   // ---- variances ----
   using Correction = std::optional<Scalar>;
   op<at::_ops::var_correction>()

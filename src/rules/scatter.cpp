@@ -319,6 +319,14 @@ void scatter() {
         return at::where(mask, value.to(self.scalar_type()), self);
       });
 
+  // "prod", "mean", "amax", "amin" of whole slices.
+  op<at::_ops::index_reduce>().decomposes([](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
+                                             const std::string& reduce, bool include_self) {
+    std::vector<int64_t> ones(static_cast<size_t>(source.dim()), 1);
+    if (!ones.empty()) ones[static_cast<size_t>(at::maybe_wrap_dim(dim, source.dim()))] = index.numel();
+    return at::scatter_reduce(self, dim, index.reshape(ones).expand(source.sizes()), source, reduce, include_self);
+  });
+
   // ---- anywhere ----
   puts_by_index<at::_ops::index_put, at::_ops::_unsafe_index_put>();
   op<at::_ops::put>().decomposes(

@@ -91,9 +91,21 @@ void pad_vmap(VmapFrame& f) {
   f.call();
 }
 
-void diag_embed_vmap(VmapFrame& f) { 
+void diag_embed_vmap(VmapFrame& f) {
   shift_dims(f, {2, 3}, f.logical_dim(0) + 1);
   f.call();
+}
+
+// The kernel does not work out the shape of an empty result.
+void pixel_unshuffle_vmap(VmapFrame& f) {
+  auto sizes = logical_sizes(f, 0);
+  const int64_t factor = f.stack[1].toInt();
+  if (f.batch_size > 0 || sizes.size() < 3 || factor <= 0) return with_matrices(3)(f);
+  const size_t rank = sizes.size();
+  sizes[rank - 3] *= factor * factor;
+  sizes[rank - 2] /= factor;
+  sizes[rank - 1] /= factor;
+  f.result(at::zeros(with_batch(f, sizes), f.tensor(0).options()));
 }
 
 // Channels are dimension 1, behind the items; the batch is merged into these.
@@ -201,7 +213,7 @@ void shapes() {
   // ---- images ----
   op<at::_ops::pixel_shuffle>().vmap(with_matrices(3)).linear<0>(
       [](Ct<0> ct, Skip, int64_t factor) { return at::pixel_unshuffle(*ct, factor); });
-  op<at::_ops::pixel_unshuffle>().vmap(with_matrices(3)).linear<0>(
+  op<at::_ops::pixel_unshuffle>().vmap(pixel_unshuffle_vmap).linear<0>(
       [](Ct<0> ct, Skip, int64_t factor) { return at::pixel_shuffle(*ct, factor); });
   op<at::_ops::channel_shuffle>().vmap(shuffle_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t groups) {
     return at::channel_shuffle(*ct, x.sizes[1] / groups);

@@ -87,7 +87,7 @@ void softmax() {
   op<at::_ops::logsumexp>()
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
-        return with_reduced_dims(*ct, dims, x.dim(), keepdim) * share(x, *y, dims, keepdim);
+        return with_reduced_dims(*ct, dims, x.dim(), keepdim) * conjugate(share(x, *y, dims, keepdim));
       })
       .jvp<0>([](Tan<0> dx, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
         const Tensor weighted = *dx * share(x, *y, dims, keepdim);

@@ -53,8 +53,12 @@ void searchsorted_scalar_vmap(VmapFrame& f) {
 }
 
 template <class... Op>
-void shape_depends_on_data(const std::string& why) {
-  (op<Op>().unsupported(Kind::vmap, why), ...);
+void distinct_values(const std::string& no_shape, const std::string& no_derivative) {
+  (op<Op>()
+       .unsupported(Kind::vmap, no_shape)
+       .unsupported(Kind::vjp, no_derivative)
+       .unsupported(Kind::jvp, no_derivative),
+   ...);
 }
 
 }  // namespace
@@ -87,10 +91,17 @@ void sorting() {
         return at::searchsorted(boundaries, x, out_int32, right);
       });
 
-  shape_depends_on_data<at::_ops::_unique, at::_ops::_unique2, at::_ops::unique_dim, at::_ops::unique_consecutive,
-                        at::_ops::unique_dim_consecutive>(
+  distinct_values<at::_ops::_unique, at::_ops::_unique2, at::_ops::unique_dim, at::_ops::unique_consecutive,
+                  at::_ops::unique_dim_consecutive>(
       "how many different values there are depends on the data, so that the results of the examples have different "
-      "shapes. Use sort(), whose result has one shape, or call it outside of the mapped function.");
+      "shapes. Use sort(), whose result has one shape, or call it outside of the mapped function.",
+      "which elements are equal changes with their values, so that it is not differentiable. Use sort(), or detach() its "
+      "argument.");
+  op<at::_ops::bincount>()
+      .unsupported(Kind::vmap,
+                   "how many bins it has depends on the data, so that the results of the examples have different shapes. "
+                   "Use one_hot() with a number of classes, and sum().")
+      .no_derivative();
 }
 
 }  // namespace tower::rules

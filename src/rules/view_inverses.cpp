@@ -3,9 +3,11 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
-#include <limits>
+#include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
+#include "core/wrapper.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -58,22 +60,44 @@ struct Layout {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
 
-  explicit Layout(const Tensor& t) : sizes(t.sizes().vec()), strides(t.strides().vec()), offset(t.storage_offset()) {}
+  bool leaves_no_gaps() const {
+    std::vector<size_t> order(sizes.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
+    int64_t expected = 1;
+    for (size_t d : order) {
+      if (sizes[d] == 1) continue;
+      if (strides[d] != expected) return false;
+      expected *= sizes[d];
+    }
+    return true;
+  }
+
+  /// The layout of one example: with the batch dimension taken out of memory, if there are no gaps.
+  void take_out(int64_t dim) {
+    const auto d = static_cast<size_t>(dim);
+    const int64_t stride = strides[d], size = sizes[d];
+    if (size > 1 && leaves_no_gaps())
+      for (int64_t& s : strides)
+        if (s > stride) s /= size;
+    sizes.erase(sizes.begin() + dim);
+    strides.erase(strides.begin() + dim);
+    offset = 0;
+  }
 };
 
-// An example's layout is the value's with the batch dimension taken out of memory, if that leaves no gaps.
-Layout layout_of_example(const VmapFrame& f, size_t arg) {
-  const Tensor t = f.tensor(arg);
-  Layout layout(t);
-  layout.offset = 0;
-  if (!f.batched(arg)) return layout;
-  const auto batch = static_cast<size_t>(f.in_dims[arg]);
-  const int64_t stride = layout.strides[batch];
-  layout.sizes.erase(layout.sizes.begin() + f.in_dims[arg]);
-  layout.strides.erase(layout.strides.begin() + f.in_dims[arg]);
-  if (t.is_non_overlapping_and_dense() && f.batch_size > 1)
-    for (int64_t& s : layout.strides)
-      if (s > stride) s /= f.batch_size;
+Layout layout_of(const Tensor& t) {
+  Wrapper* w = as_wrapper(t);
+  if (!w) return {t.sizes().vec(), t.strides().vec(), t.storage_offset()};
+  const Payload& payload = w->payload();
+  Layout layout = layout_of(payload.value);
+  if (w->level().kind() == Kind::vmap && payload.tracked()) layout.take_out(payload.index);
+  return layout;
+}
+
+Layout layout_of_example(const VmapFrame& f) {
+  Layout layout = layout_of(f.tensor(0));
+  if (f.batched(0)) layout.take_out(f.in_dims[0]);
   return layout;
 }
 
@@ -112,17 +136,17 @@ Tensor elements_read(const char* op, const Layout& of, at::IntArrayRef sizes, at
 }
 
 Tensor read_strided(const Tensor& x, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
-  return at::take(x, elements_read("aten::as_strided", Layout(x), sizes, strides, offset, x.device()));
+  return at::take(x, elements_read("aten::as_strided", layout_of(x), sizes, strides, offset, x.device()));
 }
 
 Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
-  const Tensor places = elements_read("aten::as_strided_scatter", Layout(x), sizes, strides, offset, x.device());
+  const Tensor places = elements_read("aten::as_strided_scatter", layout_of(x), sizes, strides, offset, x.device());
   return at::put(x, places, src.expand(sizes));
 }
 
 void as_strided_vmap(VmapFrame& f) {
   const auto sizes = f.stack[1].toIntVector();
-  const Tensor places = elements_read("aten::as_strided", layout_of_example(f, 0), sizes, f.stack[2].toIntVector(),
+  const Tensor places = elements_read("aten::as_strided", layout_of_example(f), sizes, f.stack[2].toIntVector(),
                                       f.stack[3].to<MaybeInt>(), f.tensor(0).device());
   f.result(in_shape(batch_of_rows(f, 0).index_select(1, places.reshape(-1)), with_batch(f, sizes)));
 }
@@ -130,7 +154,7 @@ void as_strided_vmap(VmapFrame& f) {
 void as_strided_scatter_vmap(VmapFrame& f) {
   const auto base = logical_sizes(f, 0);
   const Tensor places =
-      elements_read("aten::as_strided_scatter", layout_of_example(f, 0), f.stack[2].toIntVector(),
+      elements_read("aten::as_strided_scatter", layout_of_example(f), f.stack[2].toIntVector(),
                     f.stack[3].toIntVector(), f.stack[4].to<MaybeInt>(), f.tensor(0).device());
   const Tensor rows = batch_of_rows(f, 0), src = batch_of_rows(f, 1);
   f.result(in_shape(rows.index_copy(1, places.reshape(-1), src), with_batch(f, base)));

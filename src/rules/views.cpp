@@ -203,6 +203,8 @@ Tensor stack_parts(Cts cts, Shape x, int64_t dim) {
 }
 
 Tensor back_to_shape(Ct<0> ct, Shape x) { return in_shape(*ct, x.sizes); }
+// A tangent may lie in memory in another order than its primal: no view of it need exist.
+Tensor to_shape(Tan<0> dx, OutShape<0> y) { return in_shape(*dx, y.sizes); }
 Tensor itself(Ct<0> ct) { return *ct; }
 
 int64_t end_of(const MaybeInt& end) { return end.value_or(std::numeric_limits<int64_t>::max()); }
@@ -216,9 +218,13 @@ std::vector<Tensor> cloned(std::vector<Tensor> views) {
 
 void views() {
   // ---- shapes ----
-  op<at::_ops::view>().vmap(view_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
-  op<at::_ops::_unsafe_view>().vmap(view_vmap).linear<0>(back_to_shape);
-  op<at::_ops::_reshape_alias>().vmap(view_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
+  op<at::_ops::view>().vmap(view_vmap).vjp<0>(back_to_shape).jvp<0>(to_shape).inverse(reshaped_back);
+  op<at::_ops::_unsafe_view>().vmap(view_vmap).vjp<0>(back_to_shape).jvp<0>(to_shape);
+  // The strides that it is given belong to the memory of one value: nothing may be read by them elsewhere.
+  op<at::_ops::_reshape_alias>()
+      .vmap(view_vmap)
+      .decomposes([](const Tensor& x, const Ints& sizes) { return in_shape(x, sizes); })
+      .inverse(reshaped_back);
   op<at::_ops::view_dtype>().vmap(view_dtype_vmap).no_derivative().inverse(
       [](const Tensor& base, const Tensor& written, Args, size_t) { return written.view(base.scalar_type()); });
   op<at::_ops::expand>().vmap(expand_vmap).linear<0>([](Ct<0> ct, Shape x) { return at::sum_to(*ct, x.sizes); });
