@@ -1,5 +1,6 @@
 // LibTorch's backward operators of activation functions: t f'(x), as a function of t and of x. Linear in t; the derivative
 // with respect to x is t f''(x).
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -27,6 +28,13 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
   const Tensor h = (k * (x + c * square * x)).tanh();
   const Tensor du = k * (1 + 3 * c * square), ddu = 6 * c * k * x;
   return one_minus(h * h) * (du + 0.5 * x * (ddu - 2 * h * du * du));
+}
+
+// LibTorch's float kernel refuses tensors without elements, such as an empty batch.
+void vmap_gelu_backward(VmapFrame& frame) {
+  if (frame.batch_size != 0 && frame.tensor(0).numel() != 0) return vmap_pointwise(frame);
+  frame.to_front(0, true);
+  frame.result(at::zeros_like(frame.tensor(0)));
 }
 
 // The two halves of a gated value.
@@ -79,7 +87,7 @@ void activation_backwards() {
 
   // ---- smooth functions of x ----
   op<at::_ops::gelu_backward>()
-      .pointwise()
+      .vmap(vmap_gelu_backward)
       .derivative<0>([](Along t, Skip, const Tensor& x, const std::string& approximate) {
         return at::gelu_backward(*t, x, approximate);
       })
@@ -148,12 +156,18 @@ void activation_backwards() {
   op<at::_ops::sigmoid_backward>()
       .pointwise()
       .derivative<0>([](Along t, Skip, const Tensor& y) { return at::sigmoid_backward(*t, y); })
-      .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) { return conjugate(*ct) * g * one_minus(2 * conjugate(y)); })
-      .jvp<1>([](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * one_minus(2 * conjugate(y)); });
+      .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
+        return at::sum_to(conjugate(*ct) * g * one_minus(2 * conjugate(y)), y.sizes());
+      })
+      .jvp<1>([](Tan<1> t, const Tensor& g, const Tensor& y) {
+        return conjugate(*t) * g * one_minus(2 * conjugate(y));
+      });
   op<at::_ops::tanh_backward>()
       .pointwise()
       .derivative<0>([](Along t, Skip, const Tensor& y) { return at::tanh_backward(*t, y); })
-      .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) { return conjugate(*ct) * g * (-2 * conjugate(y)); })
+      .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
+        return at::sum_to(conjugate(*ct) * g * (-2 * conjugate(y)), y.sizes());
+      })
       .jvp<1>([](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * (-2 * conjugate(y)); });
 
   // ---- gated: x = (a, b), y = a σ(b) ----

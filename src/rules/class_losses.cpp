@@ -40,12 +40,15 @@ struct Nll2d {
 // The class, and any class where it is ignored.
 Tensor safe_class(const Tensor& y, int64_t ignore) { return y.to(at::kLong).masked_fill(y == ignore, 0); }
 
+// Each example as a row.
+Tensor flat(const Tensor& t) { return t.dim() == 1 ? t.unsqueeze(1) : t.flatten(1); }
+
 // The weight of each target's class. A batch of weights [B, C] goes with targets [B, …].
 Tensor class_weights(const Tensor& weight, const Tensor& y, int64_t ignore, at::TensorOptions options) {
   if (!weight.defined()) return (y != ignore).to(options);
   const Tensor classes = safe_class(y, ignore);
   const Tensor w = weight.dim() == 1 ? at::take(weight, classes)
-                                     : at::gather(weight, 1, classes.reshape({y.size(0), -1})).reshape(y.sizes());
+                                     : at::gather(weight, 1, flat(classes)).reshape(y.sizes());
   return zero_where(y == ignore, w);
 }
 
