@@ -213,6 +213,16 @@ TEST(AxesOfATree, AListOfTheWrongLengthNamesThePartOfTheArgument) {
             "each part, or one number for all");
 }
 
+TEST(AxesOfATree, ThePartsOfMapsAreNamedByTheirKeys) {
+  EXPECT_EQ(message_of([] { in_dims({{0, {0, 1}}}, Map{{"a", number(1)}, {"b", number(2)}}); }),
+            "vmap: in_dims gives a list of 2 entries to argument 0[\"b\"], which is a tensor: give a number or "
+            "std::nullopt for it");
+  torch::OrderedDict<std::string, Tensor> dict;
+  dict.insert("z", number(1));
+  const auto shape = tower::detail::shape_of(std::pair(5, std::vector{dict}));
+  EXPECT_EQ(tower::detail::name_of_tensor({tower::detail::shape_of(number(1)), shape}, 1), "argument 1[1][0][\"z\"]");
+}
+
 TEST(AxesOfATree, ADimensionOfANumberIsRefused) {
   EXPECT_EQ(message_of([] { in_dims({0, 0}, number(1), 3.0); }),
             "vmap: in_dims gives dimension 0 to argument 1, which is no tensor but a static value (a number, a string, "

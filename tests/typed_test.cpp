@@ -177,6 +177,18 @@ TEST(TypedVmap, AxesThatDoNotFitAreRefusedBeforeTheFunctionRuns) {
   EXPECT_TRUE(same(tower::vmap(f)(matrix(2, 2), matrix(2, 2)), matrix(2, 2) * 2));
 }
 
+TEST(TypedVmap, SizesThatDifferAreNamedByArgumentAndPlaceInItsTree) {
+  const auto f = [](const Map& p, int, const Tensor& x) { return p.at("w") * x; };
+  EXPECT_EQ(message_of<tower::ArgumentError>(
+                [&] { tower::vmap(f)(Map{{"b", matrix(3, 2)}, {"w", matrix(3, 2)}}, 1, matrix(4, 2)); }),
+            "vmap: the mapped dimensions differ in size: argument 0[\"b\"] has size 3 along dimension 0, argument 0[\"w\"] "
+            "has size 3 along dimension 0, argument 2 has size 4 along dimension 0.");
+  EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
+                         tower::vmap([](const State& s) { return s; })(State{matrix(2, 2), number(1), 0});
+                       }),
+                       "argument 0[1] is a scalar tensor without dimensions"));
+}
+
 // grad
 
 TEST(TypedGrad, IsTheGradientOfTheFirstArgumentByDefault) {

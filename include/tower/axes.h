@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tower/tree.h"
@@ -44,21 +46,25 @@ namespace detail {
 struct TreeShape {
   enum class Kind { tensor, absent_tensor, static_value, container };
   Kind kind;
-  std::vector<TreeShape> children;
+  std::vector<TreeShape> children = {};
+  std::vector<std::string> keys = {};  // of a map's children
 
   std::size_t tensors() const;
+  /// `where` with the index or key of a child behind it: "argument 0[\"bias\"]".
+  std::string child_name(const std::string& where, std::size_t child) const;
 };
 
 template <class T>
 TreeShape shape_of(const T& tree) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
-    return {tree.defined() ? TreeShape::Kind::tensor : TreeShape::Kind::absent_tensor, {}};
+    return {tree.defined() ? TreeShape::Kind::tensor : TreeShape::Kind::absent_tensor};
   } else if constexpr (TensorTree<T>) {
-    TreeShape shape{TreeShape::Kind::container, {}};
+    TreeShape shape{TreeShape::Kind::container};
+    if constexpr (requires { Tree<T>::keys(tree); }) shape.keys = Tree<T>::keys(tree);
     Tree<T>::children(tree, [&](const auto& child) { shape.children.push_back(shape_of(child)); });
     return shape;
   } else {
-    return {TreeShape::Kind::static_value, {}};
+    return {TreeShape::Kind::static_value};
   }
 }
 
@@ -68,6 +74,9 @@ void append_in_dims(const Axes& in_dims, const TreeShape& argument, std::size_t 
                     dynamic::Dims& dims);
 /// The dimension of each tensor of the output. Throws ArgumentError where `axes` do not fit it.
 dynamic::Dims out_dims_for(const Axes& axes, const TreeShape& output);
+
+/// The name of tensor `index` among all those of the arguments, for messages: "argument 0[1]".
+std::string name_of_tensor(const std::vector<TreeShape>& arguments, std::size_t index);
 
 }  // namespace detail
 }  // namespace tower

@@ -47,6 +47,7 @@ namespace tower {
 ///   children(tree, visit) calls visit(child) for each direct child in order; `tree` may be const or not
 ///   Rebind<R>             the same type with each tensor replaced by an R
 ///   map<R>(tree, map)     the Rebind<R> whose children are map(child)
+///   keys(tree)            the children's names for messages, where they have any
 template <class T>
 struct Tree {
   static constexpr bool is_tree = false;
@@ -217,6 +218,11 @@ struct Tree<std::map<std::string, T>> : detail::TreeOf<T> {
   static void children(Self& tree, Visit&& visit) {
     for (auto& [key, child] : tree) visit(child);
   }
+  static std::vector<std::string> keys(const std::map<std::string, T>& tree) {
+    std::vector<std::string> result;
+    for (const auto& [key, child] : tree) result.push_back(key);
+    return result;
+  }
   template <class R, class Map>
   static Rebind<R> map(const std::map<std::string, T>& tree, Map&& map) {
     Rebind<R> result;
@@ -234,6 +240,7 @@ struct Tree<torch::OrderedDict<std::string, T>> : detail::TreeOf<T> {
   static void children(Self& tree, Visit&& visit) {
     for (auto& item : tree) visit(item.value());
   }
+  static std::vector<std::string> keys(const torch::OrderedDict<std::string, T>& tree) { return tree.keys(); }
   template <class R, class Map>
   static Rebind<R> map(const torch::OrderedDict<std::string, T>& tree, Map&& map) {
     Rebind<R> result(tree.key_description());

@@ -48,11 +48,31 @@ void append_dims(const Axes& axes, const TreeShape& shape, const std::string& op
                         ", which is " + what_it_is(shape) + ": give one entry for each part, or one number for all");
   }
   for (std::size_t i = 0; i < shape.children.size(); ++i) {
-    append_dims(axes.parts()[i], shape.children[i], option, where + "[" + std::to_string(i) + "]", dims);
+    append_dims(axes.parts()[i], shape.children[i], option, shape.child_name(where, i), dims);
   }
 }
 
+/// Counts `index` down as it passes tensors; the name of the one at which it is zero.
+std::optional<std::string> find_tensor(const TreeShape& shape, const std::string& where, std::size_t& index) {
+  if (shape.kind == Kind::tensor && index-- == 0) return where;
+  for (std::size_t i = 0; i < shape.children.size(); ++i) {
+    if (auto found = find_tensor(shape.children[i], shape.child_name(where, i), index)) return found;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::string TreeShape::child_name(const std::string& where, std::size_t child) const {
+  return where + "[" + (keys.empty() ? std::to_string(child) : "\"" + keys[child] + "\"") + "]";
+}
+
+std::string name_of_tensor(const std::vector<TreeShape>& arguments, std::size_t index) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (auto found = find_tensor(arguments[i], "argument " + std::to_string(i), index)) return *found;
+  }
+  return "argument";
+}
 
 std::size_t TreeShape::tensors() const {
   std::size_t n = kind == Kind::tensor;

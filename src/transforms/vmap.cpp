@@ -14,7 +14,8 @@ namespace {
 using dynamic::Dims;
 
 // The mapped dimension of each argument, counted from the front, and the batch size they agree on.
-std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& args, const char* label) {
+std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& args, const char* label,
+                                         const detail::NameTensor& name) {
   const std::string start = std::string(label) + ": ";
   if (in_dims.size() != args.size())
     throw ArgumentError(start + "in_dims has " + std::to_string(in_dims.size()) + " entries, but the function was called with " +
@@ -25,14 +26,14 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
   for (size_t i = 0; i < args.size(); ++i) {
     if (!dims[i]) continue;
     if (!args[i].defined())
-      throw ArgumentError(start + ordinal("argument", i) + " is an undefined tensor but is mapped over dimension " + std::to_string(*dims[i]) + ".");
+      throw ArgumentError(start + name(i) + " is an undefined tensor but is mapped over dimension " + std::to_string(*dims[i]) + ".");
     check_supported(args[i], label, ordinal("argument", i));
     const int64_t rank = args[i].dim();
     if (rank == 0)
-      throw ArgumentError(start + ordinal("argument", i) + " is a scalar tensor without dimensions, so in_dim " +
+      throw ArgumentError(start + name(i) + " is a scalar tensor without dimensions, so in_dim " +
                           std::to_string(*dims[i]) + " cannot be mapped. Leave its in_dim empty.");
     if (*dims[i] < -rank || *dims[i] >= rank)
-      throw ArgumentError(start + "in_dim " + std::to_string(*dims[i]) + " of " + ordinal("argument", i) +
+      throw ArgumentError(start + "in_dim " + std::to_string(*dims[i]) + " of " + name(i) +
                           " is out of range: the argument has " + std::to_string(rank) + " dimensions, " + describe(args[i]) + ".");
     if (*dims[i] < 0) *dims[i] += rank;
     const int64_t here = args[i].size(*dims[i]);
@@ -44,7 +45,7 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
     std::string found;
     for (size_t i = 0; i < args.size(); ++i)
       if (dims[i])
-        found += (found.empty() ? "" : ", ") + ordinal("argument", i) + " has size " + std::to_string(args[i].size(*dims[i])) +
+        found += (found.empty() ? "" : ", ") + name(i) + " has size " + std::to_string(args[i].size(*dims[i])) +
                  " along dimension " + std::to_string(*dims[i]);
     throw ArgumentError(start + "the mapped dimensions differ in size: " + found + ".");
   }
@@ -144,10 +145,10 @@ Tensors map_in_chunks(const dynamic::FunctionWithAux& f, const Tensors& args, co
 namespace detail {
 
 Tensors run_vmap(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
-                 const VmapOptions& options) {
+                 const VmapOptions& options, const NameTensor& name) {
   if (options.chunk_size && *options.chunk_size <= 0)
     throw ArgumentError("vmap: chunk_size is " + std::to_string(*options.chunk_size) + "; it must be positive.");
-  auto [dims, size] = resolve_in_dims(in_dims, args, "vmap");
+  auto [dims, size] = resolve_in_dims(in_dims, args, "vmap", name);
   if (options.chunk_size && size > *options.chunk_size) return map_in_chunks(f, args, dims, size, out_dims, options);
   return map_once(f, args, dims, size, out_dims, options.randomness, "vmap").first;
 }
@@ -156,7 +157,9 @@ Tensors run_vmap(const dynamic::FunctionWithAux& f, const Tensors& args, const D
 
 dynamic::Function dynamic::vmap(Function f, Dims in_dims, Dims out_dims, VmapOptions options) {
   return [f = without_aux(std::move(f)), in_dims = std::move(in_dims), out_dims = std::move(out_dims),
-          options](const Tensors& args) { return detail::run_vmap(f, args, in_dims, out_dims, options); };
+          options](const Tensors& args) {
+    return detail::run_vmap(f, args, in_dims, out_dims, options, [](size_t i) { return ordinal("argument", i); });
+  };
 }
 
 }  // namespace tower

@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -197,9 +198,12 @@ class Flat {
   std::tuple<const D&...> args_;
 };
 
+/// The name of the tensor with this number among those of the arguments, for messages.
+using NameTensor = std::function<std::string(std::size_t)>;
+
 /// Runs `f` mapped over `args`. `out_dims` is read after `f` has returned: `f` can write it once it knows its outputs.
 Tensors run_vmap(const FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
-                 const VmapOptions& options);
+                 const VmapOptions& options, const NameTensor& name);
 
 template <class F, class... D>
 auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOptions& options, const D&... args) {
@@ -219,7 +223,8 @@ auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOption
     if (out_dims.is_list()) out = out_dims_for(out_dims, shape_of(flat.value.static_parts()));
     return results;
   };
-  return flat.value.arrive(run_vmap(std::ref(run), leaves, in, out, options));
+  auto name = [&](std::size_t tensor) { return name_of_tensor({shape_of(args)...}, tensor); };
+  return flat.value.arrive(run_vmap(std::ref(run), leaves, in, out, options, std::ref(name)));
 }
 
 template <bool with_value, bool aux, class Argnums, class F, class... D>
