@@ -10,11 +10,13 @@ namespace {
 
 Tensor adjoint_of(const Tensor& m) { return conjugate(m.transpose(-2, -1)); }
 
-// The operands with the batch in front where they have one. at::matmul folds an unbatched operand into one product.
+// The operands with the batch in front where they have one. at::matmul folds an unbatched right operand into one
+// product with all examples' rows, but not a left one: AB = (Bᵀ Aᵀ)ᵀ brings that to the right.
 void mm_vmap(VmapFrame& f) {
   f.to_front(0, false);
   f.to_front(1, false);
-  f.result(at::matmul(f.tensor(0), f.tensor(1)));
+  const Tensor a = f.tensor(0), b = f.tensor(1);
+  f.result(f.batched(0) ? at::matmul(a, b) : at::matmul(b.mT(), a.t()).mT());
 }
 
 // bmm has a dimension of its own in front, over which both operands run together.

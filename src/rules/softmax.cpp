@@ -76,11 +76,11 @@ void softmax() {
         return c - sum_along(c * y.exp(), dim);
       })
       .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y, int64_t dim) {
-        return -(in_dtype(*ct, y.scalar_type()) * y.exp() * sum_along(g, dim));
+        return in_dtype(*ct, y.scalar_type()) * -(y.exp() * sum_along(g, dim));
       })
       .jvp<0>([](Tan<0> dg, Skip, const Tensor& y, int64_t dim) { return *dg - y.exp() * sum_along(*dg, dim); })
       .jvp<1>([](Tan<1> dy, const Tensor& g, const Tensor& y, int64_t dim) {
-        return -(*dy * y.exp() * sum_along(g, dim));
+        return *dy * -(y.exp() * sum_along(g, dim));
       });
 
   // dy = Σ e^(x - y) dx
