@@ -30,11 +30,10 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
   return one_minus(h * h) * (du + 0.5 * x * (ddu - 2 * h * du * du));
 }
 
-// LibTorch's float kernel refuses tensors without elements, such as an empty batch.
-void vmap_gelu_backward(VmapFrame& frame) {
-  if (frame.batch_size != 0 && frame.tensor(0).numel() != 0) return vmap_pointwise(frame);
-  frame.to_front(0, true);
-  frame.result(at::zeros_like(frame.tensor(0)));
+// For kernels that do not broadcast: every tensor is expanded over the batch.
+void vmap_expanded(VmapFrame& frame) {
+  for (uint8_t i : frame.op.tensor_args()) frame.to_front(i, true);
+  frame.call();
 }
 
 // The two halves of a gated value.
@@ -75,7 +74,7 @@ void activation_backwards() {
         return std::tuple(at::where(positive, g, g * slope), zero_where(positive, g * x));
       });
   op<at::_ops::rrelu_with_noise_backward>()
-      .pointwise()
+      .vmap(vmap_expanded)
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& x, const Tensor& noise, const Scalar& lower, const Scalar& upper,
                         bool training, bool is_result) {
@@ -87,7 +86,7 @@ void activation_backwards() {
 
   // ---- smooth functions of x ----
   op<at::_ops::gelu_backward>()
-      .vmap(vmap_gelu_backward)
+      .vmap(vmap_expanded)
       .derivative<0>([](Along t, Skip, const Tensor& x, const std::string& approximate) {
         return at::gelu_backward(*t, x, approximate);
       })

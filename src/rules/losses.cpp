@@ -33,6 +33,15 @@ void vmap_cross_entropy(VmapFrame& frame) {
   frame.result(reduce_examples(frame.tensor(0), mode));
 }
 
+// Σ x y / (‖x‖ ‖y‖), each length at least eps. LibTorch writes the bound into a tensor behind autograd's back.
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, int64_t dim, double eps) {
+  const at::ScalarType type = at::result_type(a, b);
+  TORCH_CHECK(at::isFloatingType(type), "expected common dtype to be floating point, yet common dtype is ", type);
+  const auto pair = at::broadcast_tensors({a.to(type), b.to(type)});
+  const auto direction = [&](const Tensor& t) { return t / at::linalg_vector_norm(t, 2, dim, true).clamp_min(eps); };
+  return (direction(pair[0]) * direction(pair[1])).sum(dim);
+}
+
 }  // namespace
 
 Tensor reduce(const Tensor& losses, int64_t reduction) {
@@ -129,6 +138,8 @@ void losses() {
         const Tensor loss = one_minus(y) * x - (positive_weight.defined() ? ((positive_weight - 1) * y + 1) * log : log);
         return reduce(weighted(loss, weight), reduction);
       });
+
+  op<at::_ops::cosine_similarity>().decomposes(cosine_similarity);
 }
 
 }  // namespace tower::rules
