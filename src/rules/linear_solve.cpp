@@ -1,4 +1,7 @@
-// Linear systems: solve, inverse, triangular and Cholesky solves, determinants.
+// Linear systems: solve, inverse, triangular and Cholesky solves, determinants. The kernels take leading batch
+// dimensions themselves; derivatives follow from A X = B by differentiating both sides (Giles, "Collected matrix
+// derivative results", 2008).
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -6,7 +9,186 @@
 #include "rules/registry.h"
 
 namespace tower::rules {
+namespace {
 
-void linear_solve() {}
+// X with A X = B (left) or X A = B.
+Tensor solve(const Tensor& a, const Tensor& b, bool left) { return std::get<0>(at::linalg_solve_ex(a, b, left, false)); }
+
+// LibTorch takes B for a vector, or a batch of vectors, when its shape is A's without the last dimension.
+bool is_vector(at::IntArrayRef a, at::IntArrayRef b) {
+  return b.size() == 1 || (b.size() + 1 == a.size() && b.equals(a.slice(0, b.size())));
+}
+
+// The right-hand side as columns: a vector becomes a matrix with one.
+Tensor columns(const Tensor& b, bool vector) { return vector ? b.unsqueeze(-1) : b; }
+Tensor uncolumns(const Tensor& x, bool vector) { return vector ? x.squeeze(-1) : x; }
+
+// _linalg_solve_ex(A, B, left, check_errors) → (X, LU, pivots, info). The logical shapes decide whether B is a vector;
+// physically it is made a matrix, so that the batch cannot be mistaken for one.
+void solve_vmap(VmapFrame& f) {
+  f.to_front(0, false);
+  f.to_front(1, false);
+  Tensor a = f.tensor(0), b = f.tensor(1);
+  const bool vector = is_vector(a.sizes().slice(f.batched(0)), b.sizes().slice(f.batched(1)));
+  b = columns(b, vector);
+  const int64_t rank_a = a.dim() - f.batched(0), rank_b = b.dim() - f.batched(1);
+  for (int64_t r = rank_a; f.batched(0) && r < rank_b; ++r) a = a.unsqueeze(1);
+  for (int64_t r = rank_b; f.batched(1) && r < rank_a; ++r) b = b.unsqueeze(1);
+  f.stack[0] = a;
+  f.stack[1] = b;
+  const int64_t factors = f.batched(0) ? 0 : VmapFrame::kUnbatched;
+  f.call();
+  f.stack[0] = uncolumns(f.tensor(0), vector);
+  f.out_dims.assign({0, factors, factors, factors});
+}
+
+Tensor solve_jvp(const Tensor& da, const Tensor& db, const Tensor& a, const Tensor& b, bool left, const Tensor& x) {
+  const bool vector = is_vector(a.sizes(), b.sizes());
+  const Tensor xs = columns(x, vector);
+  Tensor rhs = db.defined() ? columns(db, vector) : Tensor();
+  if (da.defined()) {
+    const Tensor product = left ? at::matmul(da, xs) : at::matmul(xs, da);
+    rhs = rhs.defined() ? rhs - product : -product;
+  }
+  return uncolumns(solve(a, rhs, left), vector);
+}
+
+Tensor lower_half(const Tensor& m) {
+  const Tensor lower = m.tril();
+  return lower - at::diag_embed(lower.diagonal(0, -2, -1)) * 0.5;
+}
+
+// The part of a matrix that a triangular solve reads.
+Tensor triangle(const Tensor& m, bool upper, bool unit) {
+  return upper ? m.triu(unit ? 1 : 0) : m.tril(unit ? -1 : 0);
+}
+
+Tensor with_matrix(const Tensor& scalars) { return scalars.unsqueeze(-1).unsqueeze(-1); }
+Tensor inverse_of(const Tensor& a) { return std::get<0>(at::linalg_inv_ex(a, false)); }
+Tensor trace_of_product(const Tensor& a, const Tensor& b) { return (a * b.mT()).sum(std::vector<int64_t>{-2, -1}); }
+
+}  // namespace
+
+void linear_solve() {
+  // A X = B:  dX = A⁻¹ (dB - dA X)
+  op<at::_ops::_linalg_solve_ex>()
+      .vmap(solve_vmap)
+      .nondifferentiable_outputs<1, 2, 3>()
+      .vjp<0, 1>([](Ct<0> ct, const Tensor& a, Shape b, bool left, Out<0> x, Wants<0> wants_a) -> std::tuple<Tensor, Tensor> {
+        if (!ct->defined()) return {};
+        const bool vector = is_vector(a.sizes(), b.sizes);
+        const Tensor gb = solve(a.mH(), columns(*ct, vector), left);
+        Tensor ga;
+        if (wants_a) {
+          const Tensor xh = columns(*x, vector).mH();
+          ga = at::sum_to(left ? -at::matmul(gb, xh) : -at::matmul(xh, gb), a.sizes());
+        }
+        return {ga, at::sum_to(uncolumns(gb, vector), b.sizes)};
+      })
+      .jvp<0, 1>([](Tan<0> da, Tan<1> db, const Tensor& a, const Tensor& b, bool left, Skip, Out<0> x) {
+        return solve_jvp(*da, *db, a, b, left, *x);
+      });
+
+  op<at::_ops::linalg_inv_ex>()
+      .batches_natively()
+      .nondifferentiable_outputs<1>()
+      .vjp<0>([](Ct<0> ct, Skip, Skip, Out<0> inv) { return -at::matmul(inv->mH(), at::matmul(*ct, inv->mH())); })
+      .jvp<0>([](Tan<0> da, Skip, Skip, Out<0> inv) { return -at::matmul(*inv, at::matmul(*da, *inv)); });
+
+  op<at::_ops::linalg_solve_triangular>()
+      .batches_natively()
+      .vjp<0, 1>([](Ct<0> ct, const Tensor& a, Shape b, bool upper, bool left, bool unit, Out<0> x, Wants<0> wants_a) {
+        const Tensor gb = at::linalg_solve_triangular(a.mH(), *ct, !upper, left, unit);
+        Tensor ga;
+        if (wants_a) {
+          const Tensor product = left ? -at::matmul(gb, x->mH()) : -at::matmul(x->mH(), gb);
+          ga = at::sum_to(triangle(product, upper, unit), a.sizes());
+        }
+        return std::tuple(ga, at::sum_to(gb, b.sizes));
+      })
+      .jvp<0, 1>([](Tan<0> da, Tan<1> db, const Tensor& a, Skip, bool upper, bool left, bool unit, Out<0> x) {
+        Tensor rhs = *db;
+        if (da->defined()) {
+          const Tensor d = triangle(*da, upper, unit);
+          const Tensor product = left ? at::matmul(d, *x) : at::matmul(*x, d);
+          rhs = rhs.defined() ? rhs - product : -product;
+        }
+        return at::linalg_solve_triangular(a, rhs, upper, left, unit);
+      });
+  op<at::_ops::triangular_solve>().decomposes([](const Tensor& b, const Tensor& a, bool upper, bool transposed, bool unit) {
+    return std::tuple(at::linalg_solve_triangular(transposed ? a.mT() : a, b, upper != transposed, true, unit), a.clone());
+  });
+
+  // A = L Lᴴ:  dL = L φ(L⁻¹ dA L⁻ᴴ), φ = the lower half. The gradient is taken in the space of Hermitian matrices.
+  op<at::_ops::linalg_cholesky_ex>()
+      .batches_natively()
+      .nondifferentiable_outputs<1>()
+      .vjp<0>([](Ct<0> ct, Skip, bool upper, Skip, Out<0> factor) {
+        const Tensor l = upper ? factor->mH() : *factor, gl = upper ? ct->mH() : *ct;
+        const Tensor phi = lower_half(at::matmul(l.mH(), gl));
+        const Tensor half = at::linalg_solve_triangular(l.mH(), phi, true, true, false);
+        const Tensor g = at::linalg_solve_triangular(l, half, false, false, false);
+        return (g + g.mH()) * 0.5;
+      })
+      .jvp<0>([](Tan<0> da, Skip, bool upper, Skip, Out<0> factor) {
+        const Tensor l = upper ? factor->mH() : *factor;
+        const Tensor half = at::linalg_solve_triangular(l, *da, false, true, false);
+        const Tensor dl = at::matmul(l, lower_half(at::linalg_solve_triangular(l.mH(), half, true, false, false)));
+        return upper ? dl.mH() : dl;
+      });
+  op<at::_ops::cholesky>().decomposes(
+      [](const Tensor& a, bool upper) { return std::get<0>(at::linalg_cholesky_ex(a, upper, true)); });
+  op<at::_ops::cholesky_solve>().decomposes([](const Tensor& b, const Tensor& factor, bool upper) {
+    const Tensor l = upper ? factor.mH() : factor;
+    return at::linalg_solve_triangular(l.mH(), at::linalg_solve_triangular(l, b, false, true, false), true, true, false);
+  });
+  op<at::_ops::cholesky_inverse>().decomposes([](const Tensor& factor, bool upper) {
+    return at::cholesky_solve(at::eye(factor.size(-1), factor.options()).expand_as(factor), factor, upper);
+  });
+
+  // d det = det tr(A⁻¹ dA)
+  op<at::_ops::_linalg_det>()
+      .batches_natively()
+      .nondifferentiable_outputs<1, 2>()
+      .vjp<0>([](Ct<0> ct, const Tensor& a, Out<0> det) {
+        return with_matrix(*ct * conjugate(*det)) * inverse_of(a).mH();
+      })
+      .jvp<0>([](Tan<0> da, const Tensor& a, Out<0> det) { return *det * trace_of_product(inverse_of(a), *da); });
+
+  // With z = tr(A⁻¹ dA):  d log|det| = Re z,  d sign = i Im(z) sign.
+  op<at::_ops::_linalg_slogdet>()
+      .batches_natively()
+      .nondifferentiable_outputs<2, 3>()
+      .vjp<0>([](Ct<0> gsign, Ct<1> glog, const Tensor& a, Out<0> sign) -> Tensor {
+        Tensor c = *glog;
+        if (a.is_complex() && gsign->defined()) {
+          const Tensor turn = -at::imag(gsign->conj() * *sign);
+          c = at::complex(c.defined() ? c : at::zeros_like(turn), turn);
+        }
+        if (!c.defined()) return {};
+        return with_matrix(c) * inverse_of(a).mH();
+      })
+      .jvp<0>([](Tan<0> da, const Tensor& a, Out<0> sign) {
+        const Tensor z = trace_of_product(inverse_of(a), *da);
+        if (!z.is_complex()) return std::tuple(Tensor(), z);
+        return std::tuple(at::complex(at::zeros_like(at::imag(z)), at::imag(z)) * *sign, at::real(z).clone());
+      });
+
+  op<at::_ops::linalg_cross>()
+      .along({2})
+      .vjp<0>([](Ct<0> ct, Shape a, const Tensor& b, int64_t dim) {
+        return at::sum_to(at::linalg_cross(conjugate(b).expand_as(*ct), *ct, dim), a.sizes);
+      })
+      .vjp<1>([](Ct<0> ct, const Tensor& a, Shape b, int64_t dim) {
+        return at::sum_to(at::linalg_cross(*ct, conjugate(a).expand_as(*ct), dim), b.sizes);
+      })
+      .jvp<0>([](Tan<0> da, Skip, const Tensor& b, int64_t dim) { return at::linalg_cross(*da, b, dim); })
+      .jvp<1>([](Tan<1> db, const Tensor& a, Skip, int64_t dim) { return at::linalg_cross(a, *db, dim); });
+
+  // Only looks whether something failed, in any example.
+  op<at::_ops::_linalg_check_errors>()
+      .vmap([](VmapFrame& f) { f.call(); })
+      .no_derivative();
+}
 
 }  // namespace tower::rules
