@@ -1,10 +1,13 @@
 // Registration of the matrix's tests, reports, totals.
 #include "matrix.h"
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <tower/coverage.h>
 #include <tower/errors.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -150,6 +153,11 @@ void register_test(const op_db::Entry& entry, const std::string& group, const st
   testing::RegisterTest(("matrix_" + entry.family).c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__, make);
 }
 
+// LibTorch warns once of operators that it deprecates; that is of no interest here.
+class Silent : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
 bool entry_has_derivatives(const op_db::Entry& entry) {
   for (const auto& text : entry.sample_texts) {
     if (text[0] == '!') continue;
@@ -198,6 +206,8 @@ std::string name_of(const std::vector<std::string>& nesting) {
 }  // namespace
 
 void register_tests(const std::string& op_db_folder) {
+  Silent silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   for (auto& loaded : op_db::load(op_db_folder)) {
     const auto entry = std::make_shared<const op_db::Entry>(std::move(loaded));
     ++totals().operators;
@@ -222,7 +232,7 @@ void register_tests(const std::string& op_db_folder) {
 
 void print_totals() {
   const Totals& t = totals();
-  if (t.operators == 0) return;
+  if (t.comparisons == 0) return;
   std::map<std::string, long> by_kind;
   // "family: pointwise" and "refused: because" are counted by what stands before the colon.
   for (const auto& line : tower::coverage()) by_kind[line.served.substr(0, line.served.find(':'))] += 1;

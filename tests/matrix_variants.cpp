@@ -67,7 +67,8 @@ bool throws(const std::function<void()>& body) {
   return false;
 }
 
-// The variant, as a function of the tensors of the functional operator's sample, and plain calls of it.
+// The variant, as a function of the tensors of the functional operator's sample: what a plain call of it does, a call
+// under a transform does, and that is what the functional operator does.
 void check_variant(const std::string& name, const Problem& variant, const Case& c) {
   if (throws([&] { variant.f(variant.examples[0]); })) {
     if (!any(variant.mappable) || c.entry.refuses("vmap")) return;
@@ -78,6 +79,16 @@ void check_variant(const std::string& name, const Problem& variant, const Case& 
       c.report.expect("the plain call throws: so must vmap", thrown ? "" : "did not throw");
     });
     return;
+  }
+  if (!c.entry.unspecified) {
+    c.report.run("plain " + name, [&] {
+      const Tensors written = variant.f(variant.examples[0]);
+      Tensors expected = problem_of(c).f(variant.examples[0]);
+      expected.resize(written.size(), expected[0]);  // an in-place call gives its tensor twice
+      for (size_t i = 0; i < written.size(); ++i) expected[i] = expected[i].to(written[i].scalar_type());
+      c.report.expect("against the functional operator",
+                      support::difference(written, expected, support::same_arithmetic(c.dtype)));
+    });
   }
   if (any(variant.mappable) && !c.entry.refuses("vmap")) {
     c.report.run_or_refuse("vmap of " + name, [&] { check_transform("vmap", variant, c); });

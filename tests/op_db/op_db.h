@@ -21,7 +21,7 @@
 //   complex_only  checked in complex128 and nothing else
 //   triples       also checked under every three transforms (all operators are when TOWER_TRIPLES is set)
 //   fallback      served by the resolution order's last resorts (loop, LibTorch's formula) for now: not an own rule
-//   by_address    reads memory by address: only mapped where examples lie as they would on their own
+//   by_address    depends on the layout in memory: only mapped where examples lie as they would on their own
 //   unspecified   its values are whatever memory held: only shapes and dtypes are compared
 // Notes, on lines of their own, each with its reason after a colon:
 //   refuses X     the check named X (vmap, vjp, jvp, vjp(vjp), …) must end in a tower::Error
