@@ -12,7 +12,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -24,9 +23,13 @@
 #include "newton.h"
 #include "plot.h"
 #include "shear.h"
+#include "support/checks.h"
 
 namespace material_newton {
 namespace {
+
+using support::Checks;
+using support::seconds_of;
 
 constexpr double relative_tolerance = 1e-10;  // of Newton's residual, in units of the initial yield stress σ₀
 constexpr double rounding = 1e-13;            // residuals below it say nothing about convergence
@@ -36,28 +39,8 @@ struct Options {
   int steps = 40;
   uint64_t seed = 1;
   int threads = 1;
-  std::string folder = "material_newton";
+  std::string folder = "material_newton_results";
 };
-
-/// Prints each check as it is made and remembers whether one failed.
-class Checks {
- public:
-  void operator()(bool passed, const std::string& what) {
-    fmt::print("  {}  {}\n", passed ? "ok    " : "FAILED", what);
-    failed_ += !passed;
-  }
-  int failed() const { return failed_; }
-
- private:
-  int failed_ = 0;
-};
-
-template <class F>
-double seconds_of(F&& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// The median of three, after one that warms up.
 template <class F>
@@ -147,7 +130,7 @@ void report_convergence(const Material& m, const Run& run, const std::filesystem
 
   const at::Tensor before = norms.narrow(0, 0, corrections - 2), here = norms.narrow(0, 1, corrections - 2),
                    after = norms.narrow(0, 2, corrections - 2);
-  const at::Tensor measurable = (before < 1e-2) & (after > rounding);
+  const at::Tensor measurable = (before < 0.1) & (after > rounding);
   const at::Tensor orders = ((after / here).log() / (here / before).log()).masked_select(measurable);
 
   fmt::print("\nNewton in the hardest step: |residual| / σ₀, before each correction\n");
@@ -205,31 +188,43 @@ void check_tangent(const Material& m, const Correction& correct, const Run& run,
   fmt::print("\nConsistent tangent dσ/dΔε\n");
   constexpr double h = 2e-8;
   const Step step = first_points(run.hardest, 500);
+  const auto solve_at = [&](const Step& at) {
+    return solve(correct, first_guess(m, at), at, relative_tolerance * m.c.yield_stress).x;
+  };
+  const auto flows = [](const at::Tensor& x) { return x.select(1, 6) > 0; };
+
+  const at::Tensor x = solve_at(step);
+  const at::Tensor tangent =
+      tower::vmap([&](const at::Tensor& at_x, const Step& one) { return tangent_of_one_point(m, at_x, one); })(x, step);
+
+  // At the onset of yielding the stress has a kink: a point that crosses it between two shifts has no difference
+  // quotient to compare with.
+  at::Tensor smooth = at::ones_like(flows(x));
   const auto stress_at = [&](int64_t component, double shift) {
     Step shifted = step;
     shifted.strain_increment = step.strain_increment.clone();
     shifted.strain_increment.select(1, component) += shift;
-    return solve(correct, first_guess(m, shifted), shifted, relative_tolerance * m.c.yield_stress).x.narrow(1, 0, 6);
+    const at::Tensor shifted_x = solve_at(shifted);
+    smooth.logical_and_(flows(shifted_x) == flows(x));
+    return shifted_x.narrow(1, 0, 6);
   };
   std::vector<at::Tensor> columns;
   for (int64_t j = 0; j < 6; ++j) {
-    columns.push_back((8 * (stress_at(j, h) - stress_at(j, -h)) - (stress_at(j, 2 * h) - stress_at(j, -2 * h))) /
-                      (12 * h));
+    const at::Tensor near = stress_at(j, h) - stress_at(j, -h), far = stress_at(j, 2 * h) - stress_at(j, -2 * h);
+    columns.push_back((8 * near - far) / (12 * h));
   }
   const at::Tensor differences = at::stack(columns, 2);
 
-  const auto tangent_of =
-      tower::vmap([&](const at::Tensor& x, const Step& one) { return tangent_of_one_point(m, x, one); });
-  const at::Tensor x = solve(correct, first_guess(m, step), step, relative_tolerance * m.c.yield_stress).x;
-  const at::Tensor tangent = tangent_of(x, step);
-
   const double scale = largest(m.elasticity);
-  const double error = largest_difference(tangent, differences) / scale;
+  const double error = largest_difference(tangent.index({smooth}), differences.index({smooth})) / scale;
   const double asymmetry = largest_difference(tangent, tangent.transpose(1, 2)) / scale;
-  const at::Tensor elastic = x.select(1, 6) == 0;
-  check(error < 1e-6, fmt::format("agrees with finite differences of the stress update to {:.1e} of the elastic moduli "
-                                  "({} points)",
-                                  error, tangent.size(0)));
+  const int64_t compared = smooth.sum().item<int64_t>(), points = smooth.numel();
+  const at::Tensor elastic = ~flows(x);
+  check(error < 1e-6,
+        fmt::format("agrees with finite differences of the stress update to {:.1e} of the elastic moduli", error));
+  check(compared >= 0.98 * static_cast<double>(points),
+        fmt::format("compared at {} of {} points; the others cross the onset of yielding between the differences",
+                    compared, points));
   check(asymmetry < 1e-10, fmt::format("is symmetric, as associated flow demands, to {:.1e}", asymmetry));
   check(largest_difference(tangent.index({elastic}), m.elasticity) < 1e-12 * scale,
         fmt::format("is Hooke's law at the {} points that stay elastic", elastic.sum().item<int64_t>()));
@@ -320,7 +315,7 @@ void write_points(const Material& m, const Run& run, const Cycles& cycles, const
   const at::Tensor von_mises = (1.5 * dot_rows(s, s)).sqrt();
   std::ofstream csv = open(folder / "points.csv");
   csv << "strain_amplitude,strain_rate_per_s,residual_von_mises_stress_MPa,plastic_strain\n";
-  const auto table = at::stack({cycles.amplitude, cycles.rate, von_mises, run.end.plastic_strain}, 1).contiguous();
+  const auto table = at::stack({cycles.amplitude, cycles.rate(), von_mises, run.end.plastic_strain}, 1).contiguous();
   const double* row = table.const_data_ptr<double>();
   for (int64_t i = 0; i < table.size(0); ++i, row += 4)
     csv << fmt::format("{:.6g},{:.6g},{:.8g},{:.8g}\n", row[0], row[1], row[2], row[3]);

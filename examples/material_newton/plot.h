@@ -1,7 +1,6 @@
 // A small line plot written as SVG text.
 #pragma once
 
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
