@@ -37,8 +37,24 @@ Tensor sum_over(const Tensor& t, const Ints& dims, bool keepdim) { return t.sum(
 
 // ---- batching of reductions over everything ----
 
-// The same reduction, over all dimensions of a row.
-template <class Op>
+using Reduction = Tensor (*)(const Tensor& t, at::IntArrayRef dims, const Stack& args);
+
+// The same reduction, over all dimensions but the batch's.
+VmapRule over_all_but_batch(Reduction reduce) {
+  return [reduce](VmapFrame& f) {
+    Tensor t = f.tensor(0);
+    Ints dims;
+    for (int64_t d = 0; d < t.dim(); ++d)
+      if (d != f.in_dims[0]) dims.push_back(d);
+    if (dims.empty()) {
+      t = t.unsqueeze(1);
+      dims.push_back(1);
+    }
+    f.result(reduce(t, dims, f.stack));
+  };
+}
+
+// For operators that take a single dimension: over the rows of a matrix.
 VmapRule over_rows(Tensor (*reduce)(const Tensor& rows, const Stack& args)) {
   return [reduce](VmapFrame& f) {
     const Tensor rows = batch_of_rows(f, 0);
@@ -94,9 +110,9 @@ void extrema_over_dims() {
 
 // One number for the whole tensor that is one of its elements, or several of them.
 template <class Op>
-void one_of_all(Tensor (*over_rows_of)(const Tensor&, const Stack&)) {
+void one_of_all(VmapRule batched) {
   op<Op>()
-      .vmap(over_rows<Op>(over_rows_of))
+      .vmap(std::move(batched))
       .template vjp<0>([](Ct<0> ct, const Tensor& x, Out<0> y) { return extremum_vjp(*ct, x, *y, {}, false); })
       .template jvp<0>([](Tan<0> dx, const Tensor& x, Out<0> y) { return extremum_jvp(*dx, x, *y, {}, false); });
 }
@@ -166,6 +182,10 @@ Tensor real_product(const Tensor& slope, const Tensor& dx) {
   return slope.is_complex() ? at::real(slope.conj() * dx) : slope * dx;
 }
 
+Tensor distances(const Tensor& a, const Tensor& b, double p) {
+  return at::linalg_vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, at::IntArrayRef{-1});
+}
+
 // ---- variances ----
 
 double degrees(const Meta& x, const Ints& dims, const std::optional<Scalar>& correction) {
@@ -197,8 +217,9 @@ Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.def
 void reductions() {
   // ---- sums and means ----
   op<at::_ops::sum>()
-      .vmap(over_rows<at::_ops::sum>(
-          [](const Tensor& rows, const Stack& args) { return rows.sum(1, false, args[1].to<MaybeType>()); }))
+      .vmap(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack& args) {
+        return t.sum(dims, false, args[1].to<MaybeType>());
+      }))
       .linear<0>([](Ct<0> ct, Shape x) { return ct->expand(x.sizes); });
   op<at::_ops::sum_dim_IntList>()
       .along({1}, EmptyDims::all)
@@ -206,8 +227,9 @@ void reductions() {
         return spread(*ct, x, all_if_none(dims), keepdim);
       });
   op<at::_ops::mean>()
-      .vmap(over_rows<at::_ops::mean>(
-          [](const Tensor& rows, const Stack& args) { return rows.mean(1, false, args[1].to<MaybeType>()); }))
+      .vmap(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack& args) {
+        return t.mean(dims, false, args[1].to<MaybeType>());
+      }))
       .linear<0>([](Ct<0> ct, Shape x) { return (*ct / product(x.sizes)).expand(x.sizes); });
   op<at::_ops::mean_dim>()
       .along({1}, EmptyDims::all)
@@ -225,7 +247,7 @@ void reductions() {
 
   // ---- products ----
   op<at::_ops::prod>()
-      .vmap(over_rows<at::_ops::prod>(
+      .vmap(over_rows(
           [](const Tensor& rows, const Stack& args) { return rows.prod(1, false, args[1].to<MaybeType>()); }))
       .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeType& type) {
         return in_shape(*ct * products_of_others(in_type(x, type).reshape(-1), 0).conj(), x.sizes());
@@ -245,10 +267,14 @@ void reductions() {
   // ---- extrema ----
   extrema_over_dims<at::_ops::amax, at::_ops::amin>();
   one_along_dim<at::_ops::max_dim, at::_ops::min_dim, at::_ops::median_dim, at::_ops::nanmedian_dim, at::_ops::mode>();
-  one_of_all<at::_ops::max>([](const Tensor& rows, const Stack&) { return rows.amax(1); });
-  one_of_all<at::_ops::min>([](const Tensor& rows, const Stack&) { return rows.amin(1); });
-  one_of_all<at::_ops::median>([](const Tensor& rows, const Stack&) { return std::get<0>(rows.median(1)); });
-  one_of_all<at::_ops::nanmedian>([](const Tensor& rows, const Stack&) { return std::get<0>(rows.nanmedian(1)); });
+  one_of_all<at::_ops::max>(
+      over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amax(dims); }));
+  one_of_all<at::_ops::min>(
+      over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amin(dims); }));
+  one_of_all<at::_ops::median>(
+      over_rows([](const Tensor& rows, const Stack&) { return std::get<0>(rows.median(1)); }));
+  one_of_all<at::_ops::nanmedian>(
+      over_rows([](const Tensor& rows, const Stack&) { return std::get<0>(rows.nanmedian(1)); }));
   op<at::_ops::kthvalue>()
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, bool keepdim, Out<1> index) {
@@ -266,10 +292,10 @@ void reductions() {
 
   // ---- questions ----
   op<at::_ops::any>()
-      .vmap(over_rows<at::_ops::any>([](const Tensor& rows, const Stack&) { return rows.any(1); }))
+      .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); }))
       .no_derivative();
   op<at::_ops::all>()
-      .vmap(over_rows<at::_ops::all>([](const Tensor& rows, const Stack&) { return rows.all(1); }))
+      .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); }))
       .no_derivative();
   op<at::_ops::any_dim>().along({1}).no_derivative();
   op<at::_ops::all_dim>().along({1}).no_derivative();
@@ -318,6 +344,14 @@ void reductions() {
       if (d != at::maybe_wrap_dim(dim, x.dim())) others.push_back(d);
     const Tensor norm = at::linalg_vector_norm(x, p, at::IntArrayRef(others), true);
     return x * at::where(norm.gt(longest), longest / (norm + 1e-7), at::ones_like(norm));
+  });
+
+  // Distances between the rows of two matrices, or of one with itself.
+  op<at::_ops::_cdist_forward>().decomposes(distances);
+  op<at::_ops::_euclidean_dist>().decomposes([](const Tensor& a, const Tensor& b) { return distances(a, b, 2); });
+  op<at::_ops::_pdist_forward>().decomposes([](const Tensor& x, double p) {
+    const Tensor pairs = at::triu_indices(x.size(0), x.size(0), 1, at::TensorOptions().dtype(at::kLong).device(x.device()));
+    return at::linalg_vector_norm(x.index_select(0, pairs[0]) - x.index_select(0, pairs[1]), p, at::IntArrayRef{1});
   });
 
   // ---- variances ----

@@ -64,7 +64,10 @@ void copy_vmap(VmapFrame& f) {
 }
 
 void roll_vmap(VmapFrame& f) {
-  if (!f.stack[2].toIntVector().empty()) return vmap_along(f, {2});
+  if (!f.stack[2].toIntVector().empty()) {
+    TORCH_CHECK_INDEX(f.logical_dim(0) > 0, "roll: a dimension was given, but the tensor has no dimensions");
+    return vmap_along(f, {2});
+  }
   // Without dimensions, the elements of an example are rolled in their order.
   const auto shifts = f.stack[1].toIntVector();
   const auto sizes = logical_sizes(f, 0);
