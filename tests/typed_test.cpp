@@ -61,8 +61,8 @@ TEST(TypedVmap, MapsEveryArgumentOverItsFirstDimensionByDefault) {
 
 TEST(TypedVmap, InDimsAreGivenPerArgument) {
   const Tensor a = matrix(4, 3), w = matrix(4, 4);
-  const Tensor y = tower::vmap([](const Tensor& m, const Tensor& x) { return at::mv(m, x); },
-                               {.in_dims = {std::nullopt, -1}})(w, a);
+  const Tensor y =
+      tower::vmap([](const Tensor& m, const Tensor& x) { return at::mv(m, x); }, {.in_dims = {std::nullopt, -1}})(w, a);
   EXPECT_TRUE(same(y, at::mm(w, a).t()));
 }
 
@@ -78,7 +78,8 @@ TEST(TypedVmap, OutDimsGoIntoTreesOfAnySize) {
   const auto f = [](const Tensor& x, const Tensor& shared) {
     return std::pair(std::vector<Tensor>{x.sin(), shared.cos()}, x.sum());
   };
-  const auto [list, sum] = tower::vmap(f, {.in_dims = {0, std::nullopt}, .out_dims = {{1, std::nullopt}, -1}})(a, vec({7}));
+  const auto [list, sum] =
+      tower::vmap(f, {.in_dims = {0, std::nullopt}, .out_dims = {{1, std::nullopt}, -1}})(a, vec({7}));
   EXPECT_TRUE(same(list[0], a.sin().t()));
   EXPECT_TRUE(same(list[1], vec({7}).cos()));
   EXPECT_TRUE(same(sum, a.sum(1)));
@@ -86,8 +87,9 @@ TEST(TypedVmap, OutDimsGoIntoTreesOfAnySize) {
 
 TEST(TypedVmap, AnOutputPromisedToBeUnmappedMustNotDifferBetweenExamples) {
   const auto f = [](const Tensor& x) { return std::vector<Tensor>{x, x}; };
-  EXPECT_TRUE(contains(message_of<tower::ArgumentError>(
-                           [&] { tower::vmap(f, {.out_dims = {0, std::nullopt}})(matrix(3, 2)); }),
+  EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
+                         tower::vmap(f, {.out_dims = {0, std::nullopt}})(matrix(3, 2));
+                       }),
                        "output 1 differs between examples"));
 }
 
@@ -167,11 +169,13 @@ TEST(TypedVmap, AxesThatDoNotFitAreRefusedBeforeTheFunctionRuns) {
     ran = true;
     return x + y;
   };
-  EXPECT_TRUE(contains(message_of<tower::ArgumentError>(
-                           [&] { tower::vmap(f, {.in_dims = {0, 0, 0}})(matrix(2, 2), matrix(2, 2)); }),
+  EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
+                         tower::vmap(f, {.in_dims = {0, 0, 0}})(matrix(2, 2), matrix(2, 2));
+                       }),
                        "in_dims has 3 entries, but the function was called with 2 arguments"));
-  EXPECT_TRUE(contains(message_of<tower::ArgumentError>(
-                           [&] { tower::vmap(f, {.in_dims = {0, {0, 1}}})(matrix(2, 2), matrix(2, 2)); }),
+  EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
+                         tower::vmap(f, {.in_dims = {0, {0, 1}}})(matrix(2, 2), matrix(2, 2));
+                       }),
                        "in_dims gives a list of 2 entries to argument 1, which is a tensor"));
   EXPECT_FALSE(ran);
   EXPECT_TRUE(same(tower::vmap(f)(matrix(2, 2), matrix(2, 2)), matrix(2, 2) * 2));
@@ -179,10 +183,12 @@ TEST(TypedVmap, AxesThatDoNotFitAreRefusedBeforeTheFunctionRuns) {
 
 TEST(TypedVmap, SizesThatDifferAreNamedByArgumentAndPlaceInItsTree) {
   const auto f = [](const Map& p, int, const Tensor& x) { return p.at("w") * x; };
-  EXPECT_EQ(message_of<tower::ArgumentError>(
-                [&] { tower::vmap(f)(Map{{"b", matrix(3, 2)}, {"w", matrix(3, 2)}}, 1, matrix(4, 2)); }),
-            "vmap: the mapped dimensions differ in size: argument 0[\"b\"] has size 3 along dimension 0, argument 0[\"w\"] "
-            "has size 3 along dimension 0, argument 2 has size 4 along dimension 0.");
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([&] {
+        tower::vmap(f)(Map{{"b", matrix(3, 2)}, {"w", matrix(3, 2)}}, 1, matrix(4, 2));
+      }),
+      "vmap: the mapped dimensions differ in size: argument 0[\"b\"] has size 3 along dimension 0, argument 0[\"w\"] "
+      "has size 3 along dimension 0, argument 2 has size 4 along dimension 0.");
   EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
                          tower::vmap([](const State& s) { return s; })(State{matrix(2, 2), number(1), 0});
                        }),
@@ -265,18 +271,33 @@ TEST(TypedGrad, ComesWithTheValue) {
 }
 
 TEST(TypedGrad, SkipsUndefinedTensors) {
-  const State g = tower::grad([](const State& s) { return s.position.square().sum(); })(State{vec({1, 2}), Tensor(), 1});
+  const State g =
+      tower::grad([](const State& s) { return s.position.square().sum(); })(State{vec({1, 2}), Tensor(), 1});
   EXPECT_TRUE(same(g.position, vec({2, 4})));
   EXPECT_FALSE(g.velocity.defined());
 }
 
 TEST(TypedGrad, OfATensorThatIsNoScalarIsRefused) {
   EXPECT_THROW(tower::grad([](const Tensor& x) { return x * 2; })(vec({1, 2})), tower::DerivativeError);
-  EXPECT_TRUE(contains(message_of<tower::DerivativeError>([] {
-                         tower::grad<1>([](const Tensor& x, const Tensor& n) { return (x * n).sum(); })(
-                             vec({1, 2}), at::arange(2, at::kLong));
+}
+
+TEST(TypedGrad, AnIntegerArgumentIsNamedWithItsPlace) {
+  const Tensor indices = at::arange(2, at::kLong);
+  const auto f = [](const Tensor& x, int, const Map& m) { return (x * m.at("i")).sum(); };
+  const Map m{{"a", vec({1})}, {"i", indices}};
+  EXPECT_TRUE(contains(message_of<tower::DerivativeError>([&] {
+                         tower::grad<2>(f)(vec({1, 2}), 5, m);
                        }),
-                       "argument 1"));
+                       "grad: argument 2[\"i\"] is "));
+  EXPECT_TRUE(contains(message_of<tower::DerivativeError>([&] {
+                         tower::hessian<0, 2>(f)(vec({1, 2}), 5, m);
+                       }),
+                       "hessian: argument 2[\"i\"] is "));
+  EXPECT_TRUE(contains(message_of<tower::DerivativeError>([&] {
+                         tower::vjp(f, vec({1, 2}), 5, m);
+                       }),
+                       "vjp: argument 2[\"i\"] is "));
+  EXPECT_TRUE(same(tower::grad(f)(vec({1, 2}), 5, m), indices.to(at::kDouble)));  // of another argument it is fine
 }
 
 // vjp, jvp, linearize
@@ -316,9 +337,10 @@ TEST(TypedVjp, AuxIsHandedOut) {
 
 TEST(TypedVjp, ACotangentWithOtherElementsIsRefused) {
   const auto [y, pullback] = tower::vjp([](const Tensor& x) { return std::vector<Tensor>{x, x}; }, vec({1}));
-  EXPECT_EQ(message_of<tower::ArgumentError>([&, &pullback = pullback] { pullback({vec({1})}); }),
-            "vjp: cotangent 0 is a tree of 1 tensors, but what it belongs to has 2: give a tree with the same elements (an "
-            "undefined tensor stands for zero)");
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([&, &pullback = pullback] { pullback({vec({1})}); }),
+      "vjp: cotangent 0 is a tree of 1 tensors, but what it belongs to has 2: give a tree with the same elements (an "
+      "undefined tensor stands for zero)");
 }
 
 TEST(TypedJvp, TakesTuplesOrTheOnlyArgument) {
@@ -419,8 +441,8 @@ TEST(TypedJacobian, OfAStructWithRespectToATensorIsAStruct) {
 TEST(TypedJacobian, AuxIsHandedOut) {
   const auto f = [](const Tensor& x) { return std::pair(x.square(), std::pair(x.sum(), 3)); };
   for (bool reverse : {true, false}) {
-    const auto [jacobian, aux] = reverse ? tower::jacrev(f, tower::has_aux)(vec({1, 2}))
-                                         : tower::jacfwd(f, tower::has_aux)(vec({1, 2}));
+    const auto [jacobian, aux] =
+        reverse ? tower::jacrev(f, tower::has_aux)(vec({1, 2})) : tower::jacfwd(f, tower::has_aux)(vec({1, 2}));
     EXPECT_TRUE(same(jacobian, at::diag(vec({2, 4}))));
     EXPECT_TRUE(same(aux.first, number(3)));
     EXPECT_EQ(aux.second, 3);
@@ -496,9 +518,7 @@ TEST(TypedNesting, BatchedHessiansAndGradientsOfMapsAgreeWithTheFormula) {
 
 TEST(TypedNesting, TheDerivativesOfOneVariableAtTwoLevelsAreNotConfused) {
   // d/dx [x · d/dy (x + y)] = 1, and not 2.
-  const auto f = [](const Tensor& x) {
-    return x * tower::grad([&](const Tensor& y) { return x + y; })(number(1));
-  };
+  const auto f = [](const Tensor& x) { return x * tower::grad([&](const Tensor& y) { return x + y; })(number(1)); };
   EXPECT_TRUE(same(tower::grad(f)(number(3)), number(1)));
   const auto g = [](const Tensor& x) {
     return x * tower::jvp([&](const Tensor& y) { return x + y; }, number(1), number(1)).second;

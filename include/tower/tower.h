@@ -3,8 +3,10 @@
 
 #include "tower/axes.h"
 #include "tower/check_grads.h"
+#include "tower/coverage.h"
 #include "tower/dynamic.h"
 #include "tower/errors.h"
+#include "tower/explain.h"
 #include "tower/substitution.h"
 #include "tower/transforms.h"
 #include "tower/tree.h"

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "tower/errors.h"
+#include "transforms/surface.h"
 
 namespace tower::detail {
 
@@ -14,6 +15,15 @@ std::vector<int64_t> tensor_numbers(const std::vector<std::size_t>& counts, std:
     for (std::size_t i = 0; i < counts[argument]; ++i) numbers.push_back(static_cast<int64_t>(start + i));
   }
   return numbers;
+}
+
+void check_differentiable(const char* transform, const Tensors& leaves, const std::vector<int64_t>& chosen,
+                          const NameTensor& name) {
+  for (int64_t i : chosen) {
+    const auto index = static_cast<std::size_t>(i);
+    if (leaves[index].is_floating_point() || leaves[index].is_complex()) continue;
+    tower::check_differentiable(leaves[index], transform, name(index));
+  }
 }
 
 void append_matching(const Tensors& like, const Tensors& given, const std::string& what, Tensors& flat) {

@@ -78,6 +78,13 @@ auto select(std::index_sequence<I...>, const Args& args) {
 /// Positions, in the list of all tensors, of those of the arguments `chosen`; `counts`: tensors of each argument.
 std::vector<int64_t> tensor_numbers(const std::vector<std::size_t>& counts, std::initializer_list<std::size_t> chosen);
 
+/// The name of the tensor with this number among those of the arguments, for messages.
+using NameTensor = std::function<std::string(std::size_t)>;
+
+/// Throws DerivativeError where one of the `chosen` tensors is of an integer dtype.
+void check_differentiable(const char* transform, const Tensors& leaves, const std::vector<int64_t>& chosen,
+                          const NameTensor& name);
+
 template <class T>
 std::size_t count_tensors(const T& tree) {
   std::size_t n = 0;
@@ -131,8 +138,7 @@ struct ResultOf {
   using type = at::Tensor;
 };
 template <class F, class... D>
-  requires(std::is_invocable_v<F&, D...>)
-struct ResultOf<F, D...> {
+requires(std::is_invocable_v<F&, D...>) struct ResultOf<F, D...> {
   using type = std::decay_t<std::invoke_result_t<F&, D...>>;
 };
 
@@ -184,10 +190,19 @@ class Flat {
   /// This call in the form the dynamic layer takes; this object must outlive it.
   FunctionWithAux function() { return std::ref(*this); }
 
+  /// Positions, in `leaves`, of the tensors of the arguments `I`, with respect to which `transform` differentiates.
   template <std::size_t... I>
-  std::vector<int64_t> tensor_numbers(std::index_sequence<I...>) const {
-    return detail::tensor_numbers(
+  std::vector<int64_t> differentiated(const char* transform, const Tensors& leaves, std::index_sequence<I...>) const {
+    auto chosen = tensor_numbers(
         std::apply([](const auto&... arg) { return std::vector<std::size_t>{count_tensors(arg)...}; }, args_), {I...});
+    auto name = [&](std::size_t tensor) { return name_of(tensor); };
+    check_differentiable(transform, leaves, chosen, std::ref(name));
+    return chosen;
+  }
+
+  /// The name of a tensor of the arguments, for messages.
+  std::string name_of(std::size_t tensor) const {
+    return std::apply([&](const auto&... arg) { return name_of_tensor({shape_of(arg)...}, tensor); }, args_);
   }
 
   Travelling<Value> value;
@@ -197,9 +212,6 @@ class Flat {
   F& f_;
   std::tuple<const D&...> args_;
 };
-
-/// The name of the tensor with this number among those of the arguments, for messages.
-using NameTensor = std::function<std::string(std::size_t)>;
 
 /// Runs `f` mapped over `args`. `out_dims` is read after `f` has returned: `f` can write it once it knows its outputs.
 Tensors run_vmap(const FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
@@ -223,7 +235,7 @@ auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOption
     if (out_dims.is_list()) out = out_dims_for(out_dims, shape_of(flat.value.static_parts()));
     return results;
   };
-  auto name = [&](std::size_t tensor) { return name_of_tensor({shape_of(args)...}, tensor); };
+  auto name = [&](std::size_t tensor) { return flat.name_of(tensor); };
   return flat.value.arrive(run_vmap(std::ref(run), leaves, in, out, options, std::ref(name)));
 }
 
@@ -236,6 +248,8 @@ auto grad_call(Argnums argnums, F& f, const D&... args) {
       "tower::has_aux.");
   FlatCall flat(f, args...);
   auto gradients = select(argnums, flat.args());
+  const Tensors leaves = flat.leaves();
+  auto chosen = flat.differentiated("grad", leaves, argnums);
   if constexpr (with_value) {
     // What grad_and_value hands back besides the gradients: the loss and, behind it, aux.
     auto run = [&](const Tensors& tensors) {
@@ -243,7 +257,7 @@ auto grad_call(Argnums argnums, F& f, const D&... args) {
       values.insert(values.end(), extra.begin(), extra.end());
       return values;
     };
-    auto [grads, values] = dynamic::grad_and_value(std::ref(run), flat.tensor_numbers(argnums))(flat.leaves());
+    auto [grads, values] = dynamic::grad_and_value(std::ref(run), std::move(chosen))(leaves);
     gradients = with_leaves(std::move(gradients), grads);
     at::Tensor loss = values[0];
     if constexpr (aux) {
@@ -253,7 +267,7 @@ auto grad_call(Argnums argnums, F& f, const D&... args) {
       return std::pair(std::move(loss), std::move(gradients));
     }
   } else {
-    auto [grads, extra] = dynamic::grad(flat.function(), flat.tensor_numbers(argnums))(flat.leaves());
+    auto [grads, extra] = dynamic::grad(flat.function(), std::move(chosen))(leaves);
     gradients = with_leaves(std::move(gradients), grads);
     if constexpr (aux) {
       return std::pair(std::move(gradients), flat.extra.arrive(extra));
@@ -312,7 +326,9 @@ class Pullback {
 template <bool aux, class F, class... D>
 auto vjp_call(F& f, const D&... args) {
   Flat<aux, F, D...> flat(f, args...);
-  auto [values, pullback, extra] = dynamic::vjp(flat.function(), flat.leaves());
+  const Tensors leaves = flat.leaves();
+  flat.differentiated("vjp", leaves, typename TensorArguments<D...>::type{});
+  auto [values, pullback, extra] = dynamic::vjp(flat.function(), leaves);
   auto arguments = static_parts(select(typename TensorArguments<D...>::type{}, flat.args()));
   Pullback typed(std::move(pullback), flat.value.static_parts(), std::move(arguments));
   if constexpr (aux) {
@@ -360,7 +376,9 @@ template <class F, class... D>
 auto linearize_call(F& f, const D&... args) {
   Flat<false, F, D...> flat(f, args...);
   auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
-  auto [values, pushforward] = dynamic::linearize(std::ref(run), flat.leaves());
+  const Tensors leaves = flat.leaves();
+  flat.differentiated("linearize", leaves, typename TensorArguments<D...>::type{});
+  auto [values, pushforward] = dynamic::linearize(std::ref(run), leaves);
   auto arguments = static_parts(select_tuple(typename TensorArguments<D...>::type{}, flat.args()));
   return std::pair(flat.value.arrive(values),
                    Pushforward(std::move(pushforward), flat.value.static_parts(), std::move(arguments)));
@@ -404,17 +422,23 @@ auto hvp_call(F& f, const Primals& primals, const Tangents& tangents) {
       as_arguments(primals));
 }
 
-using Differentiate = FunctionWithAux(FunctionWithAux, std::vector<int64_t>, JacobianOptions);
-inline constexpr Differentiate* rows = dynamic::jacrev;
-inline constexpr Differentiate* columns = dynamic::jacfwd;
-inline constexpr Differentiate* second = dynamic::hessian;
+/// A transform that gives Jacobians or Hessians, with its name for messages.
+struct Differentiate {
+  const char* name;
+  FunctionWithAux (*transform)(FunctionWithAux, std::vector<int64_t>, JacobianOptions);
+};
+inline constexpr Differentiate rows{"jacrev", dynamic::jacrev};
+inline constexpr Differentiate columns{"jacfwd", dynamic::jacfwd};
+inline constexpr Differentiate second{"hessian", dynamic::hessian};
 
 /// Jacobian (order 1) or Hessian (order 2): the output's tree of the arguments' tree (of the arguments' tree).
 template <int order, bool aux, class Argnums, class F, class... D>
-auto jacobian_call(Argnums argnums, Differentiate* differentiate, const JacobianOptions& options, F& f,
+auto jacobian_call(Argnums argnums, const Differentiate& differentiate, const JacobianOptions& options, F& f,
                    const D&... args) {
   Flat<aux, F, D...> flat(f, args...);
-  auto [blocks, extra] = differentiate(flat.function(), flat.tensor_numbers(argnums), options)(flat.leaves());
+  const Tensors leaves = flat.leaves();
+  auto chosen = flat.differentiated(differentiate.name, leaves, argnums);
+  auto [blocks, extra] = differentiate.transform(flat.function(), std::move(chosen), options)(leaves);
   const auto arguments = select(argnums, flat.args());
   using Arguments = std::remove_const_t<decltype(arguments)>;
   LeafReader reader(blocks);
