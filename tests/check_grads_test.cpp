@@ -1,37 +1,26 @@
-// check_grads itself: it accepts right derivatives of every kind, and names the wrong one. Wrong derivatives are made with
-// detach(), which hides a dependence from the transforms but not from finite differences.
+// check_grads itself: it accepts right derivatives of every kind, and names the wrong one. Wrong derivatives are made
+// with detach(), which hides a dependence from the transforms but not from finite differences.
 #include "tower/check_grads.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include "support/expect.h"
 #include "tower/errors.h"
 
 namespace {
 
 using at::Tensor;
+using support::contains, support::message_of, support::vec;
 using tower::Mode;
-
-Tensor vec(std::initializer_list<double> values) { return at::tensor(std::vector<double>(values), at::kDouble); }
-
-template <class Exception, class Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const Exception& e) {
-    return e.what();
-  }
-  return "nothing of that type was thrown";
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(CheckGrads, AcceptsRightDerivativesOfTreesToHighOrder) {
   const auto f = [](const Tensor& x, const std::map<std::string, Tensor>& m, int power) {
     return std::pair(at::mv(m.at("w"), x).tanh(), (x * m.at("b")).pow(power).sum());
   };
-  const std::map<std::string, Tensor> m{{"b", vec({0.3, -1.2, 0.7})}, {"w", at::sin(at::arange(6, at::kDouble)).view({2, 3})}};
+  const std::map<std::string, Tensor> m{{"b", vec({0.3, -1.2, 0.7})},
+                                        {"w", at::sin(at::arange(6, at::kDouble)).view({2, 3})}};
   EXPECT_NO_THROW(tower::check_grads(f, std::tuple(vec({1, -2, 0.5}), m, 3), 1));
   EXPECT_NO_THROW(tower::check_grads(f, std::tuple(vec({1, -2, 0.5}), m, 3), 2));
   EXPECT_NO_THROW(tower::check_grads([](const Tensor& x) { return x.sin(); }, vec({1, 2}), 3));
@@ -54,16 +43,20 @@ TEST(CheckGrads, NamesTheOutputTheArgumentAndTheElementThatAreWrong) {
     return std::tuple(x * y, x * hidden);
   };
   const auto args = std::tuple(vec({1, 2}), vec({3, 4}));
-  const std::string forward = message_of<tower::DerivativeError>([&] { tower::check_grads(f, args, 1, {Mode::forward}); });
-  EXPECT_TRUE(contains(forward,
-                       "check_grads: forward mode: the derivative of output 1 of the function with respect to argument 1, "
-                       "along a random direction, is 0 by jvp, but "))
+  const std::string forward =
+      message_of<tower::DerivativeError>([&] { tower::check_grads(f, args, 1, {Mode::forward}); });
+  EXPECT_TRUE(
+      contains(forward,
+               "check_grads: forward mode: the derivative of output 1 of the function with respect to argument 1, "
+               "along a random direction, is 0 by jvp, but "))
       << forward;
   EXPECT_TRUE(contains(forward, " by finite differences, at element [1]")) << forward;
-  const std::string reverse = message_of<tower::DerivativeError>([&] { tower::check_grads(f, args, 1, {Mode::reverse}); });
-  EXPECT_TRUE(contains(reverse,
-                       "check_grads: reverse mode: the derivative of output 1 of the function with respect to argument 1, "
-                       "between a random cotangent and a random direction, is "))
+  const std::string reverse =
+      message_of<tower::DerivativeError>([&] { tower::check_grads(f, args, 1, {Mode::reverse}); });
+  EXPECT_TRUE(
+      contains(reverse,
+               "check_grads: reverse mode: the derivative of output 1 of the function with respect to argument 1, "
+               "between a random cotangent and a random direction, is "))
       << reverse;
 }
 
@@ -93,12 +86,13 @@ TEST(CheckGrads, NaNsAreNotRight) {
 }
 
 TEST(CheckGrads, OnlyDoublePrecisionIsAccepted) {
-  EXPECT_EQ(message_of<tower::ArgumentError>([] {
-              tower::check_grads([](const Tensor& x, const Tensor& y) { return x * y; },
-                                 std::tuple(vec({1}), vec({1}).to(at::kFloat)));
-            }),
-            "check_grads: argument 1 is of dtype Float, but finite differences need Double or ComplexDouble: convert it, or "
-            "capture it in the function if it is not to be differentiated");
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([] {
+        tower::check_grads([](const Tensor& x, const Tensor& y) { return x * y; },
+                           std::tuple(vec({1}), vec({1}).to(at::kFloat)));
+      }),
+      "check_grads: argument 1 is of dtype Float, but finite differences need Double or ComplexDouble: convert it, or "
+      "capture it in the function if it is not to be differentiated");
   EXPECT_TRUE(contains(message_of<tower::ArgumentError>(
                            [] { tower::check_grads([](const Tensor& x) { return x.to(at::kFloat); }, vec({1})); }),
                        "output 0 is of dtype Float"));

@@ -13,33 +13,18 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 
-#include "support/compare.h"
+#include "support/expect.h"
 #include "tower/tower.h"
 
 namespace {
 
 namespace nn = torch::nn;
 using at::Tensor;
+using support::message_of, support::same;
 using tower::NamedTensors;
 
 Tensor matrix(int64_t rows, int64_t columns) {
   return at::sin(at::arange(rows * columns, at::kDouble) * 1.3 + 0.2).view({rows, columns});
-}
-
-::testing::AssertionResult same(const Tensor& actual, const Tensor& expected) {
-  const std::string text = support::difference(actual, expected, support::same_arithmetic(expected.scalar_type()));
-  if (text.empty()) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << text;
-}
-
-template <class Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const tower::ArgumentError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
 }
 
 /// Two layers and a buffer; the second layer's weight is also used, transposed, on the way out.
@@ -75,7 +60,8 @@ NamedTensors changed(NamedTensors tensors) {
   return tensors;
 }
 
-/// Holds a functional call against the module with its parameters overwritten, and says that the module was not touched.
+/// Holds a functional call against the module with its parameters overwritten, and says that the module was not
+/// touched.
 template <class Holder, class... Inputs>
 void expect_call_is_that_of_the_module(Holder& module, const Inputs&... inputs) {
   const NamedTensors before = tower::parameters_of(module);
@@ -222,7 +208,9 @@ TEST(Modules, JacobiansAndHessiansOfModulesAgreeWithFiniteDifferences) {
   const Tensor x = matrix(1, 3)[0];
   const auto by_params = [&](const NamedTensors& p) { return tower::functional_call(net, p, {}, x); };
   EXPECT_NO_THROW(tower::check_grads(by_params, tower::parameters_of(net), 2));
-  const auto by_input = [&](const Tensor& input) { return tower::functional_call(net, tower::parameters_of(net), {}, input); };
+  const auto by_input = [&](const Tensor& input) {
+    return tower::functional_call(net, tower::parameters_of(net), {}, input);
+  };
   EXPECT_TRUE(same(tower::jacrev(by_input)(x), tower::jacfwd(by_input)(x)));
 }
 
@@ -245,7 +233,7 @@ TEST(Modules, ATiedParameterIsOneWhateverNameItIsGivenUnder) {
   EXPECT_TRUE(tower::functional_call(net, {{"mix.weight", weight}, {"tied.weight", weight}}, {}, x).equal(y));
   const Tensor hidden = (at::mm(x, net->to_hidden->weight.t()) + net->to_hidden->bias) * 2;
   EXPECT_TRUE(same(y.detach(), hidden.mm(weight.t()).mm(weight.t()).tanh().detach()));
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(message_of<tower::ArgumentError>([&] {
               tower::functional_call(net, {{"mix.weight", weight}, {"tied.weight", weight + 1}}, {}, x);
             }),
             "functional_call: \"mix.weight\" and \"tied.weight\" are one tied parameter of the module, but were given "
@@ -255,31 +243,48 @@ TEST(Modules, ATiedParameterIsOneWhateverNameItIsGivenUnder) {
 TEST(Modules, WrongNamesAndShapesAreRefused) {
   nn::Linear linear(3, 2);
   const Tensor x = at::ones({1, 3});
-  EXPECT_EQ(message_of([&] { tower::functional_call(linear, {{"weights", x}}, {}, x); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([&] {
+              tower::functional_call(linear, {{"weights", x}}, {}, x);
+            }),
             "functional_call: the module has no parameter named \"weights\"; it has: weight, bias");
-  EXPECT_EQ(message_of([&] { tower::functional_call(linear, {}, {{"mean", x}}, x); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([&] {
+              tower::functional_call(linear, {}, {{"mean", x}}, x);
+            }),
             "functional_call: the module has no buffer named \"mean\"; it has: none");
-  EXPECT_EQ(message_of([&] { tower::functional_call(linear, {{"weight", at::ones({3, 2})}}, {}, x); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([&] {
+              tower::functional_call(linear, {{"weight", at::ones({3, 2})}}, {}, x);
+            }),
             "functional_call: parameter \"weight\" was given with shape [3, 2], but the module's has shape [2, 3]");
-  EXPECT_EQ(message_of([&] { tower::functional_call(linear, {{"weight", at::ones({5, 2, 3})}}, {}, x); }),
-            "functional_call: parameter \"weight\" was given with shape [5, 2, 3], but the module's has shape [2, 3]: map "
-            "over its first dimension with vmap");
-  EXPECT_EQ(message_of([&] { tower::functional_call(linear, {{"weight", Tensor()}}, {}, x); }),
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([&] {
+        tower::functional_call(linear, {{"weight", at::ones({5, 2, 3})}}, {}, x);
+      }),
+      "functional_call: parameter \"weight\" was given with shape [5, 2, 3], but the module's has shape [2, 3]: map "
+      "over its first dimension with vmap");
+  EXPECT_EQ(message_of<tower::ArgumentError>([&] {
+              tower::functional_call(linear, {{"weight", Tensor()}}, {}, x);
+            }),
             "functional_call: parameter \"weight\" is an undefined tensor: leave it out to use the module's own");
   nn::Linear without_bias(nn::LinearOptions(3, 2).bias(false));
-  EXPECT_EQ(message_of([&] { tower::functional_call(without_bias, {{"bias", at::ones({2})}}, {}, x); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([&] {
+              tower::functional_call(without_bias, {{"bias", at::ones({2})}}, {}, x);
+            }),
             "functional_call: the module has no parameter named \"bias\"; it has: weight");
   EXPECT_EQ(tower::parameters_of(without_bias).size(), 1U);
 }
 
 TEST(Modules, OnlyModulesOfOneArchitectureAreStacked) {
-  EXPECT_EQ(message_of([] { tower::stack_modules(std::vector<nn::Linear>{}); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([] { tower::stack_modules(std::vector<nn::Linear>{}); }),
             "stack_modules: there are no modules to stack");
-  EXPECT_EQ(message_of([] { tower::stack_modules(std::vector<nn::Linear>{nn::Linear(2, 3), nn::Linear(2, 4)}); }),
-            "stack_modules: parameter \"bias\" of module 1 is Float[4], but that of module 0 is Float[3]: stack modules of "
-            "one architecture");
-  EXPECT_EQ(message_of([] {
-              tower::stack_modules(std::vector<nn::Linear>{nn::Linear(2, 3), nn::Linear(nn::LinearOptions(2, 3).bias(false))});
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([] {
+        tower::stack_modules(std::vector<nn::Linear>{nn::Linear(2, 3), nn::Linear(2, 4)});
+      }),
+      "stack_modules: parameter \"bias\" of module 1 is Float[4], but that of module 0 is Float[3]: stack modules of "
+      "one architecture");
+  EXPECT_EQ(message_of<tower::ArgumentError>([] {
+              tower::stack_modules(
+                  std::vector<nn::Linear>{nn::Linear(2, 3), nn::Linear(nn::LinearOptions(2, 3).bias(false))});
             }),
             "stack_modules: module 1 has no parameter \"bias\", but module 0 has: stack modules of one architecture");
 }

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <torch/ordered_dict.h>
 
+#include "support/expect.h"
 #include "tower/axes.h"
 #include "tower/errors.h"
 
 namespace {
 
 using at::Tensor;
+using support::message_of;
 using tower::Axes;
 using tower::dynamic::Dims;
 
@@ -51,10 +53,12 @@ using Map = std::map<std::string, Tensor>;
 static_assert(std::is_same_v<Rebound<Tensor, Body>, Body>);
 static_assert(std::is_same_v<Rebound<Body, Tensor>, Body>);
 static_assert(std::is_same_v<Rebound<std::vector<Tensor>, Map>, std::vector<Map>>);
-static_assert(std::is_same_v<Rebound<std::tuple<int, std::optional<Tensor>>, Map>, std::tuple<int, std::optional<Map>>>);
+static_assert(
+    std::is_same_v<Rebound<std::tuple<int, std::optional<Tensor>>, Map>, std::tuple<int, std::optional<Map>>>);
 static_assert(std::is_same_v<Rebound<std::pair<std::array<Tensor, 2>, Map>, Body>,
                              std::pair<std::array<Body, 2>, std::map<std::string, Body>>>);
-static_assert(std::is_same_v<Rebound<torch::OrderedDict<std::string, Tensor>, Map>, torch::OrderedDict<std::string, Map>>);
+static_assert(
+    std::is_same_v<Rebound<torch::OrderedDict<std::string, Tensor>, Map>, torch::OrderedDict<std::string, Map>>);
 
 Tensor number(double value) { return at::scalar_tensor(value); }
 
@@ -74,16 +78,6 @@ Scene two_bodies() {
 template <class T>
 std::vector<double> leaves(const T& tree) {
   return numbers(tower::leaves_of(tree));
-}
-
-template <class Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const tower::ArgumentError& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Tree, LeavesOfContainersComeInOrder) {
@@ -134,9 +128,11 @@ TEST(Tree, AnUndefinedTensorIsAStaticPart) {
 
 TEST(Tree, RebuildingWithTheWrongNumberOfLeavesIsAnError) {
   const std::vector<Tensor> tree{number(1), number(2)};
-  EXPECT_EQ(message_of([&] { tower::with_leaves(tree, {number(1)}); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([&] { tower::with_leaves(tree, {number(1)}); }),
             "tree: it has more tensors than the 1 given: give one for each of its tensors");
-  EXPECT_EQ(message_of([&] { tower::with_leaves(tree, {number(1), number(2), number(3)}); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([&] {
+              tower::with_leaves(tree, {number(1), number(2), number(3)});
+            }),
             "tree: it has 2 tensors, but 3 were given: give one for each of its tensors");
 }
 
@@ -196,25 +192,36 @@ TEST(AxesOfATree, AListOfOneForTheOutputIsForAllOfIt) {
 }
 
 TEST(AxesOfATree, AWrongNumberOfArgumentsSaysBothNumbers) {
-  EXPECT_EQ(message_of([] { in_dims({0, 1}, number(1)); }),
-            "vmap: in_dims has 2 entries, but the function was called with 1 argument: give one entry for each argument "
-            "(std::nullopt where it is not mapped), or one number for all");
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([] {
+        in_dims({0, 1}, number(1));
+      }),
+      "vmap: in_dims has 2 entries, but the function was called with 1 argument: give one entry for each argument "
+      "(std::nullopt where it is not mapped), or one number for all");
 }
 
 TEST(AxesOfATree, AListForATensorNamesTheArgument) {
-  EXPECT_EQ(message_of([] { in_dims({0, {0, 1}}, number(1), number(2)); }),
-            "vmap: in_dims gives a list of 2 entries to argument 1, which is a tensor: give a number or std::nullopt for "
-            "it");
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([] {
+        in_dims({0, {0, 1}}, number(1), number(2));
+      }),
+      "vmap: in_dims gives a list of 2 entries to argument 1, which is a tensor: give a number or std::nullopt for "
+      "it");
 }
 
 TEST(AxesOfATree, AListOfTheWrongLengthNamesThePartOfTheArgument) {
-  EXPECT_EQ(message_of([] { in_dims({{{0, {0, 1, 2}}, std::nullopt, 0}}, two_bodies()); }),
-            "vmap: in_dims gives a list of 3 entries to argument 0[0][1], which is a tree of 2 parts: give one entry for "
-            "each part, or one number for all");
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([] {
+        in_dims({{{0, {0, 1, 2}}, std::nullopt, 0}}, two_bodies());
+      }),
+      "vmap: in_dims gives a list of 3 entries to argument 0[0][1], which is a tree of 2 parts: give one entry for "
+      "each part, or one number for all");
 }
 
 TEST(AxesOfATree, ThePartsOfMapsAreNamedByTheirKeys) {
-  EXPECT_EQ(message_of([] { in_dims({{0, {0, 1}}}, Map{{"a", number(1)}, {"b", number(2)}}); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([] {
+              in_dims({{0, {0, 1}}}, Map{{"a", number(1)}, {"b", number(2)}});
+            }),
             "vmap: in_dims gives a list of 2 entries to argument 0[\"b\"], which is a tensor: give a number or "
             "std::nullopt for it");
   torch::OrderedDict<std::string, Tensor> dict;
@@ -224,15 +231,20 @@ TEST(AxesOfATree, ThePartsOfMapsAreNamedByTheirKeys) {
 }
 
 TEST(AxesOfATree, ADimensionOfANumberIsRefused) {
-  EXPECT_EQ(message_of([] { in_dims({0, 0}, number(1), 3.0); }),
+  EXPECT_EQ(message_of<tower::ArgumentError>([] {
+              in_dims({0, 0}, number(1), 3.0);
+            }),
             "vmap: in_dims gives dimension 0 to argument 1, which is no tensor but a static value (a number, a string, "
             "…): give std::nullopt for it");
 }
 
 TEST(AxesOfATree, OutDimsThatDoNotFitNameTheOutput) {
-  EXPECT_EQ(message_of([] { out_dims({0, 1, 2}, std::pair(number(1), number(2))); }),
-            "vmap: out_dims gives a list of 3 entries to the output, which is a tree of 2 parts: give one entry for each "
-            "part, or one number for all");
+  EXPECT_EQ(
+      message_of<tower::ArgumentError>([] {
+        out_dims({0, 1, 2}, std::pair(number(1), number(2)));
+      }),
+      "vmap: out_dims gives a list of 3 entries to the output, which is a tree of 2 parts: give one entry for each "
+      "part, or one number for all");
 }
 
 }  // namespace

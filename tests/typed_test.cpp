@@ -8,12 +8,13 @@
 
 #include <cmath>
 
-#include "support/compare.h"
+#include "support/expect.h"
 #include "tower/tower.h"
 
 namespace {
 
 using at::Tensor;
+using support::contains, support::message_of, support::same, support::vec;
 using Map = std::map<std::string, Tensor>;
 
 struct State {
@@ -23,31 +24,12 @@ struct State {
 };
 constexpr auto tower_fields(const State&) { return std::tuple(&State::position, &State::velocity); }
 
-Tensor vec(std::initializer_list<double> values) { return at::tensor(std::vector<double>(values), at::kDouble); }
 Tensor number(double value) { return at::scalar_tensor(value, at::kDouble); }
 
 /// A matrix with rows that differ from one another.
 Tensor matrix(int64_t rows, int64_t columns) {
   return at::sin(at::arange(rows * columns, at::kDouble) * 1.3 + 0.2).view({rows, columns});
 }
-
-::testing::AssertionResult same(const Tensor& actual, const Tensor& expected) {
-  const std::string text = support::difference(actual, expected, support::same_arithmetic(expected.scalar_type()));
-  if (text.empty()) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << text;
-}
-
-template <class Exception, class Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const Exception& e) {
-    return e.what();
-  }
-  return "nothing of that type was thrown";
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // vmap
 
