@@ -148,6 +148,8 @@ void vmap_fold(VmapFrame& frame, int64_t rank) {
   for (uint8_t i : frame.op.tensor_args()) {
     if (!frame.is_tensor(i)) continue;
     frame.to_front(i, true);
+    // Some kernels read indices through a raw pointer, whatever their strides: an expanded tensor would end too early.
+    if (frame.tensor(i).scalar_type() == at::kLong) frame.stack[i] = frame.tensor(i).contiguous();
     const Tensor t = frame.tensor(i);
     single = t.dim() == rank;
     if (t.dim() != rank + 1) continue;
