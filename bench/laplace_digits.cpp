@@ -1,8 +1,10 @@
 // The dense Hessian of examples/laplace_digits, 650 × 650 over 1,437 images: Tower's `hessian`, against the same
 // algorithm (forward over reverse, in the same chunks of columns) batched and differentiated by hand, in ATen. The
-// closed form, for which one must know the answer, stands beside as the end of the road.
+// closed form, for which one must know the answer, stands beside as the end of the road. All on one thread: what is
+// compared is the work, and threads waiting for each other on a busy machine would drown it.
 //
 //   laplace_digits [Google Benchmark's flags]
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
@@ -76,7 +78,8 @@ at::Tensor closed_form(const Evidence& evidence, const at::Tensor& theta) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  Race race(argc, argv, Race::Clock::wall);
+  at::set_num_threads(1);
+  Race race(argc, argv);
   const digits::Set train = digits::load().train;
   const Evidence evidence{train.images.flatten(1).to(at::kDouble), train.labels, 1.0};
   const at::Tensor theta = 0.1 * at::randn({kParameters}, at::kDouble);

@@ -9,6 +9,7 @@
 //
 // Exits non-zero when a check fails.
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -46,6 +47,8 @@ double relative_difference(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).norm() / b.norm()).item<double>();
 }
 
+at::Tensor unit(const at::Tensor& v) { return v / v.norm(); }
+
 /// The first `count` images as rows of 64 pixels, in double precision.
 digits::Set rows(const digits::Set& set, int64_t count) {
   const auto first = [&](const at::Tensor& t) { return t.narrow(0, 0, std::min(count, t.size(0))); };
@@ -63,7 +66,7 @@ void check_hessian(const Evidence& evidence, const Posterior& posterior, Checks&
 
   const double h = 1e-4;
   const auto gradient = tower::grad(evidence);
-  const at::Tensor direction = at::randn({kParameters}, at::kDouble);
+  const at::Tensor direction = unit(at::randn({kParameters}, at::kDouble));
   const at::Tensor slope =
       (gradient(posterior.mode + h * direction) - gradient(posterior.mode - h * direction)) / (2 * h);
   const double error = relative_difference(hessian.mv(direction), slope);
@@ -100,7 +103,7 @@ Certainty certainty(const std::string& group, const Posterior& posterior, const 
 void check_doubt(const Posterior& posterior, const digits::Set& held_out, int64_t draws, Checks& check) {
   fmt::print("\nWhat the model says it knows (entropy: 0 is certain, {:.2f} is no idea)\n", std::log(10.0));
   fmt::print("  {:<24} {:>6}  {:>22}  {:>22}\n", "", "", "best parameters", "averaged (Laplace)");
-  fmt::print("  {:<24} {:>6}  {:>12} {:>9}  {:>12} {:>9}\n", "images", "", "confidence", "entropy", "confidence",
+  fmt::print("  {:<24} {:>6}  {:>12} {:>9}  {:>12} {:>9}\n", "images", "number", "confidence", "entropy", "confidence",
              "entropy");
   const at::Tensor is_right = logits(posterior.mode, held_out.images).argmax(1).eq(held_out.labels);
   const auto those = [&](const at::Tensor& mask) { return held_out.images.index_select(0, mask.nonzero().view(-1)); };
@@ -133,7 +136,7 @@ void check_perceptron(const digits::Split& data, const Options& options, Checks&
   const auto hessian_times = [&](const Parameters& direction) {
     return tower::jvp(gradient, parameters, direction).second;
   };
-  const Parameters direction = unflatten(at::randn({n}, at::kDouble), parameters);
+  const Parameters direction = unflatten(unit(at::randn({n}, at::kDouble)), parameters);
   const at::Tensor product = flatten(hessian_times(direction));
 
   const double h = 1e-4;
@@ -161,6 +164,7 @@ void check_perceptron(const digits::Split& data, const Options& options, Checks&
 }
 
 int run(const Options& options) {
+  if (options.short_run) at::set_num_threads(1);  // tests run side by side, and this little work needs no company
   at::manual_seed(options.seed);
   const digits::Split all = digits::load();
   const digits::Split data{rows(all.train, options.training_images()), rows(all.held_out, all.held_out.size())};
