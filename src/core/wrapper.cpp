@@ -14,6 +14,9 @@ Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload payload)
 }
 
 void Wrapper::take_metadata() {
+  // A wrapper shows no lazy conjugation or negation, so its value must have none: view_as_real would refuse it.
+  if (payload_.value.is_conj() || payload_.value.is_neg())
+    payload_.value = payload_.value.resolve_conj().resolve_neg();
   const TensorImpl* value = payload_.value.unsafeGetTensorImpl();
   if (level_->kind() == Kind::vmap && payload_.index >= 0) {
     if (payload_.index == 0 && value->is_contiguous()) {

@@ -1,5 +1,5 @@
-// LibTorch's backward operators of activation functions: t f'(x), as a function of t and of x. Linear in t; the derivative
-// with respect to x is t f''(x).
+// LibTorch's backward operators of activation functions: t f'(x), as a function of t and of x. Linear in t; the
+// derivative with respect to x is t f''(x).
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
@@ -70,7 +70,7 @@ void activation_backwards() {
       });
   op<at::_ops::_prelu_kernel_backward>().pointwise().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& slope) {
-        const Tensor positive = x >= 0;
+        const Tensor positive = x > 0;
         return std::tuple(at::where(positive, g, g * slope), zero_where(positive, g * x));
       });
   op<at::_ops::rrelu_with_noise_backward>()
@@ -80,9 +80,8 @@ void activation_backwards() {
                         bool training, bool is_result) {
         return at::rrelu_with_noise_backward(*t, x, noise, lower, upper, training, is_result);
       })
-      .derivative<2>([](Along t, const Tensor& g, Skip, Skip, Skip, Skip, bool training) {
-        return training ? *t * g : Tensor();
-      });
+      .derivative<2>(
+          [](Along t, const Tensor& g, Skip, Skip, Skip, Skip, bool training) { return training ? *t * g : Tensor(); });
 
   // ---- smooth functions of x ----
   op<at::_ops::gelu_backward>()
@@ -122,13 +121,12 @@ void activation_backwards() {
   op<at::_ops::elu_backward>()
       .pointwise()
       .derivative<0>([](Along t, Skip, const Scalar& alpha, const Scalar& scale, const Scalar& kappa, bool is_result,
-                        const Tensor& x) {
-        return at::elu_backward(*t, alpha, scale, kappa, is_result, x);
-      })
+                        const Tensor& x) { return at::elu_backward(*t, alpha, scale, kappa, is_result, x); })
       .derivative<5>([](Along t, const Tensor& g, const Scalar& alpha, const Scalar& scale, const Scalar& kappa,
                         bool is_result, const Tensor& x) {
         const double k = kappa.toDouble();
-        const Tensor slope = is_result ? *t * g * k : *t * g * ((x * k).exp() * (k * k * alpha.toDouble() * scale.toDouble()));
+        const Tensor slope =
+            is_result ? *t * g * k : *t * g * ((x * k).exp() * (k * k * alpha.toDouble() * scale.toDouble()));
         return keep_where(x < 0, slope);
       });
   // The scratch space of the kernel holds nothing that x does not.
@@ -158,9 +156,8 @@ void activation_backwards() {
       .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
         return at::sum_to(conjugate(*ct) * g * one_minus(2 * conjugate(y)), y.sizes());
       })
-      .jvp<1>([](Tan<1> t, const Tensor& g, const Tensor& y) {
-        return conjugate(*t) * g * one_minus(2 * conjugate(y));
-      });
+      .jvp<1>(
+          [](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * one_minus(2 * conjugate(y)); });
   op<at::_ops::tanh_backward>()
       .pointwise()
       .derivative<0>([](Along t, Skip, const Tensor& y) { return at::tanh_backward(*t, y); })
@@ -180,14 +177,14 @@ void activation_backwards() {
     const Tensor s = halves(x, dim).second.sigmoid();
     return da * s + y * one_minus(s) * db;
   });
-  op<at::_ops::glu_backward_jvp>().decomposes([](Skip, const Tensor& g, const Tensor& x, const Tensor& dg,
-                                                 const Tensor& dx, int64_t dim) {
-    const auto [a, b] = halves(x, dim);
-    const auto [da, db] = halves(dx, dim);
-    const Tensor s = b.sigmoid(), ds = s * one_minus(s);
-    const Tensor curvature = ds * one_minus(2 * s);
-    return at::cat({dg * s + g * ds * db, dg * a * ds + g * (da * ds + a * curvature * db)}, dim);
-  });
+  op<at::_ops::glu_backward_jvp>().decomposes(
+      [](Skip, const Tensor& g, const Tensor& x, const Tensor& dg, const Tensor& dx, int64_t dim) {
+        const auto [a, b] = halves(x, dim);
+        const auto [da, db] = halves(dx, dim);
+        const Tensor s = b.sigmoid(), ds = s * one_minus(s);
+        const Tensor curvature = ds * one_minus(2 * s);
+        return at::cat({dg * s + g * ds * db, dg * a * ds + g * (da * ds + a * curvature * db)}, dim);
+      });
 }
 
 }  // namespace tower::rules

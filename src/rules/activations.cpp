@@ -11,11 +11,14 @@ namespace tower::rules {
 void activations() {
   // ---- piecewise linear ----
   op<at::_ops::relu>().pointwise().derivative<0>([](Along t, Out<0> y) { return at::threshold_backward(*t, *y, 0); });
+  op<at::_ops::_add_relu_Tensor>().decomposes(
+      [](const Tensor& a, const Tensor& b, const Scalar& alpha) { return at::relu(at::add(a, b, alpha)); });
+  op<at::_ops::_add_relu_Scalar>().decomposes(
+      [](const Tensor& a, const Scalar& b, const Scalar& alpha) { return at::relu(at::add(a, b, alpha)); });
   op<at::_ops::threshold>().pointwise().derivative<0>(
       [](Along t, const Tensor& x, const Scalar& threshold) { return at::threshold_backward(*t, x, threshold); });
-  op<at::_ops::leaky_relu>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& slope) {
-    return at::leaky_relu_backward(*t, x, slope, false);
-  });
+  op<at::_ops::leaky_relu>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& slope) { return at::leaky_relu_backward(*t, x, slope, false); });
   op<at::_ops::hardtanh>().pointwise().derivative<0>(
       [](Along t, const Tensor& x, const Scalar& min, const Scalar& max) {
         return at::hardtanh_backward(*t, x, min, max);
@@ -30,13 +33,12 @@ void activations() {
       [](Along t, const Tensor& x, const Scalar& lambda) { return at::hardshrink_backward(*t, x, lambda); });
   op<at::_ops::_prelu_kernel>()
       .pointwise()
-      .derivative<0>([](Along t, const Tensor& x, const Tensor& slope) { return at::where(x >= 0, *t, *t * slope); })
-      .derivative<1>([](Along t, const Tensor& x) { return zero_where(x >= 0, *t * x); });
+      .derivative<0>([](Along t, const Tensor& x, const Tensor& slope) { return at::where(x > 0, *t, *t * slope); })
+      .derivative<1>([](Along t, const Tensor& x) { return zero_where(x > 0, *t * x); });
 
   // ---- smooth ----
-  op<at::_ops::gelu>().pointwise().derivative<0>([](Along t, const Tensor& x, const std::string& approximate) {
-    return at::gelu_backward(*t, x, approximate);
-  });
+  op<at::_ops::gelu>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const std::string& approximate) { return at::gelu_backward(*t, x, approximate); });
   op<at::_ops::silu>().pointwise().derivative<0>([](Along t, const Tensor& x) { return at::silu_backward(*t, x); });
   op<at::_ops::mish>().pointwise().derivative<0>([](Along t, const Tensor& x) { return at::mish_backward(*t, x); });
   op<at::_ops::elu>().pointwise().derivative<0>(
@@ -61,12 +63,19 @@ void activations() {
       .jvp<0>([](Tan<0> t, const Tensor& x, int64_t dim, Out<0> y) { return at::glu_jvp(*y, x, *t, dim); });
 
   // ---- randomized: a slope drawn for each negative element ----
-  op<at::_ops::rrelu>().decomposes(
-      [](const Tensor& x, const Scalar& lower, const Scalar& upper, bool training) {
-        if (!training) return at::leaky_relu(x, (lower.toDouble() + upper.toDouble()) / 2);
-        const Tensor slope = at::rand_like(x) * (upper.toDouble() - lower.toDouble()) + lower;
-        return at::where(x <= 0, x * slope, x);
-      });
+  op<at::_ops::rrelu>().decomposes([](const Tensor& x, const Scalar& lower, const Scalar& upper, bool training) {
+    if (!training) return at::leaky_relu(x, (lower.toDouble() + upper.toDouble()) / 2);
+    const Tensor slope = at::rand_like(x) * (upper.toDouble() - lower.toDouble()) + lower;
+    return at::where(x <= 0, x * slope, x);
+  });
+  op<at::_ops::rrelu_with_noise_functional>()
+      .draws_elementwise()
+      .inactive<1>()
+      .nondifferentiable_outputs<1>()
+      .derivative<0>(
+          [](Along t, const Tensor& x, Skip, const Scalar& lower, const Scalar& upper, bool training, Out<1> noise) {
+            return at::rrelu_with_noise_backward(*t, x, *noise, lower, upper, training, false);
+          });
 }
 
 }  // namespace tower::rules

@@ -26,6 +26,12 @@ Tensor nonnegative(const Tensor& p) {
   return (at::imag(p) == 0).logical_and(at::real(p) >= 0);
 }
 
+// a / (x² + y²), and zero where that is zero.
+Tensor over_square(const Tensor& a, const Tensor& y, const Tensor& x) {
+  const Tensor square = y * y + x * x;
+  return zero_where(square == 0, a / square);
+}
+
 // The result has the first argument's dtype and logical shape, whatever the second one's.
 void vmap_copy(VmapFrame& frame) {
   for (size_t i : {size_t{0}, size_t{1}}) frame.to_front(i, i == 0);
@@ -40,23 +46,17 @@ void vmap_copy(VmapFrame& frame) {
 
 void arithmetic() {
   // ---- sums ----
-  op<at::_ops::add_Tensor>()
-      .pointwise()
-      .derivative<0>(one)
-      .derivative<1>([](Skip, Skip, const Scalar& alpha) { return alpha; });
+  op<at::_ops::add_Tensor>().pointwise().derivative<0>(one).derivative<1>(
+      [](Skip, Skip, const Scalar& alpha) { return alpha; });
   op<at::_ops::add_Scalar>().pointwise().derivative<0>(one);
-  op<at::_ops::sub_Tensor>()
-      .pointwise()
-      .derivative<0>(one)
-      .derivative<1>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
+  op<at::_ops::sub_Tensor>().pointwise().derivative<0>(one).derivative<1>(
+      [](Skip, Skip, const Scalar& alpha) { return -alpha; });
   op<at::_ops::sub_Scalar>().pointwise().derivative<0>(one);
   op<at::_ops::rsub_Tensor>()
       .pointwise()
       .derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; })
       .derivative<1>(one);
-  op<at::_ops::rsub_Scalar>()
-      .pointwise()
-      .derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
+  op<at::_ops::rsub_Scalar>().pointwise().derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
   op<at::_ops::neg>().pointwise().derivative<0>(minus_one);
 
   // ---- products ----
@@ -92,9 +92,8 @@ void arithmetic() {
       .derivative<1>([](Along t, const Tensor& a, const Tensor& b, const Mode& mode) {
         return mode ? Tensor() : -*t * ((a / b) / b);
       });
-  op<at::_ops::div_Scalar_mode>()
-      .pointwise()
-      .derivative<0>([](Along t, Skip, const Scalar& b, const Mode& mode) { return mode ? Tensor() : *t / b; });
+  op<at::_ops::div_Scalar_mode>().pointwise().derivative<0>(
+      [](Along t, Skip, const Scalar& b, const Mode& mode) { return mode ? Tensor() : *t / b; });
   op<at::_ops::floor_divide>().pointwise().inactive<0, 1>();
   op<at::_ops::floor_divide_Scalar>().pointwise().inactive<0>();
   op<at::_ops::reciprocal>().pointwise().derivative<0>([](Out<0> y) { return -(*y * *y); });
@@ -107,18 +106,13 @@ void arithmetic() {
       });
 
   // a mod b = a - b ⌊a / b⌋, and the quotient is piecewise constant.
-  op<at::_ops::remainder_Tensor>()
-      .pointwise()
-      .derivative<0>(one)
-      .derivative<1>([](const Tensor& a, const Tensor& b) { return -a.div(b, "floor"); });
+  op<at::_ops::remainder_Tensor>().pointwise().derivative<0>(one).derivative<1>(
+      [](const Tensor& a, const Tensor& b) { return -a.div(b, "floor"); });
   op<at::_ops::remainder_Scalar>().pointwise().derivative<0>(one);
-  op<at::_ops::remainder_Scalar_Tensor>().pointwise().derivative<1>([](const Scalar& a, const Tensor& b) {
-    return -at::full_like(b, a).div(b, "floor");
-  });
-  op<at::_ops::fmod_Tensor>()
-      .pointwise()
-      .derivative<0>(one)
-      .derivative<1>([](const Tensor& a, const Tensor& b) { return -a.div(b, "trunc"); });
+  op<at::_ops::remainder_Scalar_Tensor>().pointwise().derivative<1>(
+      [](const Scalar& a, const Tensor& b) { return -at::full_like(b, a).div(b, "floor"); });
+  op<at::_ops::fmod_Tensor>().pointwise().derivative<0>(one).derivative<1>(
+      [](const Tensor& a, const Tensor& b) { return -a.div(b, "trunc"); });
   op<at::_ops::fmod_Scalar>().pointwise().derivative<0>(one);
 
   // ---- powers ----
@@ -127,24 +121,22 @@ void arithmetic() {
     if (is_zero(p)) return Tensor();
     if (!p.isComplex() && p.toDouble() == 1.0) return *t;
     if (!p.isComplex() && p.toDouble() == 2.0) return *t * (x * 2);
-    const Scalar less = p.isComplex() ? Scalar(p.toComplexDouble() - 1.0)
+    const Scalar less = p.isComplex()         ? Scalar(p.toComplexDouble() - 1.0)
                         : p.isFloatingPoint() ? Scalar(p.toDouble() - 1.0)
                                               : Scalar(p.toLong() - 1);
     return *t * (x.pow(less) * p);
   });
   op<at::_ops::pow_Tensor_Tensor>()
       .pointwise()
-      .derivative<0>([](Along t, const Tensor& x, const Tensor& p) {
-        return zero_where(p == 0, *t * (p * x.pow(p - 1)));
-      })
+      .derivative<0>(
+          [](Along t, const Tensor& x, const Tensor& p) { return zero_where(p == 0, *t * (p * x.pow(p - 1))); })
       .derivative<1>([](Along t, const Tensor& x, const Tensor& p, Out<0> y) {
         return *t * zero_where((x == 0).logical_and(nonnegative(p)), *y * x.to(y->scalar_type()).log());
       });
-  op<at::_ops::pow_Scalar>().pointwise().derivative<1>(
-      [](Along t, const Scalar& x, const Tensor& p, Out<0> y) {
-        const Tensor slope = *y * x.log();
-        return *t * (is_zero(x) ? zero_where(nonnegative(p), slope) : slope);
-      });
+  op<at::_ops::pow_Scalar>().pointwise().derivative<1>([](Along t, const Scalar& x, const Tensor& p, Out<0> y) {
+    const Tensor slope = *y * x.log();
+    return *t * (is_zero(x) ? zero_where(nonnegative(p), slope) : slope);
+  });
   op<at::_ops::ldexp_Tensor>()
       .pointwise()
       .derivative<0>([](Skip, const Tensor& e) { return at::pow(2.0, e); })
@@ -155,17 +147,17 @@ void arithmetic() {
       .pointwise()
       .derivative<0>([](Along t, const Tensor& a, Skip, Out<0> y) { return *t * (a / *y); })
       .derivative<1>([](Along t, Skip, const Tensor& b, Out<0> y) { return *t * (b / *y); });
+  // At the origin, where there is no angle, LibTorch takes zero.
   op<at::_ops::atan2>()
       .pointwise()
-      .derivative<0>([](Along t, const Tensor& y, const Tensor& x) { return *t * (x / (y * y + x * x)); })
-      .derivative<1>([](Along t, const Tensor& y, const Tensor& x) { return -*t * (y / (y * y + x * x)); });
+      .derivative<0>([](Along t, const Tensor& y, const Tensor& x) { return *t * over_square(x, y, x); })
+      .derivative<1>([](Along t, const Tensor& y, const Tensor& x) { return -*t * over_square(y, y, x); });
   op<at::_ops::copysign_Tensor>()
       .pointwise()
       .derivative<0>([](const Tensor& x, Skip, Out<0> y) { return (*y / x).masked_fill(x == 0, 0); })
       .inactive<1>();
-  op<at::_ops::copysign_Scalar>().pointwise().derivative<0>([](const Tensor& x, Skip, Out<0> y) {
-    return (*y / x).masked_fill(x == 0, 0);
-  });
+  op<at::_ops::copysign_Scalar>().pointwise().derivative<0>(
+      [](const Tensor& x, Skip, Out<0> y) { return (*y / x).masked_fill(x == 0, 0); });
   op<at::_ops::nextafter>()
       .pointwise()
       .derivative<0>([](Along t, const Tensor& x, const Tensor& toward) { return keep_where(x != toward, *t); })

@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kNone = at::Reduction::None;
 using Pair = std::tuple<Tensor, Tensor>;
 
-// ---- negative log likelihood: -w[y] x[y], where y is not the ignored class ----------------------------------------------
+// ---- negative log likelihood: -w[y] x[y], where y is not the ignored class
+// ----------------------------------------------
 //
 // The classes are dimension 1 of x, or dimension 0 if x is a single item. `Kernels` are those for items with or without
 // further dimensions (pixels).
@@ -47,8 +48,8 @@ Tensor flat(const Tensor& t) { return t.dim() == 1 ? t.unsqueeze(1) : t.flatten(
 Tensor class_weights(const Tensor& weight, const Tensor& y, int64_t ignore, at::TensorOptions options) {
   if (!weight.defined()) return (y != ignore).to(options);
   const Tensor classes = safe_class(y, ignore);
-  const Tensor w = weight.dim() == 1 ? at::take(weight, classes)
-                                     : at::gather(weight, 1, flat(classes)).reshape(y.sizes());
+  const Tensor w =
+      weight.dim() == 1 ? at::take(weight, classes) : at::gather(weight, 1, flat(classes)).reshape(y.sizes());
   return zero_where(y == ignore, w);
 }
 
@@ -66,7 +67,8 @@ void vmap_nll_forward(VmapFrame& frame) {
   const Tensor weight = frame.is_tensor(2) ? frame.tensor(2) : Tensor();
 
   Tensor losses = std::get<0>(Kernels::forward(single ? x : x.flatten(0, 1), single ? y : y.flatten(0, 1),
-                                               own_weights ? Tensor() : weight, kNone, ignore)).reshape(y.sizes());
+                                               own_weights ? Tensor() : weight, kNone, ignore))
+                      .reshape(y.sizes());
   if (own_weights) losses = losses * class_weights(weight, y, ignore, x.options());
   Tensor total = reduction == kNone && !single ? at::zeros({frame.batch_size}, x.options())
                                                : sum_examples(class_weights(weight, y, ignore, x.options()));
@@ -135,17 +137,15 @@ void negative_log_likelihood() {
       .vmap(vmap_nll_backward<Kernels>)
       .template inactive<1, 2>()
       .template vjp<0>([](Ct<0> ct, Skip, Skip, const Tensor& y, const Tensor& weight, int64_t reduction,
-                          int64_t ignore) {
-        return std::get<0>(Kernels::forward(*ct, y, weight, reduction, ignore));
-      })
-      .template jvp<0>([](Tan<0> t, Skip, const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction,
-                          int64_t ignore, const Tensor& total) {
-        return Kernels::backward(*t, x, y, weight, reduction, ignore, total);
-      })
+                          int64_t ignore) { return std::get<0>(Kernels::forward(*ct, y, weight, reduction, ignore)); })
+      .template jvp<0>(
+          [](Tan<0> t, Skip, const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction, int64_t ignore,
+             const Tensor& total) { return Kernels::backward(*t, x, y, weight, reduction, ignore, total); })
       .decomposes(nll_backward);
 }
 
-// ---- margins --------------------------------------------------------------------------------------------------------------
+// ---- margins
+// --------------------------------------------------------------------------------------------------------------
 
 // Items [N, C] and their targets [N] of what may be a single item.
 Tensor as_items(const Tensor& x) { return x.dim() == 0 ? x.reshape({1, 1}) : x.dim() == 1 ? x.unsqueeze(0) : x; }

@@ -32,9 +32,7 @@ void complex() {
   op<at::_ops::abs>()
       .pointwise()
       .vjp<0>([](Ct<0> ct, const Tensor& z) { return *ct * z.sgn(); })
-      .jvp<0>([](Tan<0> t, const Tensor& z) {
-        return z.is_complex() ? at::real(*t * z.sgn().conj()) : *t * z.sgn();
-      });
+      .jvp<0>([](Tan<0> t, const Tensor& z) { return z.is_complex() ? at::real(*t * z.sgn().conj()) : *t * z.sgn(); });
   // dθ = Im(conj(z) dz) / |z|², and nothing for real numbers.
   op<at::_ops::angle>()
       .pointwise()
@@ -51,20 +49,18 @@ void complex() {
       .vjp<0>([](Ct<0> ct, const Tensor& z, Out<0> y) { return sgn_derivative(*ct, z, *y); })
       .jvp<0>([](Tan<0> t, const Tensor& z, Out<0> y) { return sgn_derivative(*t, z, *y); });
 
-  op<at::_ops::complex>()
-      .pointwise()
-      .derivative<0>([]() { return Scalar(1); })
-      .derivative<1>([]() { return i_unit(); });
+  op<at::_ops::complex>().pointwise().derivative<0>([]() { return Scalar(1); }).derivative<1>([]() {
+    return i_unit();
+  });
   op<at::_ops::polar>()
       .pointwise()
       .derivative<0>([](Skip, const Tensor& angle) { return at::polar(at::ones_like(angle), angle); })
       .derivative<1>([](Out<0> y) { return *y * i_unit(); });
 
   // ---- conjugation ----
-  op<at::_ops::_conj_physical>()
-      .pointwise()
-      .vjp<0>([](Ct<0> ct) { return ct->conj(); })
-      .jvp<0>([](Tan<0> t) { return t->conj(); });
+  op<at::_ops::_conj_physical>().pointwise().vjp<0>([](Ct<0> ct) { return ct->conj(); }).jvp<0>([](Tan<0> t) {
+    return t->conj();
+  });
   op<at::_ops::_conj>()
       .pointwise()
       .vjp<0>([](Ct<0> ct) { return ct->conj(); })
@@ -77,7 +73,7 @@ void complex() {
 
   // ---- views between complex numbers and pairs of real ones ----
   op<at::_ops::view_as_real>()
-      .vmap([](VmapFrame& frame) { frame.result(at::view_as_real(frame.tensor(0).resolve_conj()), frame.in_dims[0]); })
+      .vmap([](VmapFrame& frame) { frame.result(at::view_as_real(frame.tensor(0)), frame.in_dims[0]); })
       .vjp<0>([](Ct<0> ct) { return join(*ct); })
       .jvp<0>([](Tan<0> t) { return at::view_as_real(t->resolve_conj()); })
       .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return join(written); });
@@ -93,6 +89,12 @@ void complex() {
       .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) {
         return at::view_as_real(written.resolve_conj());
       });
+
+  // ---- copies of these views ----
+  op<at::_ops::_conj_copy>().decomposes([](const Tensor& z) { return at::_conj_physical(z); });
+  op<at::_ops::_neg_view_copy>().decomposes([](const Tensor& x) { return -x; });
+  op<at::_ops::view_as_real_copy>().decomposes([](const Tensor& z) { return at::view_as_real(z).clone(); });
+  op<at::_ops::view_as_complex_copy>().decomposes([](const Tensor& x) { return at::view_as_complex(x).clone(); });
 }
 
 }  // namespace tower::rules

@@ -1,4 +1,5 @@
-// Elementary functions of one variable: exponentials, logarithms, roots, trigonometric and hyperbolic functions, rounding.
+// Elementary functions of one variable: exponentials, logarithms, roots, trigonometric and hyperbolic functions,
+// rounding.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -34,9 +35,8 @@ void elementary() {
       .vjp<0>([](Ct<0> ct, Skip, Out<0> y) { return at::sigmoid_backward(*ct, *y); })
       .jvp<0>([](Tan<0> t, Skip, Out<0> y) { return *t * (*y * one_minus(*y)); });
   // Outside of [eps, 1 - eps] the argument is clamped, so the derivative is zero.
-  op<at::_ops::logit>().pointwise().derivative<0>([](Along t, const Tensor& x, const std::optional<double>& eps) {
-    return at::logit_backward(*t, x, eps);
-  });
+  op<at::_ops::logit>().pointwise().derivative<0>(
+      [](Along t, const Tensor& x, const std::optional<double>& eps) { return at::logit_backward(*t, x, eps); });
 
   // ---- powers and roots ----
   op<at::_ops::sqrt>().pointwise().derivative<0>([](Along t, Skip, Out<0> y) { return *t / (*y * 2); });
@@ -67,9 +67,8 @@ void elementary() {
       .jvp<0>([](Tan<0> t, Skip, Out<0> y) { return *t * one_minus(*y * *y); });
   op<at::_ops::asinh>().pointwise().derivative<0>([](const Tensor& x) { return (x * x + 1).rsqrt(); });
   // Complex: two roots, so that the branch cut is the function's own.
-  op<at::_ops::acosh>().pointwise().derivative<0>([](const Tensor& x) {
-    return x.is_complex() ? (x + 1).rsqrt() * (x - 1).rsqrt() : (x * x - 1).rsqrt();
-  });
+  op<at::_ops::acosh>().pointwise().derivative<0>(
+      [](const Tensor& x) { return x.is_complex() ? (x + 1).rsqrt() * (x - 1).rsqrt() : (x * x - 1).rsqrt(); });
   op<at::_ops::atanh>().pointwise().derivative<0>([](Along t, const Tensor& x) { return *t / one_minus(x * x); });
 
   // ---- rounding ----
@@ -82,10 +81,8 @@ void elementary() {
   step<at::_ops::sign>();
 
   // mantissa · 2^exponent = x, and the exponent is piecewise constant.
-  op<at::_ops::frexp_Tensor>()
-      .pointwise()
-      .nondifferentiable_outputs<1>()
-      .derivative<0>([](Along t, Skip, Out<1> exponent) { return *t / exponent->exp2(); });
+  op<at::_ops::frexp_Tensor>().pointwise().nondifferentiable_outputs<1>().derivative<0>(
+      [](Along t, Skip, Out<1> exponent) { return *t / exponent->exp2(); });
 }
 
 }  // namespace tower::rules

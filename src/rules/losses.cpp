@@ -1,5 +1,5 @@
-// Loss functions of two tensors, element by element, with their reduction: written in terms of pointwise operators, so that
-// a reduction is per example under vmap by itself. Losses over classes are in class_losses.cpp.
+// Loss functions of two tensors, element by element, with their reduction: written in terms of pointwise operators, so
+// that a reduction is per example under vmap by itself. Losses over classes are in class_losses.cpp.
 #include "rules/losses.h"
 
 #include <ATen/Functions.h>
@@ -14,6 +14,12 @@ namespace {
 
 Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
 Tensor weighted(const Tensor& t, const Tensor& weight) { return weight.defined() ? t * weight : t; }
+
+// Without a branch, so that no infinity of the one not taken gets into derivatives.
+Tensor huber(const Tensor& d, double delta) {
+  const Tensor c = d.clamp(-delta, delta);
+  return c * (d - c * 0.5);
+}
 
 // LibTorch's binary cross entropy takes logarithms to be at least -100.
 Tensor cross_entropy_log(const Tensor& log) { return log.clamp_min(-100); }
@@ -65,33 +71,29 @@ void losses() {
     const Tensor d = a - b;
     return reduce(d * d, reduction);
   });
-  op<at::_ops::mse_loss_backward>().decomposes([](const Tensor& g, const Tensor& a, const Tensor& b, int64_t reduction) {
-    return spread(g, 2 * (a - b), reduction);
-  });
+  op<at::_ops::mse_loss_backward>().decomposes([](const Tensor& g, const Tensor& a, const Tensor& b,
+                                                  int64_t reduction) { return spread(g, 2 * (a - b), reduction); });
 
-  // d² / 2β near zero, |d| - β/2 beyond.
+  // d² / 2β near zero, |d| - β/2 beyond: Huber's loss over β.
   op<at::_ops::smooth_l1_loss>().decomposes([](const Tensor& a, const Tensor& b, int64_t reduction, double beta) {
     TORCH_CHECK(beta >= 0, "smooth_l1_loss does not support negative values for beta.");
-    const Tensor d = a - b, length = d.abs();
-    if (beta == 0) return reduce(length, reduction);
-    return reduce(at::where(length < beta, d * d * (0.5 / beta), length - 0.5 * beta), reduction);
+    const Tensor d = a - b;
+    return reduce(beta == 0 ? d.abs() : huber(d, beta) / beta, reduction);
   });
   op<at::_ops::smooth_l1_loss_backward>().decomposes(
       [](const Tensor& g, const Tensor& a, const Tensor& b, int64_t reduction, double beta) {
-        const Tensor d = a - b, sign = d.sgn();
-        return spread(g, beta == 0 ? sign : at::where(d.abs() < beta, d / beta, sign), reduction);
+        const Tensor d = a - b;
+        return spread(g, beta == 0 ? d.sgn() : d.clamp(-beta, beta) / beta, reduction);
       });
 
   // d² / 2 near zero, δ (|d| - δ/2) beyond.
   op<at::_ops::huber_loss>().decomposes([](const Tensor& a, const Tensor& b, int64_t reduction, double delta) {
     TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
-    const Tensor d = a - b, length = d.abs();
-    return reduce(at::where(length <= delta, d * d * 0.5, (length - 0.5 * delta) * delta), reduction);
+    return reduce(huber(a - b, delta), reduction);
   });
   op<at::_ops::huber_loss_backward>().decomposes(
       [](const Tensor& g, const Tensor& a, const Tensor& b, int64_t reduction, double delta) {
-        const Tensor d = a - b;
-        return spread(g, at::where(d.abs() <= delta, d, d.sgn() * delta), reduction);
+        return spread(g, (a - b).clamp(-delta, delta), reduction);
       });
 
   // log(1 + e^(-yx)); beyond 50 it is -yx to the last digit.
@@ -130,14 +132,14 @@ void losses() {
         return spread(g, weighted(slope, weight), reduction);
       });
   // (1 - y) x - (1 + (p - 1) y) log σ(x), p the weight of positive examples.
-  op<at::_ops::binary_cross_entropy_with_logits>().decomposes(
-      [](const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& positive_weight, int64_t reduction) {
-        TORCH_CHECK(y.sizes().equals(x.sizes()), "Target size (", y.sizes(), ") must be the same as input size (",
-                    x.sizes(), ")");
-        const Tensor log = at::log_sigmoid(x);
-        const Tensor loss = one_minus(y) * x - (positive_weight.defined() ? ((positive_weight - 1) * y + 1) * log : log);
-        return reduce(weighted(loss, weight), reduction);
-      });
+  op<at::_ops::binary_cross_entropy_with_logits>().decomposes([](const Tensor& x, const Tensor& y, const Tensor& weight,
+                                                                 const Tensor& positive_weight, int64_t reduction) {
+    TORCH_CHECK(y.sizes().equals(x.sizes()), "Target size (", y.sizes(), ") must be the same as input size (",
+                x.sizes(), ")");
+    const Tensor log = at::log_sigmoid(x);
+    const Tensor loss = one_minus(y) * x - (positive_weight.defined() ? ((positive_weight - 1) * y + 1) * log : log);
+    return reduce(weighted(loss, weight), reduction);
+  });
 
   op<at::_ops::cosine_similarity>().decomposes(cosine_similarity);
 }

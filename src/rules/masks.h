@@ -1,5 +1,5 @@
-// Derivatives that are masks. They are applied by where(), never by a product: a NaN or infinity that belongs to the value
-// not chosen must not reach the result.
+// Derivatives that are masks. They are applied by where(), never by a product: a NaN or infinity that belongs to the
+// value not chosen must not reach the result.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -91,12 +91,16 @@ void selection() {
   // fmax and fmin prefer a number to NaN, and give the whole derivative to the first where two values tie.
   op<at::_ops::fmax>()
       .pointwise()
-      .derivative<0>([](Along t, const Tensor& a, const Tensor& b) { return keep_where((a >= b).logical_or(b.isnan()), *t); })
-      .derivative<1>([](Along t, const Tensor& a, const Tensor& b) { return zero_where((a >= b).logical_or(b.isnan()), *t); });
+      .derivative<0>(
+          [](Along t, const Tensor& a, const Tensor& b) { return keep_where((a >= b).logical_or(b.isnan()), *t); })
+      .derivative<1>(
+          [](Along t, const Tensor& a, const Tensor& b) { return zero_where((a >= b).logical_or(b.isnan()), *t); });
   op<at::_ops::fmin>()
       .pointwise()
-      .derivative<0>([](Along t, const Tensor& a, const Tensor& b) { return keep_where((a <= b).logical_or(b.isnan()), *t); })
-      .derivative<1>([](Along t, const Tensor& a, const Tensor& b) { return zero_where((a <= b).logical_or(b.isnan()), *t); });
+      .derivative<0>(
+          [](Along t, const Tensor& a, const Tensor& b) { return keep_where((a <= b).logical_or(b.isnan()), *t); })
+      .derivative<1>(
+          [](Along t, const Tensor& a, const Tensor& b) { return zero_where((a <= b).logical_or(b.isnan()), *t); });
 
   op<at::_ops::nan_to_num>().pointwise().derivative<0>(
       [](Along t, const Tensor& x) { return keep_where(at::isfinite(x), *t); });

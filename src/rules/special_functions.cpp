@@ -19,25 +19,27 @@ const double kRootPi = std::sqrt(M_PI), kRootTwoPi = std::sqrt(2 * M_PI);
 // f'(x) = regular(x) - f(x) / x for a function with f(x) ≈ x / 2 near 0, where the quotient is taken in the limit.
 template <class F>
 Tensor half_at_zero(const Tensor& x, F slope) {
-  const double tiny = x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
-                                                     : std::numeric_limits<float>::epsilon();
+  const double tiny =
+      x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
   const Tensor near = x.abs() <= tiny;
   return at::where(near, Scalar(0.5), slope(at::where(near, Scalar(tiny), x)));
 }
 
-// LibTorch evaluates it and nobody has a formula for its derivative with respect to argument i in terms of LibTorch's
-// functions. That must not pass for a zero.
+// LibTorch evaluates it, and there is no formula in terms of LibTorch's functions for its derivative with respect to
+// argument i. That must not pass for a zero.
+template <class Op, int i>
+[[noreturn]] void refuse_derivative() {
+  throw DerivativeError(std::string(Op::name) + " has no derivative formula with respect to '" +
+                        record_of(Op::name, Op::overload_name).argument_name(i) +
+                        "'. Write it in terms of differentiable functions, or detach that argument.");
+}
 template <class Op, int... i>
 void without_formula() {
-  auto refuse = [] {
-    return DerivativeError(std::string(Op::name) +
-                           " has no derivative formula. Write it in terms of differentiable functions, or register a "
-                           "rule of your own.");
-  };
-  op<Op>().pointwise();
-  (op<Op>().template vjp<i>([refuse](Ct<0>) -> Tensor { throw refuse(); }).template jvp<i>([refuse](Tan<i>) -> Tensor {
-    throw refuse();
-  }), ...);
+  (op<Op>()
+       .pointwise()
+       .template vjp<i>([](Ct<0>) -> Tensor { refuse_derivative<Op, i>(); })
+       .template jvp<i>([](Tan<i>) -> Tensor { refuse_derivative<Op, i>(); }),
+   ...);
 }
 template <class XN, class XScalar, class NScalar>
 void polynomial() {
@@ -52,7 +54,8 @@ void special_functions() {
   // ---- gamma ----
   op<at::_ops::lgamma>().pointwise().derivative<0>([](const Tensor& x) { return x.digamma(); });
   op<at::_ops::digamma>().pointwise().derivative<0>([](const Tensor& x) { return at::polygamma(1, x); });
-  op<at::_ops::polygamma>().pointwise().derivative<1>([](int64_t n, const Tensor& x) { return at::polygamma(n + 1, x); });
+  op<at::_ops::polygamma>().pointwise().derivative<1>(
+      [](int64_t n, const Tensor& x) { return at::polygamma(n + 1, x); });
   // Σ log Γ(x - i/2) + const
   op<at::_ops::mvlgamma>().pointwise().derivative<0>([](const Tensor& x, int64_t p) {
     Tensor slope = x.digamma();
@@ -64,6 +67,8 @@ void special_functions() {
       [](const Tensor& a, const Tensor& x) { return ((a - 1) * x.log() - x - a.lgamma()).exp(); });
   op<at::_ops::igammac>().pointwise().derivative<1>(
       [](const Tensor& a, const Tensor& x) { return -((a - 1) * x.log() - x - a.lgamma()).exp(); });
+  without_formula<at::_ops::igamma, 0>();
+  without_formula<at::_ops::igammac, 0>();
 
   // ---- error function and the normal distribution ----
   op<at::_ops::erf>().pointwise().derivative<0>([](const Tensor& x) { return (-(x * x)).exp() * (2 / kRootPi); });
@@ -97,11 +102,10 @@ void special_functions() {
       .derivative<1>([](Along t, const Tensor& x, const Tensor& y) { return *t * x / (y + 1); });
   op<at::_ops::special_xlog1py_self_scalar>().pointwise().derivative<1>(
       [](Along t, const Scalar& x, const Tensor& y) { return *t * x / (y + 1); });
-  op<at::_ops::special_xlog1py_other_scalar>().pointwise().derivative<0>(
-      [](Along t, const Tensor& x, const Scalar& y) {
-        const Tensor slope = at::special_xlog1py(*t, y);
-        return y.toDouble() > -1 ? slope : slope.masked_fill(x == 0, 0);
-      });
+  op<at::_ops::special_xlog1py_other_scalar>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& y) {
+    const Tensor slope = at::special_xlog1py(*t, y);
+    return y.toDouble() > -1 ? slope : slope.masked_fill(x == 0, 0);
+  });
   // log(e^a + e^b), whose partial derivatives add up to one.
   op<at::_ops::logaddexp>()
       .pointwise()
@@ -116,9 +120,8 @@ void special_functions() {
   op<at::_ops::i0>().pointwise().derivative<0>([](const Tensor& x) { return at::special_i1(x); });
   op<at::_ops::special_i0e>().pointwise().derivative<0>(
       [](const Tensor& x, Out<0> y) { return at::special_i1e(x) - x.sgn() * *y; });
-  op<at::_ops::special_i1>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
-    return half_at_zero(x, [&](const Tensor& u) { return u.i0() - *y / u; });
-  });
+  op<at::_ops::special_i1>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return half_at_zero(x, [&](const Tensor& u) { return u.i0() - *y / u; }); });
   op<at::_ops::special_i1e>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
     return half_at_zero(x, [&](const Tensor& u) { return at::special_i0e(u) - *y * (u.sgn() + u.reciprocal()); });
   });
@@ -135,25 +138,26 @@ void special_functions() {
       [](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k1(x); });
   op<at::_ops::special_scaled_modified_bessel_k1>().pointwise().derivative<0>(
       [](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k0(x) - *y / x; });
-  op<at::_ops::special_bessel_j0>().pointwise().derivative<0>([](const Tensor& x) { return -at::special_bessel_j1(x); });
+  op<at::_ops::special_bessel_j0>().pointwise().derivative<0>(
+      [](const Tensor& x) { return -at::special_bessel_j1(x); });
   op<at::_ops::special_bessel_j1>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
     return half_at_zero(x, [&](const Tensor& u) { return at::special_bessel_j0(u) - *y / u; });
   });
-  op<at::_ops::special_bessel_y0>().pointwise().derivative<0>([](const Tensor& x) { return -at::special_bessel_y1(x); });
+  op<at::_ops::special_bessel_y0>().pointwise().derivative<0>(
+      [](const Tensor& x) { return -at::special_bessel_y1(x); });
   op<at::_ops::special_bessel_y1>().pointwise().derivative<0>(
       [](const Tensor& x, Out<0> y) { return at::special_bessel_y0(x) - *y / x; });
   // sin x / x
-  op<at::_ops::special_spherical_bessel_j0>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
-    return zero_where(x == 0, (x.cos() - *y) / x);
-  });
+  op<at::_ops::special_spherical_bessel_j0>().pointwise().derivative<0>(
+      [](const Tensor& x, Out<0> y) { return zero_where(x == 0, (x.cos() - *y) / x); });
 
   // ---- zeta: with respect to its first argument there is no closed form ----
   op<at::_ops::special_zeta>().pointwise().derivative<1>(
       [](const Tensor& s, const Tensor& q) { return -s * at::special_zeta(s + 1, q); });
-  op<at::_ops::special_zeta_self_scalar>().pointwise().derivative<1>([](const Scalar& s, const Tensor& q) {
-    return at::special_zeta(Scalar(s.toDouble() + 1), q) * -s;
-  });
-  op<at::_ops::special_zeta_other_scalar>().pointwise();
+  op<at::_ops::special_zeta_self_scalar>().pointwise().derivative<1>(
+      [](const Scalar& s, const Tensor& q) { return at::special_zeta(Scalar(s.toDouble() + 1), q) * -s; });
+  without_formula<at::_ops::special_zeta, 0>();
+  without_formula<at::_ops::special_zeta_other_scalar, 0>();
 
   // ---- without derivative formulas ----
   without_formula<at::_ops::special_airy_ai, 0>();
