@@ -12,6 +12,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -371,7 +373,7 @@ int run_demo(const Options& options) {
 }  // namespace
 }  // namespace material_newton
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   material_newton::Options options;
   bool brief = false;
   CLI::App app{"Implicit stress update of an elasto-viscoplastic material with Tower"};
@@ -395,4 +397,7 @@ int main(int argc, char** argv) {
     options.steps = 12;
   }
   return material_newton::run_demo(options);
+} catch (const std::exception& error) {
+  fmt::print(stderr, "material_newton: {}\n", error.what());
+  return 1;
 }
