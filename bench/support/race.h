@@ -1,11 +1,12 @@
 // Times several functions against each other with Google Benchmark. Repetitions of the functions are interleaved at
 // random, and the fastest counts for each: what another program on the machine costs hits some repetitions of every
-// function, not all repetitions of one, so ratios hold where absolute times do not.
+// function, not all repetitions of one, so ratios hold where absolute times do not. The clock is the calling thread's own:
+// what is measured runs on one thread.
 //
 //   Race race(argc, argv);
 //   race.add("plain", [&] { f(x); });
 //   race.add("vmap", [&] { g(x); });
-//   const auto ns = race.run();     // name -> time of one call, in nanoseconds
+//   const auto ns = race.run();     // name -> CPU time of one call, in nanoseconds
 //
 // All of Google Benchmark's flags work; those given on the command line win over the ones set here.
 #pragma once
@@ -21,13 +22,8 @@
 
 class Race {
  public:
-  enum class Clock {
-    cpu,   ///< of the calling thread: for what runs on one thread, blind to other programs
-    wall,  ///< for what runs on several
-  };
-
   /// Takes Google Benchmark's flags out of argv; what it leaves there is the program's own.
-  Race(int& argc, char** argv, Clock clock = Clock::cpu) : clock_(clock) {
+  Race(int& argc, char** argv) {
     std::string interleave = "--benchmark_enable_random_interleaving=true";
     std::string repetitions = "--benchmark_repetitions=20";
     std::string min_time = "--benchmark_min_time=0.02";
@@ -40,14 +36,13 @@ class Race {
   }
 
   void add(const std::string& name, std::function<void()> body) {
-    auto* const entry = benchmark::RegisterBenchmark(name.c_str(), [body = std::move(body)](benchmark::State& state) {
+    benchmark::RegisterBenchmark(name.c_str(), [body = std::move(body)](benchmark::State& state) {
       for (auto _ : state) body();
     });
-    if (clock_ == Clock::wall) entry->UseRealTime();
   }
 
   std::map<std::string, double> run() {
-    Fastest fastest(clock_);
+    Fastest fastest;
     benchmark::RunSpecifiedBenchmarks(&fastest);
     benchmark::Shutdown();
     return std::move(fastest.ns);
@@ -55,22 +50,16 @@ class Race {
 
  private:
   struct Fastest : benchmark::BenchmarkReporter {
-    explicit Fastest(Clock clock) : clock(clock) {}
-
-    const Clock clock;
     std::map<std::string, double> ns;
 
     bool ReportContext(const Context&) override { return true; }
     void ReportRuns(const std::vector<Run>& runs) override {
       for (const Run& run : runs) {
         if (run.run_type != Run::RT_Iteration) continue;
-        const double seconds = clock == Clock::cpu ? run.cpu_accumulated_time : run.real_accumulated_time;
-        const double time = seconds * 1e9 / static_cast<double>(run.iterations);
+        const double time = run.cpu_accumulated_time * 1e9 / static_cast<double>(run.iterations);
         const auto [entry, is_new] = ns.emplace(run.run_name.function_name, time);
         if (!is_new) entry->second = std::min(entry->second, time);
       }
     }
   };
-
-  Clock clock_;
 };
