@@ -23,12 +23,48 @@ void makes_constant() {
   (op<Op>().vmap(like_vmap).no_derivative(), ...);
 }
 
+using MaybeType = std::optional<at::ScalarType>;
+
+// Evenly spaced numbers whose ends are tensors: a mixture of the two.
+Tensor between(const Tensor& start, const Tensor& end, int64_t steps, const MaybeType& type) {
+  TORCH_CHECK(start.dim() == 0 && end.dim() == 0, "linspace only supports 0-dimensional start and end tensors");
+  const auto result = type.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
+  const auto options = start.options().dtype(c10::isIntegralType(result, true) ? at::kDouble : result);
+  const Tensor share = at::linspace(0, 1, steps, options);
+  return at::where(share.lt(0.5), start + share * (end - start), end - (1 - share) * (end - start)).to(result);
+}
+Tensor number(const Scalar& value, const Tensor& like) {
+  return at::scalar_tensor(value, like.options().dtype(value.isComplex() ? at::kComplexDouble : at::kDouble));
+}
+
 }  // namespace
 
 void factories() {
   makes_constant<at::_ops::zeros_like, at::_ops::ones_like, at::_ops::full_like, at::_ops::empty_like,
                  at::_ops::new_zeros, at::_ops::new_ones, at::_ops::new_full, at::_ops::new_empty,
                  at::_ops::new_empty_strided>();
+
+  op<at::_ops::linspace_Tensor_Tensor>().decomposes(between);
+  op<at::_ops::linspace_Tensor_Scalar>().decomposes(
+      [](const Tensor& start, const Scalar& end, int64_t steps, const MaybeType& type) {
+        return between(start, number(end, start), steps, type);
+      });
+  op<at::_ops::linspace_Scalar_Tensor>().decomposes(
+      [](const Scalar& start, const Tensor& end, int64_t steps, const MaybeType& type) {
+        return between(number(start, end), end, steps, type);
+      });
+  op<at::_ops::logspace_Tensor_Tensor>().decomposes(
+      [](const Tensor& start, const Tensor& end, int64_t steps, double base, const MaybeType& type) {
+        return at::pow(base, between(start, end, steps, type));
+      });
+  op<at::_ops::logspace_Tensor_Scalar>().decomposes(
+      [](const Tensor& start, const Scalar& end, int64_t steps, double base, const MaybeType& type) {
+        return at::pow(base, between(start, number(end, start), steps, type));
+      });
+  op<at::_ops::logspace_Scalar_Tensor>().decomposes(
+      [](const Scalar& start, const Tensor& end, int64_t steps, double base, const MaybeType& type) {
+        return at::pow(base, between(number(start, end), end, steps, type));
+      });
 }
 
 }  // namespace tower::rules

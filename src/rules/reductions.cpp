@@ -186,6 +186,13 @@ Tensor distances(const Tensor& a, const Tensor& b, double p) {
   return at::linalg_vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, at::IntArrayRef{-1});
 }
 
+// The numbers of the rows of all pairs, each pair once.
+std::pair<Tensor, Tensor> pairs_of(const Tensor& x) {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(x.device());
+  const Tensor pairs = at::triu_indices(x.size(0), x.size(0), 1, options);
+  return {pairs.select(0, 0), pairs.select(0, 1)};
+}
+
 // ---- variances ----
 
 double degrees(const Meta& x, const Ints& dims, const std::optional<Scalar>& correction) {
@@ -350,8 +357,20 @@ void reductions() {
   op<at::_ops::_cdist_forward>().decomposes(distances);
   op<at::_ops::_euclidean_dist>().decomposes([](const Tensor& a, const Tensor& b) { return distances(a, b, 2); });
   op<at::_ops::_pdist_forward>().decomposes([](const Tensor& x, double p) {
-    const Tensor pairs = at::triu_indices(x.size(0), x.size(0), 1, at::TensorOptions().dtype(at::kLong).device(x.device()));
-    return at::linalg_vector_norm(x.index_select(0, pairs[0]) - x.index_select(0, pairs[1]), p, at::IntArrayRef{1});
+    const auto [first, second] = pairs_of(x);
+    return at::linalg_vector_norm(x.index_select(0, first) - x.index_select(0, second), p, at::IntArrayRef{1});
+  });
+
+  op<at::_ops::_cdist_backward>().decomposes(
+      [](const Tensor& grad, const Tensor& a, const Tensor& b, double p, const Tensor& y) {
+        const Tensor slope = norm_slope(a.unsqueeze(-2) - b.unsqueeze(-3), y.unsqueeze(-1), p, {-1});
+        return (grad.unsqueeze(-1) * slope).sum(-2);
+      });
+  op<at::_ops::_pdist_backward>().decomposes([](const Tensor& grad, const Tensor& x, double p, const Tensor& y) {
+    const auto [first, second] = pairs_of(x);
+    const Tensor slope = norm_slope(x.index_select(0, first) - x.index_select(0, second), y.unsqueeze(-1), p, {-1});
+    const Tensor each = grad.unsqueeze(-1) * slope;
+    return at::zeros(x.sizes(), each.options()).index_add(0, first, each).index_add(0, second, each, -1);
   });
 
   // ---- variances ----

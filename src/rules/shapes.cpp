@@ -178,6 +178,22 @@ Tensor block_diagonal(const std::vector<Tensor>& blocks) {
   return at::cat(rows);
 }
 
+// Each tensor as `chunks` equal pieces along `dim` (zeros fill up the last), the pieces of all tensors side by side.
+Tensor chunked_side_by_side(const std::vector<Tensor>& tensors, int64_t dim, int64_t chunks) {
+  TORCH_CHECK(!tensors.empty() && chunks > 0, "_chunk_cat: expected tensors and a positive number of chunks");
+  std::vector<Tensor> parts;
+  for (const Tensor& t : tensors) {
+    const int64_t d = at::maybe_wrap_dim(dim, t.dim()), size = t.size(d), piece = (size + chunks - 1) / chunks;
+    Ints pad(static_cast<size_t>(2 * (t.dim() - d)), 0);
+    pad.back() = piece * chunks - size;
+    std::vector<int64_t> sizes(t.sizes().begin(), t.sizes().begin() + d);
+    sizes.push_back(chunks);
+    sizes.push_back(piece * product(t.sizes().slice(static_cast<size_t>(d) + 1)));
+    parts.push_back(at::constant_pad_nd(t, pad).reshape(sizes));
+  }
+  return at::cat(parts, at::maybe_wrap_dim(dim, tensors[0].dim()) + 1);
+}
+
 }  // namespace
 
 void shapes() {
@@ -186,6 +202,7 @@ void shapes() {
   op<at::_ops::stack>().vmap(stack_vmap).jointly_linear<0>().vjp<0>(
       [](Ct<0> ct, Skip, int64_t dim) { return ct->unbind(dim); });
   op<at::_ops::block_diag>().decomposes(block_diagonal);
+  op<at::_ops::_chunk_cat>().decomposes(chunked_side_by_side);
 
   // ---- copies ----
   op<at::_ops::clone>().vmap(copy_vmap<1>).linear<0>(itself);

@@ -97,6 +97,8 @@ void sorting() {
       "shapes. Use sort(), whose result has one shape, or call it outside of the mapped function.",
       "which elements are equal changes with their values, so that it is not differentiable. Use sort(), or detach() its "
       "argument.");
+  // Counts do not change with the values, where they change at all.
+  op<at::_ops::histc>().no_derivative();
   op<at::_ops::bincount>()
       .unsupported(Kind::vmap,
                    "how many bins it has depends on the data, so that the results of the examples have different shapes. "
