@@ -29,12 +29,9 @@ void comparison() {
            bitwise_right_shift_Tensor, bitwise_right_shift_Tensor_Scalar, bitwise_right_shift_Scalar_Tensor,
            __lshift___Tensor, __lshift___Scalar, __rshift___Tensor, __rshift___Scalar>();
 
-  // Answers with a bool of the program, which a batch does not have.
-  const char* one_answer =
-      "it answers with a single bool, and each example has its own answer. Use a comparison and all() instead, which "
-      "give a tensor of answers.";
-  op<at::_ops::equal>().no_derivative().unsupported(Kind::vmap, one_answer);
-  op<at::_ops::allclose>().no_derivative().unsupported(Kind::vmap, one_answer);
+  // equal() is with its kin in refusals.cpp.
+  op<at::_ops::allclose>().no_derivative().unsupported(
+      Kind::vmap, "it gives one bool for whole tensors, which may differ between examples. Use isclose().all().");
 }
 
 }  // namespace tower::rules
