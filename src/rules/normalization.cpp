@@ -83,6 +83,10 @@ Tensor normalized_backward(const Tensor& g, const Tensor& normalized, const Tens
 void normalization() {
   op<at::_ops::native_layer_norm>().decomposes([](const Tensor& x, const Ints& shape, const Tensor& weight,
                                                   const Tensor& bias, double eps) {
+    const auto rank = static_cast<int64_t>(shape.size());
+    TORCH_CHECK(x.dim() >= rank && x.sizes().slice(static_cast<size_t>(x.dim() - rank)) == at::IntArrayRef(shape),
+                "native_layer_norm: normalized_shape ", at::IntArrayRef(shape), " is not how the input's shape ", x.sizes(),
+                " ends");
     const Moments m = moments(x, last(static_cast<int64_t>(shape.size()), x.dim()), eps);
     return std::tuple(scaled((x - m.mean) * m.rstd, weight, bias), m.mean, m.rstd);
   });
