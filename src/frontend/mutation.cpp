@@ -105,7 +105,9 @@ void assign(const Operator& op, const Tensor& target, Tensor value, bool changes
                         ", which does not fit the tensor it writes to, " + describe(target) +
                         ". An in-place operator cannot change a shape.");
   if (value.scalar_type() != target.scalar_type()) {
-    if (!c10::canCast(value.scalar_type(), target.scalar_type()))
+    // Pointwise operators cast their result to the written tensor where that loses no kind of number; others demand its
+    // dtype. abs_ of complex numbers is LibTorch's one exception.
+    if (!c10::canCast(value.scalar_type(), target.scalar_type()) || !op.pointwise_tag() || op.name() == "aten::abs_")
       throw MutationError(level.describe() + ": " + op.name() + ": result type " + c10::toString(value.scalar_type()) +
                           " can't be cast to the written tensor's type " + c10::toString(target.scalar_type()) + ".");
     value = at::_to_copy(value, target.scalar_type());
@@ -145,10 +147,8 @@ const Operator* functional_twin(const Operator& op) {
 void write(const Operator& op, Stack& stack) {
   auto targets = targets_of(op, stack);
   if (!any_wrapper(op, stack)) return write_plain(op, stack, targets.empty() ? Tensor() : targets[0].second);
-  if (op.composite()) {
-    decompose(op, stack);
-    return;
-  }
+  const Operator* twin = functional_twin(op);
+  if (!twin && decompose(op, stack)) return;
   for (const auto& [arg, target] : targets) {
     if (as_wrapper(target)) continue;
     // A tensor from outside: only values that no transform tracks may go in.
@@ -162,7 +162,6 @@ void write(const Operator& op, Stack& stack) {
            "that was made outside of the transformed function, but the value differs with what the transform tracks "
            "(the example, the tangent or the tape). Make the tensor inside the function, or pass it in as an argument.");
   }
-  const Operator* twin = functional_twin(op);
   if (!twin) {
     Level* level = as_wrapper(targets.at(0).second) ? &as_wrapper(targets[0].second)->level() : top();
     refuse(op, *level, targets[0].second, "and has no functional form that could stand for it. Use a functional operator.");

@@ -44,9 +44,21 @@ void embedding_dense_backward_vmap(VmapFrame& f) {
   f.result(sums.unflatten(0, {batch, rows}));
 }
 
+// LibTorch checks the classes by looking at the values: one check does for the whole batch.
+void one_hot_vmap(VmapFrame& f) {
+  if (f.stack[1].toInt() < 0)
+    throw UnsupportedError(f.level.describe() + ": aten::one_hot without num_classes has a shape that depends on the values, "
+                           "which differ between examples. Give num_classes.");
+  f.to_front(0, false);
+  f.call();
+  f.out_dims.assign(1, 0);
+}
+
 }  // namespace
 
 void embedding() {
+  op<at::_ops::one_hot>().vmap(one_hot_vmap);
+
   op<at::_ops::embedding>()
       .vmap(embedding_vmap)
       .vjp<0>([](Ct<0> ct, Shape table, const Tensor& indices, int64_t padding, bool scale, bool sparse) {

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "interpreters/vmap.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -51,12 +52,50 @@ Tensor matrix_exp_along(const Tensor& a, const Tensor& b) {
   return at::linalg_matrix_exp(at::cat({upper, lower}, -2)).narrow(-2, 0, n).narrow(-1, n, n);
 }
 
+// The kernels do not broadcast batch dimensions (some read past the end instead): every operand gets the batch.
+void vmap_expanded(VmapFrame& f) {
+  for (uint8_t i : f.op.tensor_args())
+    if (f.is_tensor(i)) f.to_front(i, true);
+  f.call();
+  f.out_dims.assign(f.stack.size(), 0);
+}
+
+// Vectors that were not asked for come back as an empty tensor without the batch.
+void values_first_vmap(VmapFrame& f) {
+  f.to_front(0, false);
+  f.call();
+  f.out_dims.clear();
+  for (const auto& out : f.stack) {
+    const Tensor& t = out.toTensor();
+    f.out_dims.push_back(t.dim() == 1 && t.numel() == 0 ? VmapFrame::kUnbatched : 0);
+  }
+}
+
+// Golub and Pereyra's derivative of the pseudoinverse P of A (1973), transposed.
+Tensor pinv_backward(const Tensor& ct, const Tensor& a, const Tensor& p) {
+  const Tensor gh = ct.mH(), ph = p.mH();
+  if (a.size(-2) <= a.size(-1)) {
+    const Tensor k = at::matmul(gh, p), kph = at::matmul(k, ph);
+    return -at::matmul(p, k).mH() + kph - at::matmul(at::matmul(a, p), kph) +
+           at::matmul(at::matmul(ph, p), gh - at::matmul(k, a));
+  }
+  const Tensor k = at::matmul(p, gh), phk = at::matmul(ph, k);
+  return -at::matmul(k, p).mH() + at::matmul(at::matmul(gh - at::matmul(a, k), p), ph) + phk -
+         at::matmul(at::matmul(phk, p), a);
+}
+
+void pinv_vmap(VmapFrame& f) {
+  if (f.batched(1) || f.batched(2)) return run_loop(f.level, f, false);  // tolerances of their own
+  f.to_front(0, false);
+  f.call();
+}
+
 }  // namespace
 
 void factorizations() {
   // A = V diag(λ) Vᴴ. LibTorch leaves V out when nobody seems to need it; derivatives then compute it again.
   op<at::_ops::_linalg_eigh>()
-      .batches_natively()
+      .vmap(values_first_vmap)
       .vjp<0>([](Ct<0> gl, Ct<1> gv, const Tensor& a, const std::string& uplo, bool compute_v, Out<0> l, Out<1> v) {
         const Tensor vectors = compute_v ? *v : std::get<1>(at::_linalg_eigh(a, uplo, true));
         Tensor inner;
@@ -75,7 +114,7 @@ void factorizations() {
       });
 
   // A = U diag(S) Vᴴ
-  op<at::_ops::_linalg_svd>().batches_natively().vjp<0>(
+  op<at::_ops::_linalg_svd>().vmap(values_first_vmap).vjp<0>(
       [](Ct<0> gu, Ct<1> gs, Ct<2> gvh, const Tensor& a, bool full, bool compute_uv, const std::optional<std::string>& driver,
          Out<0> u, Out<1> s, Out<2> vh) {
         if (!compute_uv) {
@@ -87,8 +126,17 @@ void factorizations() {
         return svd_backward(some(*gu, -1), *gs, some(*gvh, -2), some(*u, -1), *s, some(*vh, -2));
       });
 
+  op<at::_ops::linalg_pinv_atol_rtol_tensor>()
+      .vmap(pinv_vmap)
+      .inactive<1, 2>()
+      .vjp<0>([](Ct<0> ct, const Tensor& a, Skip, Skip, Skip, Out<0> p) { return pinv_backward(*ct, a, *p); });
+
   op<at::_ops::linalg_matrix_exp>()
-      .batches_natively()
+      .vmap([](VmapFrame& f) {
+        f.to_front(0, false);
+        f.stack[0] = f.tensor(0).contiguous();  // the kernel views it as a list of matrices
+        f.call();
+      })
       .vjp<0>([](Ct<0> ct, const Tensor& a) { return matrix_exp_along(a.mH(), *ct); })
       .jvp<0>([](Tan<0> da, const Tensor& a) { return matrix_exp_along(a, *da); });
 
@@ -97,15 +145,10 @@ void factorizations() {
   op<at::_ops::linalg_eig>().batches_natively();
   op<at::_ops::linalg_lu>().batches_natively();
   op<at::_ops::linalg_lu_factor_ex>().batches_natively();
-  op<at::_ops::linalg_lu_solve>().batches_natively();
-  op<at::_ops::lu_unpack>().batches_natively();
   op<at::_ops::geqrf>().batches_natively();
-  op<at::_ops::linalg_householder_product>().vmap([](VmapFrame& f) {
-    f.to_front(0, true);
-    f.to_front(1, true);
-    f.call();
-    f.out_dims.assign(1, 0);
-  });
+  op<at::_ops::linalg_lu_solve>().vmap(vmap_expanded);
+  op<at::_ops::lu_unpack>().vmap(vmap_expanded);
+  op<at::_ops::linalg_householder_product>().vmap(vmap_expanded);
 }
 
 }  // namespace tower::rules

@@ -123,9 +123,10 @@ void take_vmap(VmapFrame& f) {
 
 void masked_select_vmap(VmapFrame& f) {
   if (f.batched(1))
-    throw UnsupportedError(f.level.describe() +
-                           ": aten::masked_select with a mask that differs between examples: how many elements it picks "
-                           "depends on the data. Use where() or masked_fill(), whose results have one shape.");
+    throw UnsupportedError(
+        f.level.describe() +
+        ": aten::masked_select with a mask that differs between examples: how many elements it picks "
+        "depends on the data. Use where() or masked_fill(), whose results have one shape.");
   const auto sizes = at::infer_size(logical_sizes(f, 0), f.tensor(1).sizes());
   const int64_t missing = static_cast<int64_t>(sizes.size()) - f.logical_dim(0);
   f.to_front(0, false);
@@ -150,8 +151,9 @@ void indexing() {
   op<at::_ops::index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
   op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
 
-  op<at::_ops::index_select>().vmap(index_select_vmap).linear<0>(
-      [](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
+  op<at::_ops::index_select>()
+      .vmap(index_select_vmap)
+      .linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
         return at::index_add(at::zeros(x.sizes, ct->options()), dim, index, *ct);
       });
   op<at::_ops::gather>().vmap(gather_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
@@ -217,9 +219,10 @@ void indexing() {
         return invert ? among.ne(value).all() : among.eq(value).any();
       });
   op<at::_ops::repeat_interleave_Tensor>()
-      .unsupported(Kind::vmap,
-                   "the size of its result depends on the repeats, which differ between examples. Pass the repeats as a "
-                   "number, or from outside of the mapped function.")
+      .unsupported(
+          Kind::vmap,
+          "the size of its result depends on the repeats, which differ between examples. Pass the repeats as a "
+          "number, or from outside of the mapped function.")
       .no_derivative();
 }
 

@@ -31,7 +31,8 @@ void solve_vmap(VmapFrame& f) {
   Tensor a = f.tensor(0), b = f.tensor(1);
   const bool vector = is_vector(a.sizes().slice(f.batched(0)), b.sizes().slice(f.batched(1)));
   b = columns(b, vector);
-  const int64_t rank_a = a.dim() - f.batched(0), rank_b = b.dim() - f.batched(1);
+  if (f.batched(0) && !f.batched(1)) b = b.unsqueeze(0);  // or its rows could be taken for a batch of vectors
+  const int64_t rank_a = a.dim() - f.batched(0), rank_b = b.dim() - (f.batched(0) || f.batched(1));
   for (int64_t r = rank_a; f.batched(0) && r < rank_b; ++r) a = a.unsqueeze(1);
   for (int64_t r = rank_b; f.batched(1) && r < rank_a; ++r) b = b.unsqueeze(1);
   f.stack[0] = a;

@@ -113,6 +113,14 @@ void matmul() {
         return gelu ? at::gelu(linear, "tanh") : at::relu(linear);
       });
 
+  // The fused kernels that LibTorch would choose have no second derivative; the formula has every one.
+  op<at::_ops::scaled_dot_product_attention>().decomposes(
+      [](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double dropout, bool causal,
+         const std::optional<double>& scale, bool grouped) {
+        const std::optional<Tensor> attn_mask = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
+        return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, attn_mask, dropout, causal, std::nullopt, scale, grouped));
+      });
+
   // Σ over the dimensions in sumdim of the product of three tensors, each given missing dimensions of size one.
   op<at::_ops::_trilinear>().decomposes([](const Tensor& i1, const Tensor& i2, const Tensor& i3, const Ints& expand1,
                                            const Ints& expand2, const Ints& expand3, const Ints& sumdim) {

@@ -243,10 +243,9 @@ void reductions() {
       .linear<0>([](Ct<0> ct, Shape x, const MaybeDims& dims, bool keepdim) {
         return spread(*ct / count(x, all_if_none(dims)), x, all_if_none(dims), keepdim);
       });
-  op<at::_ops::nansum>().decomposes(
-      [](const Tensor& x, const MaybeDims& dims, bool keepdim, const MaybeType& type) {
-        return x.masked_fill(x.isnan(), 0).sum(all_if_none(dims), keepdim, type);
-      });
+  op<at::_ops::nansum>().decomposes([](const Tensor& x, const MaybeDims& dims, bool keepdim, const MaybeType& type) {
+    return x.masked_fill(x.isnan(), 0).sum(all_if_none(dims), keepdim, type);
+  });
   op<at::_ops::trace>().decomposes([](const Tensor& x) {
     TORCH_CHECK(x.dim() == 2, "trace: expected a matrix, but got tensor with dim ", x.dim());
     return x.diagonal().sum();
@@ -254,8 +253,8 @@ void reductions() {
 
   // ---- products ----
   op<at::_ops::prod>()
-      .vmap(over_rows(
-          [](const Tensor& rows, const Stack& args) { return rows.prod(1, false, args[1].to<MaybeType>()); }))
+      .vmap(
+          over_rows([](const Tensor& rows, const Stack& args) { return rows.prod(1, false, args[1].to<MaybeType>()); }))
       .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeType& type) {
         return in_shape(*ct * products_of_others(in_type(x, type).reshape(-1), 0).conj(), x.sizes());
       })
@@ -278,8 +277,7 @@ void reductions() {
       over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amax(dims); }));
   one_of_all<at::_ops::min>(
       over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amin(dims); }));
-  one_of_all<at::_ops::median>(
-      over_rows([](const Tensor& rows, const Stack&) { return std::get<0>(rows.median(1)); }));
+  one_of_all<at::_ops::median>(over_rows([](const Tensor& rows, const Stack&) { return std::get<0>(rows.median(1)); }));
   one_of_all<at::_ops::nanmedian>(
       over_rows([](const Tensor& rows, const Stack&) { return std::get<0>(rows.nanmedian(1)); }));
   op<at::_ops::kthvalue>()
@@ -298,20 +296,15 @@ void reductions() {
   op<at::_ops::argmin>().vmap(arg_vmap).no_derivative();
 
   // ---- questions ----
-  op<at::_ops::any>()
-      .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); }))
-      .no_derivative();
-  op<at::_ops::all>()
-      .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); }))
-      .no_derivative();
+  op<at::_ops::any>().vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); })).no_derivative();
+  op<at::_ops::all>().vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); })).no_derivative();
   op<at::_ops::any_dim>().along({1}).no_derivative();
   op<at::_ops::all_dim>().along({1}).no_derivative();
   op<at::_ops::any_dims>().vmap(any_dims_vmap).no_derivative();
   op<at::_ops::all_dims>().vmap(any_dims_vmap).no_derivative();
   op<at::_ops::count_nonzero_dim_IntList>().along({1}, EmptyDims::all).no_derivative();
-  op<at::_ops::count_nonzero>().no_derivative().decomposes([](const Tensor& x, const MaybeDim& dim) {
-    return dim ? x.ne(0).sum(*dim) : x.ne(0).sum();
-  });
+  op<at::_ops::count_nonzero>().no_derivative().decomposes(
+      [](const Tensor& x, const MaybeDim& dim) { return dim ? x.ne(0).sum(*dim) : x.ne(0).sum(); });
 
   // ---- norms ----
   op<at::_ops::linalg_vector_norm>()
@@ -327,8 +320,7 @@ void reductions() {
         const Tensor slope = norm_slope(in_type(x, type), keep(*y, x, over, keepdim), p, over);
         return sum_over(real_product(slope, *dx), over, keepdim);
       });
-  op<at::_ops::norm_Scalar>().decomposes(
-      [](const Tensor& x, const Scalar& p) { return at::linalg_vector_norm(x, p); });
+  op<at::_ops::norm_Scalar>().decomposes([](const Tensor& x, const Scalar& p) { return at::linalg_vector_norm(x, p); });
   op<at::_ops::norm_ScalarOpt_dtype>().decomposes(
       [](const Tensor& x, const std::optional<Scalar>& p, at::ScalarType type) {
         return at::linalg_vector_norm(x, p.value_or(2), std::nullopt, false, type);

@@ -226,8 +226,9 @@ void index_put_vmap(VmapFrame& f) {
   }
   std::vector<Tensor> indices = plan.indices;
   const auto long_like = at::TensorOptions().dtype(at::kLong).device(self.device());
-  indices.insert(indices.begin(), at::arange(f.batch_size, long_like)
-                                      .view(with_batch(f, std::vector<int64_t>(static_cast<size_t>(plan.rank), 1))));
+  indices.insert(
+      indices.begin(),
+      at::arange(f.batch_size, long_like).view(with_batch(f, std::vector<int64_t>(static_cast<size_t>(plan.rank), 1))));
   f.stack[0] = self;
   f.stack[1] = optional_list(indices);
   f.stack[2] = values;
@@ -255,9 +256,7 @@ void puts_by_index() {
 // ---- masks ----
 
 // Where in the source each element that the mask lets through comes from.
-Tensor places_in_source(const Tensor& mask) {
-  return (mask.reshape(-1).to(at::kLong).cumsum(0) - 1).clamp_min(0);
-}
+Tensor places_in_source(const Tensor& mask) { return (mask.reshape(-1).to(at::kLong).cumsum(0) - 1).clamp_min(0); }
 
 }  // namespace
 
@@ -267,7 +266,8 @@ void scatter() {
       .vmap(scatter_vmap)
       .jointly_linear<0, 3>()
       .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return without_written(*ct, dim, index); })
-      .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
+      .vjp<3>(
+          [](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
   op<at::_ops::scatter_value>()
       .vmap(scatter_vmap)
       .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return without_written(*ct, dim, index); })
@@ -276,11 +276,9 @@ void scatter() {
       .vmap(scatter_vmap)
       .jointly_linear<0, 3>()
       .vjp<0>([](Ct<0> ct) { return *ct; })
-      .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
-  op<at::_ops::scatter_reduce_two>()
-      .vmap(scatter_vmap)
-      .vjp<0, 3>(scatter_reduce_vjp)
-      .jvp<0, 3>(scatter_reduce_jvp);
+      .vjp<3>(
+          [](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
+  op<at::_ops::scatter_reduce_two>().vmap(scatter_vmap).vjp<0, 3>(scatter_reduce_vjp).jvp<0, 3>(scatter_reduce_jvp);
   // The older spelling of the same: "add" and "multiply".
   op<at::_ops::scatter_reduce>().decomposes(
       [](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const std::string& reduce) {
@@ -329,13 +327,12 @@ void scatter() {
 
   // ---- anywhere ----
   puts_by_index<at::_ops::index_put, at::_ops::_unsafe_index_put>();
-  op<at::_ops::put>().decomposes(
-      [](const Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
-        const int64_t n = self.numel();
-        const Tensor flat = self.reshape(-1), from = source.reshape(-1), at = index.reshape(-1);
-        const Tensor place = at::where(at.lt(0), at + n, at);
-        return (accumulate ? flat.index_add(0, place, from) : flat.index_copy(0, place, from)).view(self.sizes());
-      });
+  op<at::_ops::put>().decomposes([](const Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
+    const int64_t n = self.numel();
+    const Tensor flat = self.reshape(-1), from = source.reshape(-1), at = index.reshape(-1);
+    const Tensor place = at::where(at.lt(0), at + n, at);
+    return (accumulate ? flat.index_add(0, place, from) : flat.index_copy(0, place, from)).view(self.sizes());
+  });
   op<at::_ops::masked_scatter>().decomposes([](const Tensor& self, const Tensor& mask, const Tensor& source) {
     const auto sizes = at::infer_size(self.sizes(), mask.sizes());
     if (source.numel() == 0) return self.expand(sizes).clone();

@@ -37,8 +37,7 @@ void cat_vmap(VmapFrame& f) {
   const int64_t rank = rank_of(f, 0);
   std::vector<Tensor> parts = f.list_to_front(0);
   for (const Tensor& t : parts) TORCH_CHECK(t.dim() > 1, "zero-dimensional tensor cannot be concatenated");
-  if (rank > 1)
-    std::erase_if(parts, [](const Tensor& t) { return is_legacy_empty(t.sizes().slice(1)); });
+  if (rank > 1) std::erase_if(parts, [](const Tensor& t) { return is_legacy_empty(t.sizes().slice(1)); });
   f.result(at::cat(parts, at::maybe_wrap_dim(f.stack[1].toInt(), rank) + 1));
 }
 
@@ -78,7 +77,8 @@ void roll_vmap(VmapFrame& f) {
 void repeat_vmap(VmapFrame& f) {
   auto repeats = f.stack[1].toIntVector();
   const int64_t missing = static_cast<int64_t>(repeats.size()) - f.logical_dim(0);
-  TORCH_CHECK(missing >= 0, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
+  TORCH_CHECK(missing >= 0,
+              "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
   f.to_front(0, false);
   Tensor t = f.tensor(0);
   for (int64_t d = 0; d < missing; ++d) t = t.unsqueeze(1);
@@ -199,8 +199,9 @@ Tensor chunked_side_by_side(const std::vector<Tensor>& tensors, int64_t dim, int
 void shapes() {
   // ---- joining ----
   op<at::_ops::cat>().vmap(cat_vmap).jointly_linear<0>().vjp<0>(cat_transpose);
-  op<at::_ops::stack>().vmap(stack_vmap).jointly_linear<0>().vjp<0>(
-      [](Ct<0> ct, Skip, int64_t dim) { return ct->unbind(dim); });
+  op<at::_ops::stack>().vmap(stack_vmap).jointly_linear<0>().vjp<0>([](Ct<0> ct, Skip, int64_t dim) {
+    return ct->unbind(dim);
+  });
   op<at::_ops::block_diag>().decomposes(block_diagonal);
   op<at::_ops::_chunk_cat>().decomposes(chunked_side_by_side);
 
@@ -225,16 +226,20 @@ void shapes() {
       .jvp<0>([](Tan<0> dx, Skip, const Ints& pad) { return at::constant_pad_nd(*dx, pad); });
 
   // ---- matrices ----
-  op<at::_ops::diag_embed>().vmap(diag_embed_vmap).linear<0>(
-      [](Ct<0> ct, Skip, int64_t offset, int64_t dim1, int64_t dim2) { return ct->diagonal(offset, dim1, dim2); });
+  op<at::_ops::diag_embed>()
+      .vmap(diag_embed_vmap)
+      .linear<0>(
+          [](Ct<0> ct, Skip, int64_t offset, int64_t dim1, int64_t dim2) { return ct->diagonal(offset, dim1, dim2); });
   op<at::_ops::tril>().vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) { return ct->tril(k); });
   op<at::_ops::triu>().vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) { return ct->triu(k); });
 
   // ---- images ----
-  op<at::_ops::pixel_shuffle>().vmap(with_matrices(3)).linear<0>(
-      [](Ct<0> ct, Skip, int64_t factor) { return at::pixel_unshuffle(*ct, factor); });
-  op<at::_ops::pixel_unshuffle>().vmap(pixel_unshuffle_vmap).linear<0>(
-      [](Ct<0> ct, Skip, int64_t factor) { return at::pixel_shuffle(*ct, factor); });
+  op<at::_ops::pixel_shuffle>().vmap(with_matrices(3)).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
+    return at::pixel_unshuffle(*ct, factor);
+  });
+  op<at::_ops::pixel_unshuffle>().vmap(pixel_unshuffle_vmap).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
+    return at::pixel_shuffle(*ct, factor);
+  });
   op<at::_ops::channel_shuffle>().vmap(shuffle_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t groups) {
     return at::channel_shuffle(*ct, x.sizes[1] / groups);
   });

@@ -46,9 +46,9 @@ void searchsorted_scalar_vmap(VmapFrame& f) {
   const Tensor value = at::scalar_tensor(f.stack[1].toScalar(), f.tensor(0).options());
   const auto side = f.stack[4].to<MaybeText>();
   const std::optional<Tensor> order = sorter ? std::optional(f.tensor(5)) : std::nullopt;
-  const Tensor found = at::searchsorted(
-      f.tensor(0), value.expand({f.batch_size, 1}), f.stack[2].toBool(), f.stack[3].toBool(),
-      side ? std::optional<c10::string_view>(*side) : std::nullopt, order);
+  const Tensor found =
+      at::searchsorted(f.tensor(0), value.expand({f.batch_size, 1}), f.stack[2].toBool(), f.stack[3].toBool(),
+                       side ? std::optional<c10::string_view>(*side) : std::nullopt, order);
   f.result(found.squeeze(1));
 }
 
@@ -80,29 +80,31 @@ void sorting() {
 
   op<at::_ops::searchsorted_Tensor>().vmap(searchsorted_vmap).no_derivative();
   op<at::_ops::searchsorted_Scalar>().vmap(searchsorted_scalar_vmap).no_derivative();
-  op<at::_ops::bucketize_Tensor>().no_derivative().decomposes(
-      [](const Tensor& x, const Tensor& boundaries, bool out_int32, bool right) {
-        TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
-        return at::searchsorted(boundaries, x, out_int32, right);
-      });
-  op<at::_ops::bucketize_Scalar>().no_derivative().decomposes(
-      [](const Scalar& x, const Tensor& boundaries, bool out_int32, bool right) {
-        TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
-        return at::searchsorted(boundaries, x, out_int32, right);
-      });
+  op<at::_ops::bucketize_Tensor>().no_derivative().decomposes([](const Tensor& x, const Tensor& boundaries,
+                                                                 bool out_int32, bool right) {
+    TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
+    return at::searchsorted(boundaries, x, out_int32, right);
+  });
+  op<at::_ops::bucketize_Scalar>().no_derivative().decomposes([](const Scalar& x, const Tensor& boundaries,
+                                                                 bool out_int32, bool right) {
+    TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
+    return at::searchsorted(boundaries, x, out_int32, right);
+  });
 
   distinct_values<at::_ops::_unique, at::_ops::_unique2, at::_ops::unique_dim, at::_ops::unique_consecutive,
                   at::_ops::unique_dim_consecutive>(
       "how many different values there are depends on the data, so that the results of the examples have different "
       "shapes. Use sort(), whose result has one shape, or call it outside of the mapped function.",
-      "which elements are equal changes with their values, so that it is not differentiable. Use sort(), or detach() its "
+      "which elements are equal changes with their values, so that it is not differentiable. Use sort(), or detach() "
+      "its "
       "argument.");
   // Counts do not change with the values, where they change at all.
   op<at::_ops::histc>().no_derivative();
   op<at::_ops::bincount>()
-      .unsupported(Kind::vmap,
-                   "how many bins it has depends on the data, so that the results of the examples have different shapes. "
-                   "Use one_hot() with a number of classes, and sum().")
+      .unsupported(
+          Kind::vmap,
+          "how many bins it has depends on the data, so that the results of the examples have different shapes. "
+          "Use one_hot() with a number of classes, and sum().")
       .no_derivative();
 }
 

@@ -122,7 +122,8 @@ Tensor elements_read(const char* op, const Layout& of, at::IntArrayRef sizes, at
                      const MaybeInt& offset, at::Device device) {
   TORCH_CHECK(sizes.size() == strides.size(), "mismatch in length of strides and shape");
   std::unordered_map<int64_t, int64_t> element_at;
-  for_each_address(of.sizes, of.strides, of.offset, [&](int64_t k, int64_t address) { element_at.emplace(address, k); });
+  for_each_address(of.sizes, of.strides, of.offset,
+                   [&](int64_t k, int64_t address) { element_at.emplace(address, k); });
   std::vector<int64_t> elements;
   for_each_address(sizes, strides, offset.value_or(of.offset), [&](int64_t, int64_t address) {
     auto found = element_at.find(address);
@@ -139,7 +140,8 @@ Tensor read_strided(const Tensor& x, const Ints& sizes, const Ints& strides, con
   return at::take(x, elements_read("aten::as_strided", layout_of(x), sizes, strides, offset, x.device()));
 }
 
-Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
+Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, const Ints& strides,
+                     const MaybeInt& offset) {
   const Tensor places = elements_read("aten::as_strided_scatter", layout_of(x), sizes, strides, offset, x.device());
   return at::put(x, places, src.expand(sizes));
 }
@@ -153,9 +155,8 @@ void as_strided_vmap(VmapFrame& f) {
 
 void as_strided_scatter_vmap(VmapFrame& f) {
   const auto base = logical_sizes(f, 0);
-  const Tensor places =
-      elements_read("aten::as_strided_scatter", layout_of_example(f), f.stack[2].toIntVector(),
-                    f.stack[3].toIntVector(), f.stack[4].to<MaybeInt>(), f.tensor(0).device());
+  const Tensor places = elements_read("aten::as_strided_scatter", layout_of_example(f), f.stack[2].toIntVector(),
+                                      f.stack[3].toIntVector(), f.stack[4].to<MaybeInt>(), f.tensor(0).device());
   const Tensor rows = batch_of_rows(f, 0), src = batch_of_rows(f, 1);
   f.result(in_shape(rows.index_copy(1, places.reshape(-1), src), with_batch(f, base)));
 }
@@ -191,18 +192,23 @@ void view_inverses() {
       });
 
   // ---- zeros around a part ----
-  op<at::_ops::select_backward>().vmap(zeros_around({2})).linear<0>(
-      [](Ct<0> ct, Skip, Skip, int64_t dim, int64_t index) { return ct->select(dim, index); });
-  op<at::_ops::slice_backward>().vmap(zeros_around({2})).linear<0>(
-      [](Ct<0> ct, Skip, Skip, int64_t dim, int64_t start, int64_t end, int64_t step) {
+  op<at::_ops::select_backward>()
+      .vmap(zeros_around({2}))
+      .linear<0>([](Ct<0> ct, Skip, Skip, int64_t dim, int64_t index) { return ct->select(dim, index); });
+  op<at::_ops::slice_backward>()
+      .vmap(zeros_around({2}))
+      .linear<0>([](Ct<0> ct, Skip, Skip, int64_t dim, int64_t start, int64_t end, int64_t step) {
         return at::slice(*ct, dim, start, end, step);
       });
-  op<at::_ops::diagonal_backward>().vmap(zeros_around({3, 4})).linear<0>(
-      [](Ct<0> ct, Skip, Skip, int64_t offset, int64_t dim1, int64_t dim2) {
+  op<at::_ops::diagonal_backward>()
+      .vmap(zeros_around({3, 4}))
+      .linear<0>([](Ct<0> ct, Skip, Skip, int64_t offset, int64_t dim1, int64_t dim2) {
         return ct->diagonal(offset, dim1, dim2);
       });
-  op<at::_ops::unfold_backward>().vmap(unfold_backward_vmap).linear<0>(
-      [](Ct<0> ct, Skip, Skip, int64_t dim, int64_t size, int64_t step) { return ct->unfold(dim, size, step); });
+  op<at::_ops::unfold_backward>()
+      .vmap(unfold_backward_vmap)
+      .linear<0>(
+          [](Ct<0> ct, Skip, Skip, int64_t dim, int64_t size, int64_t step) { return ct->unfold(dim, size, step); });
 
   // ---- memory by address ----
   op<at::_ops::as_strided>()

@@ -136,7 +136,9 @@ void unfold_vmap(VmapFrame& f) {
 
 // ---- how a write reaches the base ----
 
-Tensor reshaped_back(const Tensor& base, const Tensor& written, Args, size_t) { return in_shape(written, base.sizes()); }
+Tensor reshaped_back(const Tensor& base, const Tensor& written, Args, size_t) {
+  return in_shape(written, base.sizes());
+}
 Tensor written_itself(const Tensor&, const Tensor& written, Args, size_t) { return written; }
 
 Tensor transposed_back(const Tensor&, const Tensor& written, Args args, size_t) {
@@ -157,8 +159,9 @@ Tensor unfolded_back(const Tensor& base, const Tensor& written, Args args, size_
   if (base.dim() == 0) return in_shape(written, base.sizes());
   const int64_t dim = at::maybe_wrap_dim(args[1].toInt(), base.dim()), windows = written.size(dim);
   if (size > step && windows > 1)
-    throw MutationError("a write through unfold(size " + std::to_string(size) + ", step " + std::to_string(step) +
-                        ") would write overlapping windows, whose elements are the same memory. clone() the view first.");
+    throw MutationError(
+        "a write through unfold(size " + std::to_string(size) + ", step " + std::to_string(step) +
+        ") would write overlapping windows, whose elements are the same memory. clone() the view first.");
   const auto options = at::TensorOptions().dtype(at::kLong).device(base.device());
   const Tensor places = at::arange(windows, options).mul(step).unsqueeze(1) + at::arange(size, options);
   return at::index_copy(base, dim, places.flatten(), written.movedim(-1, dim + 1).flatten(dim, dim + 1));
@@ -225,8 +228,11 @@ void views() {
       .vmap(view_vmap)
       .decomposes([](const Tensor& x, const Ints& sizes) { return in_shape(x, sizes); })
       .inverse(reshaped_back);
-  op<at::_ops::view_dtype>().vmap(view_dtype_vmap).no_derivative().inverse(
-      [](const Tensor& base, const Tensor& written, Args, size_t) { return written.view(base.scalar_type()); });
+  op<at::_ops::view_dtype>()
+      .vmap(view_dtype_vmap)
+      .no_derivative()
+      .inverse(
+          [](const Tensor& base, const Tensor& written, Args, size_t) { return written.view(base.scalar_type()); });
   op<at::_ops::expand>().vmap(expand_vmap).linear<0>([](Ct<0> ct, Shape x) { return at::sum_to(*ct, x.sizes); });
   op<at::_ops::squeeze>().vmap(squeeze_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
   op<at::_ops::squeeze_dim>().vmap(squeeze_dim_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
@@ -241,8 +247,10 @@ void views() {
       .vmap(transpose_vmap)
       .linear<0>([](Ct<0> ct, Skip, int64_t a, int64_t b) { return ct->transpose(a, b); })
       .inverse(transposed_back);
-  op<at::_ops::t>().vmap(t_vmap).linear<0>([](Ct<0> ct) { return ct->t(); }).inverse(
-      [](const Tensor&, const Tensor& written, Args, size_t) { return written.t(); });
+  op<at::_ops::t>()
+      .vmap(t_vmap)
+      .linear<0>([](Ct<0> ct) { return ct->t(); })
+      .inverse([](const Tensor&, const Tensor& written, Args, size_t) { return written.t(); });
   op<at::_ops::permute>()
       .vmap(permute_vmap)
       .linear<0>([](Ct<0> ct, Skip, const Ints& order) { return ct->permute(inverse_permutation(order)); })
@@ -253,9 +261,8 @@ void views() {
   // ---- parts ----
   op<at::_ops::select_int>()
       .vmap(without_dim(1))
-      .linear<0>([](Ct<0> ct, Shape x, int64_t dim, int64_t index) {
-        return at::select_backward(*ct, x.sizes, dim, index);
-      })
+      .linear<0>(
+          [](Ct<0> ct, Shape x, int64_t dim, int64_t index) { return at::select_backward(*ct, x.sizes, dim, index); })
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t) {
         return at::select_scatter(base, written, args[1].toInt(), args[2].toInt());
       });
@@ -323,7 +330,8 @@ void views() {
       [](const Tensor& x, const Ints& sizes, bool implicit) { return x.expand(sizes, implicit).clone(); });
   op<at::_ops::squeeze_copy>().decomposes([](const Tensor& x) { return x.squeeze().clone(); });
   op<at::_ops::squeeze_copy_dim>().decomposes([](const Tensor& x, int64_t dim) { return x.squeeze(dim).clone(); });
-  op<at::_ops::squeeze_copy_dims>().decomposes([](const Tensor& x, const Ints& dims) { return x.squeeze(dims).clone(); });
+  op<at::_ops::squeeze_copy_dims>().decomposes(
+      [](const Tensor& x, const Ints& dims) { return x.squeeze(dims).clone(); });
   op<at::_ops::unsqueeze_copy>().decomposes([](const Tensor& x, int64_t dim) { return x.unsqueeze(dim).clone(); });
   op<at::_ops::transpose_copy_int>().decomposes(
       [](const Tensor& x, int64_t a, int64_t b) { return x.transpose(a, b).clone(); });
@@ -340,9 +348,8 @@ void views() {
   op<at::_ops::diagonal_copy>().decomposes([](const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
     return x.diagonal(offset, dim1, dim2).clone();
   });
-  op<at::_ops::unfold_copy>().decomposes([](const Tensor& x, int64_t dim, int64_t size, int64_t step) {
-    return x.unfold(dim, size, step).clone();
-  });
+  op<at::_ops::unfold_copy>().decomposes(
+      [](const Tensor& x, int64_t dim, int64_t size, int64_t step) { return x.unfold(dim, size, step).clone(); });
   op<at::_ops::unbind_copy_int>().decomposes([](const Tensor& x, int64_t dim) { return cloned(x.unbind(dim)); });
   op<at::_ops::split_copy_Tensor>().decomposes(
       [](const Tensor& x, int64_t size, int64_t dim) { return cloned(x.split(size, dim)); });
