@@ -48,7 +48,7 @@ else()
   find_path(_libtorch_prefix_include ATen/core/Tensor.h NO_CACHE
             NO_PACKAGE_ROOT_PATH NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH)
   if(_libtorch_prefix_include)
-    cmake_path(GET _libtorch_prefix_include PARENT_PATH _libtorch_prefix)
+    get_filename_component(_libtorch_prefix "${_libtorch_prefix_include}/.." ABSOLUTE)
     list(APPEND _libtorch_candidates "${_libtorch_prefix}")
   endif()
   if(Python3_EXECUTABLE)
