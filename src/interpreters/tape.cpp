@@ -24,6 +24,35 @@ void for_each_kept(const Node& node, F&& f) {
   }
 }
 
+// What one reverse pass needs for every slot. The thread keeps the memory: allocations of this size, made once a pass,
+// would make malloc tidy up all the small ones each time. A pass inside a pass (a rule that differentiates) finds it
+// taken, and allocates.
+struct PerSlot {
+  std::vector<Tensor> gradients;
+  std::vector<bool> owned, is_input;
+};
+thread_local PerSlot kept_per_slot;
+
+class Scratch {
+ public:
+  explicit Scratch(size_t slots) : slots_(std::move(kept_per_slot)) {
+    slots_.gradients.resize(slots);
+    slots_.owned.assign(slots, false);
+    slots_.is_input.assign(slots, false);
+  }
+  ~Scratch() {
+    constexpr size_t kMost = 1 << 16;
+    slots_.gradients.clear();
+    if (slots_.gradients.capacity() <= kMost) kept_per_slot = std::move(slots_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  PerSlot* operator->() { return &slots_; }
+
+ private:
+  PerSlot slots_;
+};
+
 uint32_t version(const Tensor& t) {
   return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
 }
@@ -116,8 +145,9 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
     throw ConsumedError(label_ + ": this pullback freed what it had recorded when it was called the first time. Ask for "
                         "a pullback that can be called again.");
   consumed_ = consume;
-  std::vector<Tensor> gradients(slots_.size());
-  std::vector<bool> owned(slots_.size(), false);
+  Scratch scratch(slots_.size());
+  std::vector<Tensor>& gradients = scratch->gradients;
+  std::vector<bool>& owned = scratch->owned;
   bool plain = plain_;
   // A sum that nobody else has seen may be added to in place.
   auto accumulate = [&](int64_t slot, Tensor g) {
@@ -142,7 +172,7 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
   DispatchGuard keys;
   keys.see_every_operator(false);
   if (plain) keys.skip_libtorch_autograd();
-  std::vector<bool> is_input(slots_.size(), false);
+  std::vector<bool>& is_input = scratch->is_input;
   for (int64_t slot : inputs)
     if (slot >= 0) is_input[static_cast<size_t>(slot)] = true;
 

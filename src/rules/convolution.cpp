@@ -18,8 +18,8 @@ struct Settings {
 };
 
 Settings settings_at(const Stack& stack, size_t first) {
-  return {stack[first].toIntVector(),     stack[first + 1].toIntVector(), stack[first + 2].toIntVector(),
-          stack[first + 3].toBool(),      stack[first + 4].toIntVector(), stack[first + 5].toInt()};
+  return {stack[first].toIntVector(), stack[first + 1].toIntVector(), stack[first + 2].toIntVector(),
+          stack[first + 3].toBool(),  stack[first + 4].toIntVector(), stack[first + 5].toInt()};
 }
 
 Tensor call(const Tensor& x, const Tensor& w, const Tensor& bias, const Settings& s, int64_t groups) {
@@ -94,6 +94,26 @@ Tensor sum_but_channels(const Tensor& g, bool batched) {
   return g.sum(dims);
 }
 
+// Per-example gradients of the weight are also products of the output's gradients with the patches of the input that
+// the kernel saw. That beats one group per example while the patches are small (measured on a CPU: up to 3 times as fast up to
+// 64 output pixels, half as fast from 256 on), where groups do little work each.
+bool patches_beat_groups(const Tensor& g, const Settings& s, int64_t kernel_dim) {
+  return kernel_dim == 4 && !s.transposed && s.groups == 1 && g.size(-1) * g.size(-2) <= 64;
+}
+
+// g [B, n, out, h, w], x [B, n, in, H, W], the weight's sizes [out, in, kh, kw] at the end of `weight`.
+Tensor weight_gradient_from_patches(const Tensor& g, const Tensor& x, at::IntArrayRef weight, const Settings& s) {
+  // convolution takes one number for both dimensions, im2col does not.
+  const auto both = [](const Ints& v) { return v.size() == 1 ? Ints{v[0], v[0]} : v; };
+  const Tensor patches =
+      at::im2col(x.flatten(0, 1), weight.slice(weight.size() - 2), both(s.dilation), both(s.padding), both(s.stride));
+  // [B, n, rows, pixels] to [B, rows, n * pixels]: without copies where there is one item an example.
+  const auto items_to_columns = [](const Tensor& t) { return t.transpose(1, 2).flatten(2); };
+  const Tensor dw = at::bmm(items_to_columns(g.flatten(3)),
+                            items_to_columns(items_to_batch(patches, x.size(0), x.size(1))).transpose(1, 2));
+  return dw.unflatten(2, weight.slice(weight.size() - 3));
+}
+
 void convolution_backward_vmap(VmapFrame& f) {
   if (f.batch_size == 0) return run_loop(f.level, f, false);  // there are no zero groups
   for (size_t i : {0, 1, 2}) f.to_front(i, false);
@@ -125,10 +145,14 @@ void convolution_backward_vmap(VmapFrame& f) {
   }
   if (mask[1]) {
     // Per-example gradients of the weight, whatever the weight itself is.
-    const Tensor weights = expanded(2).flatten(0, 1);
-    dw = std::get<1>(backward(batch_to_channels(expanded(0)), batch_to_channels(expanded(1)), weights, s,
-                              batch * s.groups, {false, true, false}))
-             .unflatten(0, {batch, w.size(f.batched(2))});
+    const Tensor gs = expanded(0), xs = expanded(1);
+    if (patches_beat_groups(gs, s, f.logical_dim(2))) {
+      dw = weight_gradient_from_patches(gs, xs, w.sizes(), s);
+    } else {
+      dw = std::get<1>(backward(batch_to_channels(gs), batch_to_channels(xs), expanded(2).flatten(0, 1), s,
+                                batch * s.groups, {false, true, false}))
+               .unflatten(0, {batch, w.size(f.batched(2))});
+    }
   }
   if (mask[2]) db = sum_but_channels(expanded(0), true);
   f.stack.clear();
@@ -149,9 +173,9 @@ void convolution() {
         return backward(*ct, x, w, {stride, padding, dilation, transposed, output_padding, groups}, groups,
                         {wants_x.wanted, wants_w.wanted, wants_b.wanted});
       })
-      .jvp<0, 1, 2>([](Tan<0> dx, Tan<1> dw, Tan<2> db, const Tensor& x, const Tensor& w, Skip,
-                       const Ints& stride, const Ints& padding, const Ints& dilation, bool transposed,
-                       const Ints& output_padding, int64_t groups, OutShape<0> y) {
+      .jvp<0, 1, 2>([](Tan<0> dx, Tan<1> dw, Tan<2> db, const Tensor& x, const Tensor& w, Skip, const Ints& stride,
+                       const Ints& padding, const Ints& dilation, bool transposed, const Ints& output_padding,
+                       int64_t groups, OutShape<0> y) {
         const Settings s{stride, padding, dilation, transposed, output_padding, groups};
         Tensor dy;
         if (dx->defined()) dy = call(*dx, w, *db, s, groups);
