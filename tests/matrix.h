@@ -81,6 +81,8 @@ struct Problem {
 
 constexpr int kExamples = 3;
 
+/// The tensors that the operator gets: the leaves, projected onto their domains.
+Tensors arguments_from(const op_db::Sample& sample, const Tensors& leaves);
 /// The case's operator as a function of the tensors of its sample; all outputs.
 Problem problem_of(const Case& c);
 /// The same with the outputs that have derivatives.

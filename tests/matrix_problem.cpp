@@ -1,5 +1,6 @@
 // Problems: operators, and transforms of them, as functions of flat lists of tensors with arguments to try them on.
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <memory>
@@ -81,21 +82,29 @@ Problem mapped(const Problem& problem) {
 
 }  // namespace
 
+Tensors arguments_from(const op_db::Sample& sample, const Tensors& leaves) {
+  Tensors arguments;
+  for (size_t i = 0; i < sample.leaves.size(); ++i) {
+    arguments.push_back(op_db::projected(sample.leaves[i].spec, leaves[i]));
+  }
+  return arguments;
+}
+
 Problem problem_of(const Case& c) {
   Problem problem;
   const auto op = *c.entry.op;
   // The function outlives the case: it keeps its own copy of the sample.
   const auto sample = std::make_shared<const op_db::Sample>(c.sample);
-  problem.f = [op, sample](const Tensors& leaves) {
-    Tensors arguments;
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      arguments.push_back(op_db::projected(sample->leaves[i].spec, leaves[i]));
-    }
-    return op_db::call(op, *sample, arguments);
-  };
+  problem.f = [op, sample](const Tensors& leaves) { return op_db::call(op, *sample, arguments_from(*sample, leaves)); };
   for (const auto& leaf : c.sample.leaves) {
     problem.differentiable.push_back(leaf.spec.differentiable());
     problem.mappable.push_back(!leaf.spec.unmapped);
+  }
+  if (c.sample.leaves.empty()) {  // a factory: it is called once for each example of something that it does not use
+    problem.differentiable = {false};
+    problem.mappable = {true};
+    problem.examples.assign(kExamples, {at::zeros({}, at::kDouble)});
+    return problem;
   }
   for (int i = 0; i < kExamples; ++i) problem.examples.push_back(op_db::make_leaves(c.entry, c.sample, c.dtype, i));
   for (size_t i = 0; i < problem.mappable.size(); ++i) {

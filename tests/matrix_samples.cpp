@@ -42,6 +42,7 @@ void check_samples(const Case& c) {
     const Tensors first = problem.f(problem.examples[0]);
     for (const auto& example : problem.examples) {
       const Tensors outputs = problem.f(example);
+      c.report.expect("number of outputs", outputs.size() == first.size() ? "" : "the examples differ in it");
       for (size_t i = 0; i < outputs.size() && !c.entry.refuses("vmap"); ++i) {
         const bool alike = outputs[i].sizes() == first[i].sizes() && outputs[i].dtype() == first[i].dtype();
         c.report.expect("shapes of the examples", alike ? "" : "the examples differ in the shape of an output");

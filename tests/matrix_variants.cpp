@@ -122,8 +122,7 @@ void check_in_place(const Case& c) {
   Problem variant = problem_of(c);
   const auto op = in_place_variant(c.entry).value();
   variant.f = [op, sample = c.sample](const Tensors& leaves) {
-    Tensors arguments = leaves;
-    for (size_t i = 0; i < leaves.size(); ++i) arguments[i] = op_db::projected(sample.leaves[i].spec, leaves[i]);
+    Tensors arguments = arguments_from(sample, leaves);
     arguments[0] = at::clone(arguments[0]);
     const Tensors results = op_db::call(op, sample, arguments);
     return Tensors{arguments[0], results.at(0)};
@@ -136,11 +135,7 @@ void check_out(const Case& c) {
   Problem variant = problem_of(c);
   const auto op = out_variant(c.entry).value();
   variant.f = [op, sample = c.sample, outputs](const Tensors& leaves) {
-    Tensors arguments;
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      arguments.push_back(op_db::projected(sample.leaves[i].spec, leaves[i]));
-    }
-    op_db::Stack stack = op_db::fill_in(sample, arguments);
+    op_db::Stack stack = op_db::fill_in(sample, arguments_from(sample, leaves));
     Tensors results;
     for (const auto& output : outputs) {
       results.push_back(at::empty(output.sizes(), output.options()));
