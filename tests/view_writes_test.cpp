@@ -20,9 +20,15 @@ struct Write {
 };
 
 const Write kWrites[] = {
-    {"view", [](const Tensor& y, const Tensor& w) { y.view({6, 4}).mul_(w); }},
+    {"view",
+     [](const Tensor& y, const Tensor& w) {
+       y.view({6, 4}).mul_(w);
+     }},
     {"view_with_one_size_left_open", [](const Tensor& y, const Tensor& w) { y.view({-1}).mul_(w); }},
-    {"reshape", [](const Tensor& y, const Tensor& w) { y.reshape({4, 6}).mul_(w); }},
+    {"reshape",
+     [](const Tensor& y, const Tensor& w) {
+       y.reshape({4, 6}).mul_(w);
+     }},
     {"flatten", [](const Tensor& y, const Tensor& w) { y.flatten(1).mul_(w); }},
     {"select", [](const Tensor& y, const Tensor& w) { y.select(1, -1).mul_(w); }},
     {"select_twice", [](const Tensor& y, const Tensor& w) { y.select(0, 1).select(0, 2).mul_(w); }},
@@ -31,22 +37,33 @@ const Write kWrites[] = {
     {"narrow", [](const Tensor& y, const Tensor& w) { y.narrow(-1, 1, 2).mul_(w); }},
     {"transpose", [](const Tensor& y, const Tensor& w) { y.transpose(0, -1).select(0, 1).mul_(w); }},
     {"t", [](const Tensor& y, const Tensor& w) { y.select(0, 1).t().select(0, 2).mul_(w); }},
-    {"permute", [](const Tensor& y, const Tensor& w) { y.permute({2, 0, 1}).select(0, 1).mul_(w); }},
+    {"permute",
+     [](const Tensor& y, const Tensor& w) {
+       y.permute({2, 0, 1}).select(0, 1).mul_(w);
+     }},
     {"movedim", [](const Tensor& y, const Tensor& w) { y.movedim(0, 2).select(0, 1).mul_(w); }},
     {"unsqueeze", [](const Tensor& y, const Tensor& w) { y.unsqueeze(1).select(2, 1).mul_(w); }},
     {"squeeze", [](const Tensor& y, const Tensor& w) { y.slice(1, 0, 1).squeeze().mul_(w); }},
     {"squeeze_one_dimension", [](const Tensor& y, const Tensor& w) { y.slice(1, 2, 3).squeeze(1).mul_(w); }},
     {"squeeze_listed_dimensions",
-     [](const Tensor& y, const Tensor& w) { y.slice(0, 0, 1).slice(1, 2, 3).squeeze(at::IntArrayRef{0, 1}).mul_(w); }},
+     [](const Tensor& y, const Tensor& w) {
+       y.slice(0, 0, 1).slice(1, 2, 3).squeeze(at::IntArrayRef{0, 1}).mul_(w);
+     }},
     {"diagonal", [](const Tensor& y, const Tensor& w) { y.diagonal(1, 1, 2).mul_(w); }},
     {"unbind", [](const Tensor& y, const Tensor& w) { y.unbind(1)[1].mul_(w); }},
     {"split", [](const Tensor& y, const Tensor& w) { y.split(3, 2)[1].mul_(w); }},
-    {"split_with_sizes", [](const Tensor& y, const Tensor& w) { y.split_with_sizes({1, 2, 1}, 2)[1].mul_(w); }},
+    {"split_with_sizes",
+     [](const Tensor& y, const Tensor& w) {
+       y.split_with_sizes({1, 2, 1}, 2)[1].mul_(w);
+     }},
     {"chunk", [](const Tensor& y, const Tensor& w) { y.chunk(2, 1)[0].mul_(w); }},
     {"unfold_without_overlap", [](const Tensor& y, const Tensor& w) { y.unfold(2, 2, 2).select(-1, 1).mul_(w); }},
     {"unfold_with_gaps", [](const Tensor& y, const Tensor& w) { y.unfold(1, 1, 2).mul_(w); }},
     {"alias", [](const Tensor& y, const Tensor& w) { y.alias().mul_(w); }},
-    {"as_strided", [](const Tensor& y, const Tensor& w) { y.as_strided({2, 2}, {12, 2}, 1).mul_(w); }},
+    {"as_strided",
+     [](const Tensor& y, const Tensor& w) {
+       y.as_strided({2, 2}, {12, 2}, 1).mul_(w);
+     }},
     {"copy_into_a_view", [](const Tensor& y, const Tensor& w) { y.select(2, 0).copy_(y.select(2, 1) * w); }},
     {"fill_a_view", [](const Tensor& y, const Tensor& w) { y.slice(1, 0, 2).fill_(w); }},
 };
