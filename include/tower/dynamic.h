@@ -32,6 +32,11 @@ struct VmapOptions {
   std::optional<int64_t> chunk_size = std::nullopt;
 };
 
+struct VjpOptions {
+  /// Lets the pullback free what was recorded as it runs. Less memory; it can then be called once.
+  bool consume = false;
+};
+
 struct JacobianOptions {
   /// Rows (jacrev) or columns (jacfwd) computed at once; all of them when empty. Bounds peak memory.
   std::optional<int64_t> chunk_size = std::nullopt;
@@ -59,8 +64,9 @@ FunctionWithAux grad(FunctionWithAux f, std::vector<int64_t> argnums);
 FunctionWithAux grad_and_value(Function f, std::vector<int64_t> argnums);
 
 /// Outputs of `f` at `primals`, and the pullback: cotangents of the outputs (undefined: zero) to those of the primals.
-/// The pullback can be called any number of times, also under other transforms.
-std::pair<Tensors, Function> vjp(Function f, const Tensors& primals);
+/// The pullback can be called any number of times, also under other transforms, unless it was asked to consume its tape:
+/// then a second call throws ConsumedError.
+std::pair<Tensors, Function> vjp(Function f, const Tensors& primals, VjpOptions options = {});
 std::tuple<Tensors, Function, Tensors> vjp(FunctionWithAux f, const Tensors& primals);
 
 /// Outputs of `f` at `primals`, and their derivatives along `tangents` (undefined: zero).

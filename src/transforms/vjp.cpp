@@ -40,19 +40,24 @@ std::pair<Evaluated, Tensors> gradients(const FunctionWithAux& f, const std::vec
   return {std::move(e), std::move(grads)};
 }
 
-}  // namespace
-
-std::tuple<Tensors, Function, Tensors> vjp(FunctionWithAux f, const Tensors& primals) {
+std::tuple<Tensors, Function, Tensors> with_pullback(const FunctionWithAux& f, const Tensors& primals, VjpOptions options) {
   auto e = std::make_shared<Evaluated>(evaluate(f, primals, all_arguments(primals), "vjp", false));
-  Function pullback = [e](const Tensors& cotangents) {
-    return with_zeros(pull_back(*e, cotangents, "vjp", false), e->in_metas);
+  prune(*e);
+  Function pullback = [e, options](const Tensors& cotangents) {
+    return with_zeros(pull_back(*e, cotangents, "vjp", options.consume), e->in_metas);
   };
   Tensors outs = std::move(e->outs), aux = std::move(e->aux);
   return {std::move(outs), std::move(pullback), std::move(aux)};
 }
 
-std::pair<Tensors, Function> vjp(Function f, const Tensors& primals) {
-  auto [outs, pullback, aux] = vjp(without_aux(std::move(f)), primals);
+}  // namespace
+
+std::tuple<Tensors, Function, Tensors> vjp(FunctionWithAux f, const Tensors& primals) {
+  return with_pullback(f, primals, {});
+}
+
+std::pair<Tensors, Function> vjp(Function f, const Tensors& primals, VjpOptions options) {
+  auto [outs, pullback, aux] = with_pullback(without_aux(std::move(f)), primals, options);
   return {std::move(outs), std::move(pullback)};
 }
 
@@ -79,6 +84,7 @@ FunctionWithAux grad_and_value(Function f, std::vector<int64_t> argnums) {
 std::pair<Tensors, Function> linearize(Function f, const Tensors& primals) {
   auto e = std::make_shared<Evaluated>(
       evaluate(without_aux(std::move(f)), primals, all_arguments(primals), "linearize", true));
+  prune(*e);
   Function pushforward = [e](const Tensors& tangents) {
     if (tangents.size() != e->in_slots.size())
       throw ArgumentError("linearize: the pushforward was given " + std::to_string(tangents.size()) +
