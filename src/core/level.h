@@ -69,6 +69,7 @@ struct ThreadState {
   CallRecorder* recorder = nullptr;     // who wants to know of calls (core/explain.h)
   const void* substitutions = nullptr;  // what stands for what (frontend/substitution.cpp)
   uint64_t thread = 0;                  // this_thread(), once it was asked for
+  void* operators = nullptr;            // records that this thread met lately (core/operator.cpp)
 };
 extern thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
 

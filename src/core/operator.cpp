@@ -5,6 +5,7 @@
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -205,7 +206,15 @@ struct CacheEntry {
   Operator* op = nullptr;
 };
 constexpr size_t kCacheSize = 256;
-thread_local CacheEntry cache[kCacheSize];
+using Cache = std::array<CacheEntry, kCacheSize>;
+
+Cache& cache() {
+  if (!thread_state.operators) {
+    thread_local Cache instance;
+    thread_state.operators = &instance;
+  }
+  return *static_cast<Cache*>(thread_state.operators);
+}
 
 }  // namespace
 
@@ -239,7 +248,7 @@ void Operator::read_schema() {
 
 Operator& Operator::of(const c10::OperatorHandle& handle) {
   const size_t hash = std::hash<c10::OperatorHandle>()(handle);
-  CacheEntry& entry = cache[(hash >> 4) % kCacheSize];
+  CacheEntry& entry = cache()[(hash >> 4) % kCacheSize];
   if (entry.op && entry.hash == hash && *entry.op->handle() == handle) return *entry.op;
   Registry& r = registry();
   Operator* found = nullptr;

@@ -132,7 +132,7 @@ void Tape::prune(c10::ArrayRef<int64_t> outputs) {
     bool reached = false;
     for (uint32_t k = 0; k < node->num_outs; ++k) reached = reached || needed[static_cast<size_t>(node->first_slot) + k];
     if (!reached) {
-      *node = Node{};
+      node->release();
       continue;
     }
     for (const auto& input : node->inputs) needed[static_cast<size_t>(input.slot)] = true;
@@ -205,7 +205,7 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
       run_vjp(frame, node.served);
       for (size_t k = 0; k < node.inputs.size(); ++k) accumulate(node.inputs[k].slot, std::move(frame.gradients[k]));
     }
-    if (consume) node = Node{};
+    if (consume) node.release();
   }
   std::vector<Tensor> result;
   result.reserve(inputs.size());

@@ -28,6 +28,14 @@ struct Node {
   Served served = Served::error;             // how the derivative is served: decided once, when recorded
 
   bool empty() const { return op == nullptr; }
+  /// Forgets the call and lets go of what was kept for it.
+  void release() {
+    op = nullptr;
+    owner.reset();
+    kept.clear();
+    inputs.clear();
+    shapes.reset();
+  }
 };
 
 class Tape : public c10::intrusive_ptr_target {

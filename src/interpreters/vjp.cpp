@@ -33,28 +33,30 @@ void Vjp::process(const Operator& op, Stack& stack) {
     });
   if (tracked && !op.has_vjp(tracked) && decompose(op, stack)) return;
 
-  bool records = false;
+  bool records = false, wrapped = false;
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef) -> const Tensor& {
     Wrapper* w = as_wrapper_of(t, *this);
     const Tensor& value = w ? w->payload().value : t;
     records = records || value.unsafeGetTensorImpl()->requires_grad();
+    wrapped = wrapped || value.key_set().has(kKey);
     return value;
   });
+  const auto call = [&] { wrapped ? bind_call(op, stack) : bind_call(op, stack, nullptr); };
 
   Below below(*this);
   if (!this->below() && !records) below.keys().skip_libtorch_autograd();
   std::optional<c10::AutoGradMode> mode;
   if (grad_mode && !outer_grad_mode_) mode.emplace(false);
   if (!tracked) {
-    bind_call(op, stack);
+    call();
     replace_outputs(stack, [&](const Tensor& t, size_t) { return wrap_constant(*this, t); });
     return;
   }
   Node& node = tape_->record(op, stack, inputs, tracked);
   try {
-    bind_call(op, stack);
+    call();
   } catch (...) {
-    node = Node{};  // the call did not happen
+    node.release();  // the call did not happen
     throw;
   }
   const int64_t first = tape_->complete(node, stack);

@@ -78,6 +78,7 @@ FunctionWithAux jacrev(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
   check_chunk(options, "jacrev");
   return [f = std::move(f), argnums = std::move(argnums), options](const Tensors& args) {
     Evaluated e = evaluate(f, args, check_argnums(argnums, args.size(), "jacrev"), "jacrev", false);
+    prune(e);
     return std::pair(jacobian_by_rows(e, options), std::move(e.aux));
   };
 }

@@ -110,11 +110,12 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
     Wrapper* w = as_wrapper_of(args[i], *level);
     if (w && w->generation() > 0) level->tape().replace_kept(primals[i], primals[i].clone());
   }
-  level->tape().prune(e.out_slots);
   write_back(args, primals);
   e.tape = level->tape_ptr();
   return e;
 }
+
+void prune(const Evaluated& e) { static_cast<Tape*>(e.tape.get())->prune(e.out_slots); }
 
 Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* label, bool consume) {
   if (cotangents.size() != e.out_slots.size())

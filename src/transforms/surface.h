@@ -46,6 +46,8 @@ struct Evaluated {
 /// Runs `f` with the primals `argnums` tracked.
 Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, const std::vector<int64_t>& argnums,
                    const char* label, bool forward);
+/// Drops from the tape what the outputs do not depend on: for pullbacks that are kept.
+void prune(const Evaluated& e);
 /// Cotangents of the tracked primals (undefined: zero).
 Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* label, bool consume);
 /// As above with zeros materialised.
