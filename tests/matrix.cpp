@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <set>
 
 namespace matrix {
 
@@ -212,7 +213,7 @@ void register_tests(const std::string& op_db_folder) {
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   for (auto& loaded : op_db::load(op_db_folder)) {
     const auto entry = std::make_shared<const op_db::Entry>(std::move(loaded));
-    ++totals().operators;
+    totals().names.insert("aten::" + entry->name);
     totals().samples += static_cast<long>(entry->sample_texts.size());
     const auto add = [&](const std::string& group, Check check, Samples samples = Samples::good) {
       register_test(*entry, group, [=] { return new OperatorTest(entry, check, samples); });
@@ -237,13 +238,18 @@ void register_tests(const std::string& op_db_folder) {
 void print_totals() {
   const Totals& t = totals();
   if (t.comparisons == 0) return;
+  std::set<std::string> with_fallback;
   std::map<std::string, long> by_kind;
-  // "family: pointwise" and "refused: because" are counted by what stands before the colon.
-  for (const auto& line : tower::coverage()) by_kind[line.served.substr(0, line.served.find(':'))] += 1;
-  std::printf("matrix: %ld operators, %ld samples, %ld comparisons, %ld declared or allowed refusals\n", t.operators,
-              t.samples, t.comparisons, t.refusals);
-  std::printf("coverage, operator x transform:");
-  for (const auto& [served, count] : by_kind) std::printf(" %s %ld;", served.c_str(), count);
+  for (const auto& row : tower::coverage()) {
+    if (t.names.count(row.op) == 0) continue;
+    // "family: pointwise" and "refused: because" are counted by what stands before the colon.
+    by_kind[row.served.substr(0, row.served.find(':'))] += 1;
+    if (is_last_resort(row.served)) with_fallback.insert(row.op);
+  }
+  std::printf("matrix: %zu operators (%zu by rules of their own under every transform), %ld samples, %ld comparisons, ",
+              t.names.size(), t.names.size() - with_fallback.size(), t.samples, t.comparisons);
+  std::printf("%ld declared or allowed refusals\nserved, operator x transform:", t.refusals);
+  for (const auto& [kind, count] : by_kind) std::printf(" %s %ld;", kind.c_str(), count);
   std::printf("\n");
 }
 

@@ -18,6 +18,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,7 @@ class Report {
 
 /// Totals of the whole run, printed at its end.
 struct Totals {
-  long operators = 0;
+  std::set<std::string> names;  // of the operators
   long samples = 0;
   long comparisons = 0;
   long refusals = 0;
@@ -105,6 +106,8 @@ void check_nesting(const std::vector<std::string>& outer_to_inner, const Case& c
 void check_in_place(const Case& c);
 void check_out(const Case& c);
 void check_errors(const Case& c);
+/// Whether coverage() says that a loop, LibTorch's own formula or nothing serves the operator.
+bool is_last_resort(const std::string& served);
 void check_served(const op_db::Entry& entry, Report& report);
 
 /// Whether the dispatcher has the variant of the entry's operator.
