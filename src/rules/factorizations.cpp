@@ -6,6 +6,7 @@
 #include "interpreters/vmap.h"
 #include "rules/op.h"
 #include "rules/registry.h"
+#include "tower/errors.h"
 
 namespace tower::rules {
 namespace {
@@ -43,6 +44,128 @@ Tensor svd_backward(const Tensor& gu, const Tensor& gs, const Tensor& gvh, const
     return at::matmul(u, at::matmul(inner, vh) + scaled - at::matmul(at::matmul(scaled, vh.mH()), vh));
   }
   return at::matmul(u, at::matmul(inner, vh));
+}
+
+// With dU = U Ω and dV = V Ψ, Ω and Ψ anti-Hermitian: Uᴴ dA V = Ω S + dS - S Ψ. The phase that complex vectors leave
+// open is shared between both. Vectors beyond the singular values span a complement: no tangent.
+std::tuple<Tensor, Tensor, Tensor> svd_forward(const Tensor& da, const Tensor& u, const Tensor& s, const Tensor& vh) {
+  const int64_t m = u.size(-2), n = vh.size(-1), k = s.size(-1);
+  const Tensor v = vh.mH(), dav = at::matmul(da, v), x = at::matmul(u.mH(), dav);
+  const Tensor ds = real_part(x.diagonal(0, -2, -1)).clone(), e = gaps(s * s);
+  const Tensor xs = x * s.unsqueeze(-2), sx = s.unsqueeze(-1) * x;
+  Tensor omega = off_diagonal(xs + xs.mH()) / e, psi = off_diagonal(sx + sx.mH()) / e;
+  if (u.is_complex()) {
+    const Tensor diagonal = x.diagonal(0, -2, -1), phase = at::diag_embed((diagonal - diagonal.conj()) / (s * 4));
+    omega = omega + phase;
+    psi = psi - phase;
+  }
+  Tensor du = at::matmul(u, omega), dv = at::matmul(v, psi);
+  if (m > k) du = du + (dav - at::matmul(u, x)) / s.unsqueeze(-2);
+  if (n > k) dv = dv + (at::matmul(da.mH(), u) - at::matmul(v, x.mH())) / s.unsqueeze(-2);
+  return {du, ds, dv.mH()};
+}
+
+// ---- QR ----
+
+// The upper triangle T with real diagonal of which T + Tᴴ is the Hermitian matrix `h`.
+Tensor upper_half(const Tensor& h) { return h.triu() - at::diag_embed(h.diagonal(0, -2, -1)) * 0.5; }
+Tensor times_inverse(const Tensor& b, const Tensor& triangle, bool upper, bool unit = false) {
+  return at::linalg_solve_triangular(triangle, b, upper, /*left=*/false, unit);
+}
+Tensor inverse_times(const Tensor& triangle, const Tensor& b, bool upper, bool unit = false) {
+  return at::linalg_solve_triangular(triangle, b, upper, /*left=*/true, unit);
+}
+
+// Q and R of the reduced factorization, which derivatives are of.
+std::pair<Tensor, Tensor> reduced_qr(const Tensor& a, const std::string& mode, const Tensor& q, const Tensor& r) {
+  if (mode == "complete" && a.size(-2) > a.size(-1))
+    throw DerivativeError("aten::linalg_qr with mode 'complete' has no derivative for a tall matrix: the columns that complete "
+                          "the basis are arbitrary. Use mode 'reduced'.");
+  if (mode != "r") return {q, r};
+  auto [q2, r2] = at::linalg_qr(a, "reduced");
+  return {q2, r2};
+}
+
+// With X and U the first columns of A and R that make U square, Y = Qᴴ dX U⁻¹ = Qᴴ dQ + T where T = dU U⁻¹ is upper
+// triangular and Qᴴ dQ anti-Hermitian: T is the upper half of Y + Yᴴ.
+std::tuple<Tensor, Tensor> qr_forward(const Tensor& da, const Tensor& q, const Tensor& r) {
+  const int64_t k = q.size(-1);
+  const Tensor dxu = times_inverse(da.narrow(-1, 0, k), r.narrow(-1, 0, k), true);
+  const Tensor y = at::matmul(q.mH(), dxu), t = upper_half(y + y.mH());
+  return {dxu - at::matmul(q, t), (at::matmul(q.mH(), da) - at::matmul(y - t, r)).triu()};
+}
+
+Tensor qr_backward(const Tensor& gq, const Tensor& gr, const Tensor& q, const Tensor& r) {
+  const int64_t k = q.size(-1), n = r.size(-1);
+  Tensor direct, g = gq;
+  if (gr.defined()) {
+    direct = at::matmul(q, gr.triu());
+    const Tensor through_q = at::matmul(direct, r.mH());
+    g = g.defined() ? g - through_q : -through_q;
+  }
+  const Tensor half = upper_half(at::matmul(q.mH(), g)), both = half + half.mH();
+  const Tensor gx = times_inverse(g - at::matmul(q, both), r.narrow(-1, 0, k).mH(), false);
+  const Tensor ga = n > k ? at::constant_pad_nd(gx, {0, n - k}) : gx;
+  return direct.defined() ? ga + direct : ga;
+}
+
+// ---- LU ----
+
+// With A = P L U square, L⁻¹ Pᴴ dA U⁻¹ = L⁻¹ dL + dU U⁻¹ is a strictly lower and an upper triangle. What a tall A has
+// below, or a wide one has to the right, is solved for when these are known.
+std::tuple<Tensor, Tensor> lu_forward(const Tensor& da, const Tensor& p, const Tensor& l, const Tensor& u) {
+  const int64_t m = l.size(-2), n = u.size(-1), k = l.size(-1);
+  const Tensor pda = at::matmul(p.mH(), da), l1 = l.narrow(-2, 0, k), u1 = u.narrow(-1, 0, k);
+  const Tensor f = times_inverse(inverse_times(l1, pda.narrow(-2, 0, k).narrow(-1, 0, k), false, true), u1, true);
+  Tensor dl = at::matmul(l1, f.tril(-1)), du = at::matmul(f.triu(), u1);
+  if (m > k) dl = at::cat({dl, times_inverse(pda.narrow(-2, k, m - k) - at::matmul(l.narrow(-2, k, m - k), du), u1, true)}, -2);
+  if (n > k) du = at::cat({du, inverse_times(l1, pda.narrow(-1, k, n - k) - at::matmul(dl, u.narrow(-1, k, n - k)), false, true)}, -1);
+  return {dl, du};
+}
+
+Tensor lu_backward(const Tensor& gl, const Tensor& gu, const Tensor& p, const Tensor& l, const Tensor& u) {
+  const int64_t m = l.size(-2), n = u.size(-1), k = l.size(-1);
+  const Tensor l1h = l.narrow(-2, 0, k).mH(), u1h = u.narrow(-1, 0, k).mH();
+  Tensor gl1 = gl.defined() ? gl.narrow(-2, 0, k) : at::zeros_like(l1h), gu1 = gu.defined() ? gu.narrow(-1, 0, k) : at::zeros_like(u1h);
+  Tensor below, right;
+  if (m > k && gl.defined()) {
+    below = times_inverse(gl.narrow(-2, k, m - k), u1h, false);
+    gu1 = gu1 - at::matmul(l.narrow(-2, k, m - k).mH(), below);
+  }
+  if (n > k && gu.defined()) {
+    right = inverse_times(l1h, gu.narrow(-1, k, n - k), true, true);
+    gl1 = gl1 - at::matmul(right, u.narrow(-1, k, n - k).mH());
+  }
+  const Tensor inner = at::matmul(l1h, gl1).tril(-1) + at::matmul(gu1, u1h).triu();
+  Tensor g = inverse_times(l1h, times_inverse(inner, u1h, false), true, true);
+  if (m > k) g = below.defined() ? at::cat({g, below}, -2) : at::constant_pad_nd(g, {0, 0, 0, m - k});
+  if (n > k) g = right.defined() ? at::cat({g, right}, -1) : at::constant_pad_nd(g, {0, n - k});
+  return at::matmul(p, g);
+}
+
+// L and U packed in one matrix: L without its diagonal of ones.
+Tensor lu_pack(const Tensor& l, const Tensor& u) {
+  const int64_t m = l.size(-2), n = u.size(-1), k = l.size(-1);
+  return at::constant_pad_nd(l.tril(-1), {0, n - k}) + at::constant_pad_nd(u.triu(), {0, 0, 0, m - k});
+}
+
+Tensor lu_solve(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint) {
+  auto [p, l, u] = at::lu_unpack(lu, pivots);
+  if (left && !adjoint) return inverse_times(u, inverse_times(l, at::matmul(p.mT(), b), false, true), true);
+  if (left) return at::matmul(p, inverse_times(l.mH(), inverse_times(u.mH(), b, false), true, true));
+  if (!adjoint) return at::matmul(times_inverse(times_inverse(b, u, true), l, false, true), p.mT());
+  return times_inverse(times_inverse(at::matmul(b, p), l.mH(), true, true), u.mH(), false);
+}
+
+// Right-hand sides may have more batch dimensions than the factors have, or fewer.
+void lu_solve_vmap(VmapFrame& f) {
+  const int64_t rank = std::max(f.logical_dim(0), f.logical_dim(2));
+  for (uint8_t i : f.op.tensor_args()) {
+    f.to_front(i, true);
+    for (int64_t r = f.tensor(i).dim() - 1; r < rank - (i == 1); ++r) f.stack[i] = f.tensor(i).unsqueeze(1);
+  }
+  f.stack[1] = f.tensor(1).contiguous();  // read through a pointer
+  f.call();
 }
 
 // exp of [[A, B], [0, A]] has the derivative of exp at A along B in its upper right corner (Mathias 1996).
@@ -124,12 +247,28 @@ void factorizations() {
         const int64_t k = s->size(-1);
         const auto some = [&](const Tensor& t, int64_t dim) { return full && t.defined() ? t.narrow(dim, 0, k) : t; };
         return svd_backward(some(*gu, -1), *gs, some(*gvh, -2), some(*u, -1), *s, some(*vh, -2));
+      })
+      .jvp<0>([](Tan<0> da, const Tensor& a, bool full, bool compute_uv, const std::optional<std::string>& driver, Out<0> u,
+                 Out<1> s, Out<2> vh) {
+        if (!compute_uv) {
+          auto [u2, s2, vh2] = at::_linalg_svd(a, false, true, driver);
+          return std::tuple(Tensor(), std::get<1>(svd_forward(*da, u2, s2, vh2)), Tensor());
+        }
+        if (!full) return svd_forward(*da, *u, *s, *vh);
+        const int64_t k = s->size(-1);
+        auto [du, ds, dvh] = svd_forward(*da, u->narrow(-1, 0, k), *s, vh->narrow(-2, 0, k));
+        return std::tuple(at::constant_pad_nd(du, {0, u->size(-1) - k}), ds, at::constant_pad_nd(dvh, {0, 0, 0, vh->size(-2) - k}));
       });
 
   op<at::_ops::linalg_pinv_atol_rtol_tensor>()
       .vmap(pinv_vmap)
       .inactive<1, 2>()
-      .vjp<0>([](Ct<0> ct, const Tensor& a, Skip, Skip, Skip, Out<0> p) { return pinv_backward(*ct, a, *p); });
+      .vjp<0>([](Ct<0> ct, const Tensor& a, Skip, Skip, Skip, Out<0> p) { return pinv_backward(*ct, a, *p); })
+      .jvp<0>([](Tan<0> da, const Tensor& a, Skip, Skip, Skip, Out<0> p) {
+        const Tensor dah = da->mH(), ph = p->mH(), pphda = at::matmul(at::matmul(*p, ph), dah), dahphp = at::matmul(dah, at::matmul(ph, *p));
+        return pphda - at::matmul(at::matmul(pphda, a), *p) + dahphp - at::matmul(*p, at::matmul(a, dahphp)) -
+               at::matmul(at::matmul(*p, *da), *p);
+      });
 
   op<at::_ops::linalg_matrix_exp>()
       .vmap([](VmapFrame& f) {
@@ -140,14 +279,62 @@ void factorizations() {
       .vjp<0>([](Ct<0> ct, const Tensor& a) { return matrix_exp_along(a.mH(), *ct); })
       .jvp<0>([](Tan<0> da, const Tensor& a) { return matrix_exp_along(a, *da); });
 
+  op<at::_ops::linalg_qr>()
+      .batches_natively()
+      .vjp<0>([](Ct<0> gq, Ct<1> gr, const Tensor& a, const std::string& mode, Out<0> q, Out<1> r) {
+        auto [q1, r1] = reduced_qr(a, mode, *q, *r);
+        return qr_backward(mode == "r" ? Tensor() : *gq, *gr, q1, r1);
+      })
+      .jvp<0>([](Tan<0> da, const Tensor& a, const std::string& mode, Out<0> q, Out<1> r) {
+        auto [q1, r1] = reduced_qr(a, mode, *q, *r);
+        auto [dq, dr] = qr_forward(*da, q1, r1);
+        return std::tuple(mode == "r" ? Tensor() : dq, dr);
+      });
+
+  op<at::_ops::linalg_lu>()
+      .batches_natively()
+      .nondifferentiable_outputs<0>()
+      .vjp<0>([](Ct<1> gl, Ct<2> gu, Skip, Skip, Out<0> p, Out<1> l, Out<2> u) { return lu_backward(*gl, *gu, *p, *l, *u); })
+      .jvp<0>([](Tan<0> da, Skip, Skip, Out<0> p, Out<1> l, Out<2> u) {
+        auto [dl, du] = lu_forward(*da, *p, *l, *u);
+        return std::tuple(Tensor(), dl, du);
+      });
+  op<at::_ops::linalg_lu_factor_ex>()
+      .batches_natively()
+      .nondifferentiable_outputs<1, 2>()
+      .vjp<0>([](Ct<0> g, Skip, Skip, Skip, Out<0> lu, Out<1> pivots) {
+        auto [p, l, u] = at::lu_unpack(*lu, *pivots);
+        const int64_t k = l.size(-1);
+        return lu_backward(g->narrow(-1, 0, k).tril(-1), g->narrow(-2, 0, k).triu(), p, l, u);
+      })
+      .jvp<0>([](Tan<0> da, Skip, Skip, Skip, Out<0> lu, Out<1> pivots) {
+        auto [p, l, u] = at::lu_unpack(*lu, *pivots);
+        auto [dl, du] = lu_forward(*da, p, l, u);
+        return std::tuple(lu_pack(dl, du), Tensor(), Tensor());
+      });
+  op<at::_ops::lu_unpack>()
+      .vmap(vmap_expanded)
+      .inactive<1>()
+      .nondifferentiable_outputs<0>()
+      .vjp<0>([](Ct<1> gl, Ct<2> gu, Shape lu, Skip, bool unpack_data) {
+        if (!unpack_data) return Tensor();
+        const int64_t m = lu.sizes.end()[-2], n = lu.sizes.end()[-1], k = std::min(m, n);
+        Tensor g;
+        if (gl->defined()) g = at::constant_pad_nd(gl->tril(-1), {0, n - k});
+        if (!gu->defined()) return g;
+        const Tensor upper = at::constant_pad_nd(gu->triu(), {0, 0, 0, m - k});
+        return g.defined() ? g + upper : upper;
+      })
+      .jvp<0>([](Tan<0> dlu, Skip, Skip, bool unpack_data) {
+        if (!unpack_data) return std::tuple(Tensor(), Tensor(), Tensor());
+        const int64_t k = std::min(dlu->size(-2), dlu->size(-1));
+        return std::tuple(Tensor(), dlu->narrow(-1, 0, k).tril(-1), dlu->narrow(-2, 0, k).triu());
+      });
+  op<at::_ops::linalg_lu_solve>().vmap(lu_solve_vmap).inactive<1>().decomposes(lu_solve);
+
   // Derivatives of these come from LibTorch.
-  op<at::_ops::linalg_qr>().batches_natively();
   op<at::_ops::linalg_eig>().batches_natively();
-  op<at::_ops::linalg_lu>().batches_natively();
-  op<at::_ops::linalg_lu_factor_ex>().batches_natively();
   op<at::_ops::geqrf>().batches_natively();
-  op<at::_ops::linalg_lu_solve>().vmap(vmap_expanded);
-  op<at::_ops::lu_unpack>().vmap(vmap_expanded);
   op<at::_ops::linalg_householder_product>().vmap(vmap_expanded);
 }
 
