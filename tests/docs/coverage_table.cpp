@@ -1,0 +1,136 @@
+// docs/coverage.md, from what the library says of itself.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "support.h"
+
+namespace docs {
+namespace {
+
+// How one operator is served.
+struct Service {
+  std::string vmap, vjp, jvp;
+  auto operator<=>(const Service&) const = default;
+};
+
+// The part of an answer that many operators share: a refusal without its reason, an in-place form without its twin.
+std::string kind_of(const std::string& served) {
+  for (const char* first : {"refused", "error"})
+    if (served.starts_with(first)) return first;
+  return served;
+}
+
+bool writes(const c10::OperatorHandle& op) {
+  const auto& arguments = op.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const auto& a) { return a.alias_info() && a.alias_info()->isWrite(); });
+}
+
+struct Covered {
+  std::map<std::string, Service> functional;
+  std::map<std::string, int> writing;  // how operators that write to an argument are served -> how many
+  std::map<std::string, std::set<std::string>> reasons;  // why operators are refused
+};
+
+Covered covered() {
+  Covered result;
+  std::map<std::string, bool> functional;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames())
+    if (name.name.starts_with("aten::"))
+      if (auto op = c10::Dispatcher::singleton().findSchema(name)) functional[c10::toString(name)] = !writes(*op);
+  for (const auto& row : tower::coverage()) {
+    const auto found = functional.find(row.op);
+    if (found == functional.end()) continue;
+    if (!found->second) {
+      const bool twin = row.served.starts_with("in-place form of");
+      if (row.transform == "vmap") ++result.writing[twin ? "by their functional form" : kind_of(row.served)];
+      continue;
+    }
+    Service& service = result.functional[row.op.substr(6)];
+    (row.transform == "vmap" ? service.vmap : row.transform == "vjp" ? service.vjp : service.jvp) = kind_of(row.served);
+    if (row.served.starts_with("refused")) result.reasons[row.served.substr(9)].insert(row.op.substr(6));
+  }
+  return result;
+}
+
+void counts(std::ostream& out, const Covered& all) {
+  std::map<std::string, std::array<int, 3>> by_kind;
+  for (const auto& [op, s] : all.functional) {
+    ++by_kind[s.vmap.starts_with("family") ? "own rule, by a family" : s.vmap][0];
+    ++by_kind[s.vjp][1];
+    ++by_kind[s.jvp][2];
+  }
+  out << "| served by | vmap | vjp | jvp |\n|---|--:|--:|--:|\n";
+  for (const auto& [kind, n] : by_kind)
+    out << "| " << kind << " | " << n[0] << " | " << n[1] << " | " << n[2] << " |\n";
+  out << "| **all** | **" << all.functional.size() << "** | **" << all.functional.size() << "** | **"
+      << all.functional.size() << "** |\n";
+}
+
+}  // namespace
+
+std::string coverage_document() {
+  const Covered all = covered();
+  std::ostringstream out;
+  out << "<!-- Made by script/coverage. Do not edit. -->\n# Coverage\n\n"
+      << "How each operator of LibTorch " << TORCH_VERSION_MAJOR << "." << TORCH_VERSION_MINOR
+      << " is served under each transform, as `tower::coverage()` says. Written by `script/coverage`.\n\n"
+      << "- **own rule** and **family: …**: rules of Tower's (families are described in `src/rules/families.h`); an\n"
+      << "  operator that has rules for some of its arguments counts.\n"
+      << "- **decomposition**, **composite**: it runs as other operators, by Tower's formula or by LibTorch's.\n"
+      << "- **loop**: once for each example, with a warning. **LibTorch autograd**: LibTorch's own formula, which "
+         "costs a\n"
+      << "  second evaluation. **transposed vjp**: the jvp, from the vjp.\n"
+      << "- **no derivative**: its results are integers or piecewise constant, or it takes or returns no tensors.\n"
+      << "- **random**: as the `randomness` of `vmap` says. **refused**, **error**: an exception that says why.\n\n"
+      << "The table says which rule would be asked, not that every argument works: many of the operators under *loop*\n"
+      << "and *LibTorch autograd* are LibTorch's internal kernels, for other devices or layouts. What is tested is in\n"
+      << "`tests/op_db/`.\n\n"
+      << "## Functional operators\n\n";
+  counts(out, all);
+  out << "\n## In-place and out= operators\n\nThey run as their functional form, whose rules serve them, and the "
+         "result is"
+      << " then written. Those that have none are refused.\n\n| under every transform | operators |\n|---|--:|\n";
+  for (const auto& [kind, n] : all.writing) out << "| " << kind << " | " << n << " |\n";
+  out << "\n## Refused\n\n| operators | why |\n|---|---|\n";
+  for (const auto& [why, ops] : all.reasons) {
+    out << "|";
+    for (const auto& op : ops) out << " `" << op << "`";
+    out << " | " << why << " |\n";
+  }
+
+  std::map<std::string, std::map<Service, std::vector<std::string>>> by_family;
+  for (const auto& [op, service] : all.functional) by_family[service.vmap][service].push_back(op);
+  out << "\n## The operators, by how vmap serves them\n";
+  for (const auto& [family, services] : by_family) {
+    out << "\n### vmap: " << family << "\n\n| vjp | jvp | operators |\n|---|---|---|\n";
+    for (const auto& [service, ops] : services) {
+      out << "| " << service.vjp << " | " << service.jvp << " |";
+      for (const auto& op : ops) out << " `" << op << "`";
+      out << " |\n";
+    }
+  }
+  return out.str();
+}
+
+namespace {
+
+TEST(coverage, the_document_is_what_the_library_says) {
+  const std::string document = read("docs/coverage.md"), now = coverage_document();
+  // Another LibTorch has other operators; the document is of the one that it names.
+  const auto heading = [](const std::string& text) { return text.substr(0, text.find(" is served under")); };
+  ASSERT_FALSE(document.empty());
+  if (heading(document) == heading(now)) {
+    EXPECT_TRUE(document == now) << "docs/coverage.md is out of date: run script/coverage";
+  }
+}
+
+}  // namespace
+}  // namespace docs
