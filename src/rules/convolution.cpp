@@ -222,6 +222,11 @@ void convolution() {
         if (dw->defined() && mask[0]) add(tx, std::get<0>(backward(g, x, *dw, s, groups, {true, false, false})));
         return std::tuple(tx, tw, tb);
       });
+
+  // Time first, channels last.
+  op<at::_ops::conv_tbc>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t pad) {
+    return at::conv1d(x.permute({1, 2, 0}), weight.permute({2, 1, 0}), bias, 1, pad).permute({2, 0, 1});
+  });
 }
 
 }  // namespace tower::rules

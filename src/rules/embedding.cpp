@@ -1,6 +1,8 @@
-// Embedding look-ups and their backward operators.
+// Embedding look-ups and their backward operators, bags of embeddings, and the layer that an LSTM is lowered to.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+
+#include <limits>
 
 #include "interpreters/vmap.h"
 #include "rules/op.h"
@@ -54,9 +56,67 @@ void one_hot_vmap(VmapFrame& f) {
   f.out_dims.assign(1, 0);
 }
 
+// Rows looked up, then reduced over the bags that `offsets` delimits. The other outputs serve LibTorch's own backward
+// operator; only the bag of every index and the size of every bag are given.
+std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& all_offsets,
+                                                         bool scale, int64_t mode, bool sparse, const Tensor& weights,
+                                                         bool last_included, int64_t padding) {
+  enum { sum, mean, max };
+  const int64_t count = indices.size(0), bags = all_offsets.size(0) - last_included;
+  const Tensor offsets = all_offsets.narrow(0, 0, bags);
+  const auto integers = indices.options().dtype(at::kLong);
+  const Tensor starts = at::zeros({count + 1}, integers).index_add(0, offsets, at::ones({bags}, integers));
+  const Tensor bag = starts.cumsum(0).narrow(0, 0, count) - 1;
+
+  Tensor rows = at::embedding(table, indices, -1, scale, sparse);
+  if (weights.defined()) rows = rows * weights.unsqueeze(-1);
+  Tensor counted = at::ones({count}, integers);
+  if (padding >= 0) {
+    const Tensor padded = indices.eq(padding);
+    counted = counted.masked_fill(padded, 0);
+    rows = rows.masked_fill(padded.unsqueeze(-1), mode == max ? -std::numeric_limits<double>::infinity() : 0.0);
+  }
+  const Tensor sizes = at::zeros({bags}, integers).index_add(0, bag, counted);
+  const Tensor none = at::zeros({bags, table.size(1)}, rows.options());
+  Tensor result;
+  if (mode == max) {
+    const Tensor greatest = none.scatter_reduce(0, bag.unsqueeze(-1).expand(rows.sizes()), rows, "amax", /*include_self=*/false);
+    result = greatest.masked_fill(sizes.eq(0).unsqueeze(-1), 0);
+  } else {
+    result = none.index_add(0, bag, rows);
+    if (mode == mean) result = result / sizes.clamp_min(1).unsqueeze(-1);
+  }
+  return {result, bag, sizes, at::zeros({0}, integers)};
+}
+
+// One layer of an LSTM in one direction: LibTorch's composite lstm ends here where oneDNN serves the dtype. The workspace
+// is for LibTorch's own backward operator.
+std::tuple<Tensor, Tensor, Tensor, Tensor> lstm_layer(const Tensor& x, const Tensor& w_input, const Tensor& w_hidden,
+                                                      const Tensor& b_input, const Tensor& b_hidden, const Tensor& h0,
+                                                      const Tensor& c0, bool reverse, const Ints&, int64_t mode, int64_t hidden) {
+  constexpr int64_t lstm = 2;
+  TORCH_CHECK(mode == lstm, "mkldnn_rnn_layer: only LSTM is known under transforms");
+  const int64_t steps = x.size(0);
+  const Tensor inputs = at::linear(x, w_input, b_input + b_hidden), recurrent = w_hidden.t();
+  Tensor h = h0.reshape({x.size(1), hidden}), c = c0.reshape({x.size(1), hidden});
+  std::vector<Tensor> outputs(static_cast<size_t>(steps));
+  for (int64_t k = 0; k < steps; ++k) {
+    const int64_t t = reverse ? steps - 1 - k : k;
+    const auto gates = at::addmm(inputs.select(0, t), h, recurrent).chunk(4, -1);
+    c = gates[1].sigmoid() * c + gates[0].sigmoid() * gates[2].tanh();
+    h = gates[3].sigmoid() * c.tanh();
+    outputs[static_cast<size_t>(t)] = h;
+  }
+  return {at::stack(outputs), h.reshape(h0.sizes()), c.reshape(c0.sizes()), at::zeros({0}, x.options())};
+}
+
 }  // namespace
 
 void embedding() {
+  op<at::_ops::_embedding_bag>().decomposes(embedding_bag);
+  op<at::_ops::_embedding_bag_forward_only>().decomposes(embedding_bag);
+  op<at::_ops::mkldnn_rnn_layer>().decomposes(lstm_layer);
+
   op<at::_ops::one_hot>().vmap(one_hot_vmap);
 
   op<at::_ops::embedding>()

@@ -78,18 +78,46 @@ Tensor normalized_backward(const Tensor& g, const Tensor& normalized, const Tens
   return rstd * (g - g.mean(dims, true) - normalized * (g * normalized).mean(dims, true));
 }
 
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Ints& shape, const Tensor& weight, const Tensor& bias,
+                                              double eps) {
+  const auto rank = static_cast<int64_t>(shape.size());
+  TORCH_CHECK(x.dim() >= rank && x.sizes().slice(static_cast<size_t>(x.dim() - rank)) == at::IntArrayRef(shape),
+              "native_layer_norm: normalized_shape ", at::IntArrayRef(shape), " is not how the input's shape ", x.sizes(),
+              " ends");
+  for (const Tensor& t : {weight, bias})
+    TORCH_CHECK(!t.defined() || t.sizes() == at::IntArrayRef(shape), "native_layer_norm: weight and bias must have the shape ",
+                at::IntArrayRef(shape), ", not ", t.sizes());
+  const Moments m = moments(x, last(rank, x.dim()), eps);
+  return {scaled((x - m.mean) * m.rstd, weight, bias), m.mean, m.rstd};
+}
+
+// The kernel treats leading dimensions alike. Weights of every example's own come after it.
+void layer_norm_vmap(VmapFrame& f) {
+  const auto shape = f.stack[1].toIntVector();
+  f.to_front(0, true);
+  Tensor own[2];
+  for (const uint8_t i : {2, 3}) {
+    if (!f.is_tensor(i) || !(f.batched(2) || f.batched(3))) continue;
+    f.to_front(i, false);
+    Tensor t = f.tensor(i);
+    TORCH_CHECK(t.sizes().slice(f.batched(i)) == at::IntArrayRef(shape), "native_layer_norm: weight and bias must have the shape ",
+                at::IntArrayRef(shape), ", not ", t.sizes().slice(f.batched(i)));
+    if (f.batched(i))
+      while (t.dim() < f.tensor(0).dim()) t = t.unsqueeze(1);
+    own[i - 2] = t;
+    f.stack[i] = IValue();
+  }
+  TORCH_CHECK(f.tensor(0).dim() > static_cast<int64_t>(shape.size()), "native_layer_norm: the input has fewer dimensions than "
+              "normalized_shape ", at::IntArrayRef(shape));
+  f.call();
+  f.stack[0] = scaled(f.tensor(0), own[0], own[1]);
+  f.out_dims.assign(3, 0);
+}
+
 }  // namespace
 
 void normalization() {
-  op<at::_ops::native_layer_norm>().decomposes([](const Tensor& x, const Ints& shape, const Tensor& weight,
-                                                  const Tensor& bias, double eps) {
-    const auto rank = static_cast<int64_t>(shape.size());
-    TORCH_CHECK(x.dim() >= rank && x.sizes().slice(static_cast<size_t>(x.dim() - rank)) == at::IntArrayRef(shape),
-                "native_layer_norm: normalized_shape ", at::IntArrayRef(shape), " is not how the input's shape ", x.sizes(),
-                " ends");
-    const Moments m = moments(x, last(static_cast<int64_t>(shape.size()), x.dim()), eps);
-    return std::tuple(scaled((x - m.mean) * m.rstd, weight, bias), m.mean, m.rstd);
-  });
+  op<at::_ops::native_layer_norm>().vmap(layer_norm_vmap).decomposes(layer_norm);
 
   op<at::_ops::native_layer_norm_backward>().decomposes(
       [](const Tensor& g, const Tensor& x, const Ints& shape, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
