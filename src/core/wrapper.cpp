@@ -29,11 +29,13 @@ void Wrapper::take_metadata() {
     }
     data_type_ = value->dtype();
     if (storage_) storage_ = c10::Storage();
+    storage_access_should_throw_ = true;
     return;
   }
   copy_generic_tensor_metadata(value, this);
   key_set_ = kKeySet;
   storage_ = !payload_.tracked() && value->has_storage() ? value->storage() : c10::Storage();
+  storage_access_should_throw_ = !storage_;
 }
 
 void Wrapper::set_payload(Payload payload) {
@@ -49,18 +51,30 @@ Wrapper& Wrapper::root() {
 
 void Wrapper::refresh() { frontend::refresh(*this); }
 
+namespace {
+std::string no_memory(const Level& level) {
+  return level.describe() +
+         ": raw memory of a tensor that the transform tracks was asked for (data_ptr, accessor, storage or a kernel that "
+         "reads memory itself); there is no memory of one example or one tracked value. Use operators, or register a rule "
+         "for the operator that reads it.";
+}
+}  // namespace
+
 // LibTorch asks this before every access to raw memory; the message is only made when there is none to give.
 bool Wrapper::has_storage() const {
   if (storage_) return true;
   auto* self = const_cast<Wrapper*>(this);
-  self->release_storage_and_set_meta_custom_data_ptr_error_msg_(
-      level_->describe() + ": raw memory of a tensor that the transform tracks was asked for (data_ptr, accessor or a " +
-      "kernel that reads memory itself); there is no memory of one example or one tracked value. Use operators, " +
-      "or register a rule for the operator that reads it.");
+  self->release_storage_and_set_meta_custom_data_ptr_error_msg_(no_memory(*level_));
+  self->storage_access_should_throw_ = true;
   return false;
 }
 
-const char* Wrapper::tensorimpl_type_name() const { return "tower::Wrapper (a tensor inside a transform)"; }
+// LibTorch asks this for the text of its refusal to give out storage.
+const char* Wrapper::tensorimpl_type_name() const {
+  thread_local std::string text;
+  text = "a tensor inside a transform. " + no_memory(*level_);
+  return text.c_str();
+}
 
 namespace {
 [[noreturn]] void refuse_data(const Level& level) {

@@ -57,7 +57,7 @@ void one_hot_vmap(VmapFrame& f) {
 }
 
 // Rows looked up, then reduced over the bags that `offsets` delimits. The other outputs serve LibTorch's own backward
-// operator; only the bag of every index and the size of every bag are given.
+// operator; only the bag of every index and, for means and maxima, the size of every bag are given.
 std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& all_offsets,
                                                          bool scale, int64_t mode, bool sparse, const Tensor& weights,
                                                          bool last_included, int64_t padding) {
@@ -76,7 +76,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, co
     counted = counted.masked_fill(padded, 0);
     rows = rows.masked_fill(padded.unsqueeze(-1), mode == max ? -std::numeric_limits<double>::infinity() : 0.0);
   }
-  const Tensor sizes = at::zeros({bags}, integers).index_add(0, bag, counted);
+  Tensor sizes = at::zeros({bags}, integers);  // LibTorch does not count for sums either
+  if (mode != sum) sizes = sizes.index_add(0, bag, counted);
   const Tensor none = at::zeros({bags, table.size(1)}, rows.options());
   Tensor result;
   if (mode == max) {
