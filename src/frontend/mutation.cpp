@@ -178,7 +178,10 @@ void write(const Operator& op, Stack& stack) {
   auto values = flatten_outputs(call);
   stack.clear();
   for (size_t k = 0; k < targets.size(); ++k) {
-    assign(op, targets[k].second, values[k], op.inplace_view());
+    const Tensor& target = targets[k].second;
+    // LibTorch gives an empty out= tensor the shape of the result.
+    const bool grows = into_out && target.numel() == 0 && !values[k].sizes().equals(target.sizes());
+    assign(op, target, values[k], op.inplace_view() || grows);
     if (k < op.num_outs()) stack.emplace_back(targets[k].second);
   }
 }
