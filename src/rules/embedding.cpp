@@ -25,9 +25,10 @@ void embedding_vmap(VmapFrame& f) {
   const Tensor table = f.tensor(0), indices = f.tensor(1);
   if (!f.batched(0)) return f.result(at::embedding(table, indices));
   // One look-up for all examples: rows of all tables side by side.
-  if (!f.batched(1)) return f.result(at::embedding(table.transpose(0, 1).flatten(1), indices)
-                                         .unflatten(-1, {f.batch_size, table.size(-1)})
-                                         .movedim(-2, 0));
+  if (!f.batched(1))
+    return f.result(at::embedding(table.transpose(0, 1).flatten(1), indices)
+                        .unflatten(-1, {f.batch_size, table.size(-1)})
+                        .movedim(-2, 0));
   f.result(at::embedding(table.flatten(0, 1), offset_indices(indices, f.batch_size, table.size(1))));
 }
 
@@ -49,7 +50,8 @@ void embedding_dense_backward_vmap(VmapFrame& f) {
 // LibTorch checks the classes by looking at the values: one check does for the whole batch.
 void one_hot_vmap(VmapFrame& f) {
   if (f.stack[1].toInt() < 0)
-    throw UnsupportedError(f.level.describe() + ": aten::one_hot without num_classes has a shape that depends on the values, "
+    throw UnsupportedError(f.level.describe() +
+                           ": aten::one_hot without num_classes has a shape that depends on the values, "
                            "which differ between examples. Give num_classes.");
   f.to_front(0, false);
   f.call();
@@ -57,10 +59,11 @@ void one_hot_vmap(VmapFrame& f) {
 }
 
 // Rows looked up, then reduced over the bags that `offsets` delimits. The other outputs serve LibTorch's own backward
-// operator; only the bag of every index and, for means and maxima, the size of every bag are given.
-std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& all_offsets,
-                                                         bool scale, int64_t mode, bool sparse, const Tensor& weights,
-                                                         bool last_included, int64_t padding) {
+// operator: the bag of every index, the size of every bag (means, maxima) and the index that was greatest (maxima).
+std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, const Tensor& indices,
+                                                         const Tensor& all_offsets, bool scale, int64_t mode,
+                                                         bool sparse, const Tensor& weights, bool last_included,
+                                                         int64_t padding) {
   enum { sum, mean, max };
   const int64_t count = indices.size(0), bags = all_offsets.size(0) - last_included;
   const Tensor offsets = all_offsets.narrow(0, 0, bags);
@@ -79,22 +82,25 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, co
   Tensor sizes = at::zeros({bags}, integers);  // LibTorch does not count for sums either
   if (mode != sum) sizes = sizes.index_add(0, bag, counted);
   const Tensor none = at::zeros({bags, table.size(1)}, rows.options());
-  Tensor result;
-  if (mode == max) {
-    const Tensor greatest = none.scatter_reduce(0, bag.unsqueeze(-1).expand(rows.sizes()), rows, "amax", /*include_self=*/false);
-    result = greatest.masked_fill(sizes.eq(0).unsqueeze(-1), 0);
-  } else {
-    result = none.index_add(0, bag, rows);
-    if (mode == mean) result = result / sizes.clamp_min(1).unsqueeze(-1);
+  if (mode != max) {
+    const Tensor sums = none.index_add(0, bag, rows);
+    return {mode == mean ? sums / sizes.clamp_min(1).unsqueeze(-1) : sums, bag, sizes, at::zeros({bags}, integers)};
   }
-  return {result, bag, sizes, at::zeros({0}, integers)};
+  const Tensor bags_of = bag.unsqueeze(-1).expand(rows.sizes());
+  const Tensor greatest =
+      none.scatter_reduce(0, bags_of, rows, "amax", /*include_self=*/false).masked_fill(sizes.eq(0).unsqueeze(-1), 0);
+  const Tensor winners = at::where(rows.eq(greatest.index_select(0, bag)), indices.to(at::kLong).unsqueeze(-1), 0);
+  const Tensor chosen =
+      at::zeros({bags, table.size(1)}, integers).scatter_reduce(0, bags_of, winners, "amax", /*include_self=*/false);
+  return {greatest, bag, sizes, chosen};
 }
 
-// One layer of an LSTM in one direction: LibTorch's composite lstm ends here where oneDNN serves the dtype. The workspace
-// is for LibTorch's own backward operator.
+// One layer of an LSTM in one direction: LibTorch's composite lstm ends here where oneDNN serves the dtype. The
+// workspace is for LibTorch's own backward operator.
 std::tuple<Tensor, Tensor, Tensor, Tensor> lstm_layer(const Tensor& x, const Tensor& w_input, const Tensor& w_hidden,
                                                       const Tensor& b_input, const Tensor& b_hidden, const Tensor& h0,
-                                                      const Tensor& c0, bool reverse, const Ints&, int64_t mode, int64_t hidden) {
+                                                      const Tensor& c0, bool reverse, const Ints&, int64_t mode,
+                                                      int64_t hidden) {
   constexpr int64_t lstm = 2;
   TORCH_CHECK(mode == lstm, "mkldnn_rnn_layer: only LSTM is known under transforms");
   const int64_t steps = x.size(0);
@@ -124,7 +130,8 @@ void embedding() {
       .vmap(embedding_vmap)
       .vjp<0>([](Ct<0> ct, Shape table, const Tensor& indices, int64_t padding, bool scale, bool sparse) {
         if (sparse)
-          throw DerivativeError("vjp of aten::embedding: sparse gradients are not supported by transforms. Use sparse = false.");
+          throw DerivativeError(
+              "vjp of aten::embedding: sparse gradients are not supported by transforms. Use sparse = false.");
         return at::embedding_dense_backward(*ct, indices, table.sizes[0], padding, scale);
       })
       // Forward, the padding row is a row like others; LibTorch's reverse mode gives it no gradient.
@@ -135,7 +142,8 @@ void embedding() {
       .linear<0>([](Ct<0> ct, Skip, const Tensor& indices, int64_t, int64_t padding, bool scale) {
         Tensor rows = at::embedding(*ct, indices);
         if (scale) {
-          const Tensor counts = at::zeros({ct->size(0)}, rows.options()).index_add(0, indices.flatten(), at::ones({indices.numel()}, rows.options()));
+          const Tensor counts = at::zeros({ct->size(0)}, rows.options())
+                                    .index_add(0, indices.flatten(), at::ones({indices.numel()}, rows.options()));
           rows = rows / counts.index_select(0, indices.flatten()).view(indices.sizes()).unsqueeze(-1);
         }
         return padding < 0 ? rows : rows.masked_fill(indices.eq(padding).unsqueeze(-1), 0);

@@ -20,7 +20,8 @@ Tensor skew(const Tensor& m) { return m - m.mH(); }
 Tensor real_part(const Tensor& t) { return t.is_complex() ? at::real(t) : t; }
 Tensor like(const Tensor& real, const Tensor& m) { return m.is_complex() ? real.to(m.scalar_type()) : real; }
 
-Tensor svd_backward(const Tensor& gu, const Tensor& gs, const Tensor& gvh, const Tensor& u, const Tensor& s, const Tensor& vh) {
+Tensor svd_backward(const Tensor& gu, const Tensor& gs, const Tensor& gvh, const Tensor& u, const Tensor& s,
+                    const Tensor& vh) {
   const int64_t m = u.size(-2), n = vh.size(-1), k = s.size(-1);
   if (!gu.defined() && !gvh.defined()) return at::matmul(u * like(gs, u).unsqueeze(-2), vh);
   const Tensor e = gaps(s * s);
@@ -79,8 +80,9 @@ Tensor inverse_times(const Tensor& triangle, const Tensor& b, bool upper, bool u
 // Q and R of the reduced factorization, which derivatives are of.
 std::pair<Tensor, Tensor> reduced_qr(const Tensor& a, const std::string& mode, const Tensor& q, const Tensor& r) {
   if (mode == "complete" && a.size(-2) > a.size(-1))
-    throw DerivativeError("aten::linalg_qr with mode 'complete' has no derivative for a tall matrix: the columns that complete "
-                          "the basis are arbitrary. Use mode 'reduced'.");
+    throw DerivativeError(
+        "aten::linalg_qr with mode 'complete' has no derivative for a tall matrix: the columns that complete "
+        "the basis are arbitrary. Use mode 'reduced'.");
   if (mode != "r") return {q, r};
   auto [q2, r2] = at::linalg_qr(a, "reduced");
   return {q2, r2};
@@ -118,15 +120,19 @@ std::tuple<Tensor, Tensor> lu_forward(const Tensor& da, const Tensor& p, const T
   const Tensor pda = at::matmul(p.mH(), da), l1 = l.narrow(-2, 0, k), u1 = u.narrow(-1, 0, k);
   const Tensor f = times_inverse(inverse_times(l1, pda.narrow(-2, 0, k).narrow(-1, 0, k), false, true), u1, true);
   Tensor dl = at::matmul(l1, f.tril(-1)), du = at::matmul(f.triu(), u1);
-  if (m > k) dl = at::cat({dl, times_inverse(pda.narrow(-2, k, m - k) - at::matmul(l.narrow(-2, k, m - k), du), u1, true)}, -2);
-  if (n > k) du = at::cat({du, inverse_times(l1, pda.narrow(-1, k, n - k) - at::matmul(dl, u.narrow(-1, k, n - k)), false, true)}, -1);
+  if (m > k)
+    dl = at::cat({dl, times_inverse(pda.narrow(-2, k, m - k) - at::matmul(l.narrow(-2, k, m - k), du), u1, true)}, -2);
+  if (n > k)
+    du = at::cat(
+        {du, inverse_times(l1, pda.narrow(-1, k, n - k) - at::matmul(dl, u.narrow(-1, k, n - k)), false, true)}, -1);
   return {dl, du};
 }
 
 Tensor lu_backward(const Tensor& gl, const Tensor& gu, const Tensor& p, const Tensor& l, const Tensor& u) {
   const int64_t m = l.size(-2), n = u.size(-1), k = l.size(-1);
   const Tensor l1h = l.narrow(-2, 0, k).mH(), u1h = u.narrow(-1, 0, k).mH();
-  Tensor gl1 = gl.defined() ? gl.narrow(-2, 0, k) : at::zeros_like(l1h), gu1 = gu.defined() ? gu.narrow(-1, 0, k) : at::zeros_like(u1h);
+  Tensor gl1 = gl.defined() ? gl.narrow(-2, 0, k) : at::zeros_like(l1h),
+         gu1 = gu.defined() ? gu.narrow(-1, 0, k) : at::zeros_like(u1h);
   Tensor below, right;
   if (m > k && gl.defined()) {
     below = times_inverse(gl.narrow(-2, k, m - k), u1h, false);
@@ -237,9 +243,10 @@ void factorizations() {
       });
 
   // A = U diag(S) Vᴴ
-  op<at::_ops::_linalg_svd>().vmap(values_first_vmap).vjp<0>(
-      [](Ct<0> gu, Ct<1> gs, Ct<2> gvh, const Tensor& a, bool full, bool compute_uv, const std::optional<std::string>& driver,
-         Out<0> u, Out<1> s, Out<2> vh) {
+  op<at::_ops::_linalg_svd>()
+      .vmap(values_first_vmap)
+      .vjp<0>([](Ct<0> gu, Ct<1> gs, Ct<2> gvh, const Tensor& a, bool full, bool compute_uv,
+                 const std::optional<std::string>& driver, Out<0> u, Out<1> s, Out<2> vh) {
         if (!compute_uv) {
           auto [u2, s2, vh2] = at::_linalg_svd(a, false, true, driver);
           return svd_backward({}, *gs, {}, u2, s2, vh2);
@@ -248,8 +255,8 @@ void factorizations() {
         const auto some = [&](const Tensor& t, int64_t dim) { return full && t.defined() ? t.narrow(dim, 0, k) : t; };
         return svd_backward(some(*gu, -1), *gs, some(*gvh, -2), some(*u, -1), *s, some(*vh, -2));
       })
-      .jvp<0>([](Tan<0> da, const Tensor& a, bool full, bool compute_uv, const std::optional<std::string>& driver, Out<0> u,
-                 Out<1> s, Out<2> vh) {
+      .jvp<0>([](Tan<0> da, const Tensor& a, bool full, bool compute_uv, const std::optional<std::string>& driver,
+                 Out<0> u, Out<1> s, Out<2> vh) {
         if (!compute_uv) {
           auto [u2, s2, vh2] = at::_linalg_svd(a, false, true, driver);
           return std::tuple(Tensor(), std::get<1>(svd_forward(*da, u2, s2, vh2)), Tensor());
@@ -257,7 +264,8 @@ void factorizations() {
         if (!full) return svd_forward(*da, *u, *s, *vh);
         const int64_t k = s->size(-1);
         auto [du, ds, dvh] = svd_forward(*da, u->narrow(-1, 0, k), *s, vh->narrow(-2, 0, k));
-        return std::tuple(at::constant_pad_nd(du, {0, u->size(-1) - k}), ds, at::constant_pad_nd(dvh, {0, 0, 0, vh->size(-2) - k}));
+        return std::tuple(at::constant_pad_nd(du, {0, u->size(-1) - k}), ds,
+                          at::constant_pad_nd(dvh, {0, 0, 0, vh->size(-2) - k}));
       });
 
   op<at::_ops::linalg_pinv_atol_rtol_tensor>()
@@ -265,7 +273,8 @@ void factorizations() {
       .inactive<1, 2>()
       .vjp<0>([](Ct<0> ct, const Tensor& a, Skip, Skip, Skip, Out<0> p) { return pinv_backward(*ct, a, *p); })
       .jvp<0>([](Tan<0> da, const Tensor& a, Skip, Skip, Skip, Out<0> p) {
-        const Tensor dah = da->mH(), ph = p->mH(), pphda = at::matmul(at::matmul(*p, ph), dah), dahphp = at::matmul(dah, at::matmul(ph, *p));
+        const Tensor dah = da->mH(), ph = p->mH(), pphda = at::matmul(at::matmul(*p, ph), dah),
+                     dahphp = at::matmul(dah, at::matmul(ph, *p));
         return pphda - at::matmul(at::matmul(pphda, a), *p) + dahphp - at::matmul(*p, at::matmul(a, dahphp)) -
                at::matmul(at::matmul(*p, *da), *p);
       });
@@ -294,7 +303,9 @@ void factorizations() {
   op<at::_ops::linalg_lu>()
       .batches_natively()
       .nondifferentiable_outputs<0>()
-      .vjp<0>([](Ct<1> gl, Ct<2> gu, Skip, Skip, Out<0> p, Out<1> l, Out<2> u) { return lu_backward(*gl, *gu, *p, *l, *u); })
+      .vjp<0>([](Ct<1> gl, Ct<2> gu, Skip, Skip, Out<0> p, Out<1> l, Out<2> u) {
+        return lu_backward(*gl, *gu, *p, *l, *u);
+      })
       .jvp<0>([](Tan<0> da, Skip, Skip, Out<0> p, Out<1> l, Out<2> u) {
         auto [dl, du] = lu_forward(*da, *p, *l, *u);
         return std::tuple(Tensor(), dl, du);

@@ -1,5 +1,5 @@
-// Interpolation to another size and sampling at the points of a grid. Interpolation is linear and treats channels alike:
-// the backward operator is its transpose and the reverse. A batch is folded into the items.
+// Interpolation to another size and sampling at the points of a grid. Interpolation is linear and treats channels
+// alike: the backward operator is its transpose and the reverse. A batch is folded into the items.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -40,7 +40,8 @@ using Scale = std::optional<double>;
 // The derivative along `dgrid`. A sample depends on its own point of the grid alone, so that with one channel an item
 // the backward operator gives for ones the partial derivatives of every sample.
 template <class Backward>
-Tensor along_grid(const Tensor& x, const Tensor& grid, const Tensor& dgrid, int64_t mode, int64_t padding, bool corners) {
+Tensor along_grid(const Tensor& x, const Tensor& grid, const Tensor& dgrid, int64_t mode, int64_t padding,
+                  bool corners) {
   const int64_t n = x.size(0), c = x.size(1);
   const auto for_channels = [&](const Tensor& t) {
     Ints shape = t.sizes().vec();
@@ -49,7 +50,8 @@ Tensor along_grid(const Tensor& x, const Tensor& grid, const Tensor& dgrid, int6
   };
   const Tensor points = for_channels(grid);
   const Tensor ones = at::ones_like(points.select(-1, 0)).unsqueeze(1);
-  const Tensor partial = std::get<1>(Backward::call(ones, x.flatten(0, 1).unsqueeze(1), points, mode, padding, corners, {false, true}));
+  const Tensor partial =
+      std::get<1>(Backward::call(ones, x.flatten(0, 1).unsqueeze(1), points, mode, padding, corners, {false, true}));
   return (partial * for_channels(dgrid)).sum(-1).unflatten(0, {n, c});
 }
 
@@ -61,8 +63,8 @@ void grid_sampler() {
                              Wants<0> wants_x, Wants<1> wants_grid) {
         return Backward::call(*ct, x, grid, mode, padding, corners, {wants_x.wanted, wants_grid.wanted});
       })
-      .template jvp<0, 1>([](Tan<0> dx, Tan<1> dgrid, const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding,
-                             bool corners) {
+      .template jvp<0, 1>([](Tan<0> dx, Tan<1> dgrid, const Tensor& x, const Tensor& grid, int64_t mode,
+                             int64_t padding, bool corners) {
         Tensor dy;
         if (dx->defined()) dy = Sampler::call(*dx, grid, mode, padding, corners);
         if (!dgrid->defined()) return dy;
@@ -81,14 +83,16 @@ Tensor points(int64_t count, bool align_corners, const at::TensorOptions& option
 
 // The regular grid, in homogeneous coordinates (x, y[, z], 1), under the affine map theta of every item.
 Tensor affine_grid(const Tensor& theta, const Ints& size, bool align_corners) {
-  TORCH_CHECK(size.size() == 4 || size.size() == 5, "AffineGridGenerator needs 4d (spatial) or 5d (volumetric) inputs.");
+  TORCH_CHECK(size.size() == 4 || size.size() == 5,
+              "AffineGridGenerator needs 4d (spatial) or 5d (volumetric) inputs.");
   const Ints spatial(size.begin() + 2, size.end());
   const auto rank = static_cast<int64_t>(spatial.size());
   std::vector<Tensor> coordinates;
   for (int64_t d = rank; d-- > 0;) {
     Ints shape(static_cast<size_t>(rank), 1);
     shape[static_cast<size_t>(d)] = spatial[static_cast<size_t>(d)];
-    coordinates.push_back(points(spatial[static_cast<size_t>(d)], align_corners, theta.options()).view(shape).expand(spatial));
+    coordinates.push_back(
+        points(spatial[static_cast<size_t>(d)], align_corners, theta.options()).view(shape).expand(spatial));
   }
   coordinates.push_back(at::ones(spatial, theta.options()));
   const Tensor base = at::stack(coordinates, -1).flatten(0, -2).expand({size[0], -1, rank + 1});
