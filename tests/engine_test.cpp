@@ -40,10 +40,14 @@ Tensor number(double v) { return at::full({}, v, at::kDouble); }
 // Perturbation confusion: d/dx (x · d/dy (x + y)) = 1, whichever modes the two derivatives are taken in.
 
 TEST(LevelsAreToldApart, WhereAnInnerDerivativeCapturesAnOuterVariable) {
-  const auto gg = gradient([](const Tensor& x) { return x * gradient([&](const Tensor& y) { return x + y; }, number(1)); }, number(3));
-  const auto gj = gradient([](const Tensor& x) { return x * slope([&](const Tensor& y) { return x + y; }, number(1)); }, number(3));
-  const auto jg = slope([](const Tensor& x) { return x * gradient([&](const Tensor& y) { return x + y; }, number(1)); }, number(3));
-  const auto jj = slope([](const Tensor& x) { return x * slope([&](const Tensor& y) { return x + y; }, number(1)); }, number(3));
+  const auto gg = gradient(
+      [](const Tensor& x) { return x * gradient([&](const Tensor& y) { return x + y; }, number(1)); }, number(3));
+  const auto gj =
+      gradient([](const Tensor& x) { return x * slope([&](const Tensor& y) { return x + y; }, number(1)); }, number(3));
+  const auto jg =
+      slope([](const Tensor& x) { return x * gradient([&](const Tensor& y) { return x + y; }, number(1)); }, number(3));
+  const auto jj =
+      slope([](const Tensor& x) { return x * slope([&](const Tensor& y) { return x + y; }, number(1)); }, number(3));
   for (const Tensor& d : {gg, gj, jg, jj}) EXPECT_TRUE(same(d, number(1)));
 }
 
@@ -57,9 +61,12 @@ TEST(LevelsAreToldApart, WhereBothVariablesAreMultiplied) {
 
 TEST(LevelsAreToldApart, AmongThreeCapturedVariables) {
   // x y z: third mixed derivative one, each taken at another level.
-  const auto d = gradient([](const Tensor& x) {
-    return slope([&](const Tensor& y) { return gradient([&](const Tensor& z) { return x * y * z; }, number(5)); }, number(2));
-  }, number(3));
+  const auto d = gradient(
+      [](const Tensor& x) {
+        return slope([&](const Tensor& y) { return gradient([&](const Tensor& z) { return x * y * z; }, number(5)); },
+                     number(2));
+      },
+      number(3));
   EXPECT_TRUE(same(d, number(1)));
 }
 
@@ -90,7 +97,11 @@ TEST(DeepNesting, OfTheSineGivesItsDerivatives) {
 TEST(DeepNesting, OfDerivativesOverAMapIsTheDerivativeOfEveryExample) {
   const Tensor x = vec({0.1, 0.5, 1.2});
   const auto third = [](const Tensor& a) {
-    return gradient([](const Tensor& b) { return slope([](const Tensor& c) { return gradient([](const Tensor& d) { return (d * d).exp(); }, c); }, b); }, a);
+    return gradient(
+        [](const Tensor& b) {
+          return slope([](const Tensor& c) { return gradient([](const Tensor& d) { return (d * d).exp(); }, c); }, b);
+        },
+        a);
   };
   EXPECT_TRUE(same(mapped(third, x), (8 * x * x * x + 12 * x) * (x * x).exp()));
 }
@@ -117,14 +128,16 @@ TEST(NoGrad, AroundATransformDoesNotReachInside) {
 
 TEST(NoGrad, InsideAnInnerGradientLeavesTheOuterTangentAlone) {
   const auto inner = [](const Tensor& x) {
-    return gradient([](const Tensor& y) {
-      Tensor still;
-      {
-        at::NoGradGuard off;
-        still = y * y;
-      }
-      return still * y;
-    }, x);
+    return gradient(
+        [](const Tensor& y) {
+          Tensor still;
+          {
+            at::NoGradGuard off;
+            still = y * y;
+          }
+          return still * y;
+        },
+        x);
   };
   EXPECT_TRUE(same(inner(number(3)), number(9)));         // y² is a number here
   EXPECT_TRUE(same(slope(inner, number(3)), number(6)));  // but forward mode has no no_grad
@@ -161,10 +174,13 @@ TEST(OutsideAutograd, FlowsThroughEveryTransform) {
   };
   EXPECT_TRUE(same(backward([&](const Tensor& x) { return td::vmap(cube, {0}, {0})({x})[0]; }), 3 * at3 * at3));
   EXPECT_TRUE(same(backward([&](const Tensor& x) { return td::grad(cube, {0})({x})[0]; }), 6 * at3));
-  EXPECT_TRUE(same(backward([&](const Tensor& x) { return td::jvp(cube, {x}, {at::ones_like(at3)}).second[0]; }), 6 * at3));
-  EXPECT_TRUE(same(backward([&](const Tensor& x) { return td::vmap(td::grad(cube, {0}), {0}, {0})({x})[0]; }), 6 * at3));
+  EXPECT_TRUE(
+      same(backward([&](const Tensor& x) { return td::jvp(cube, {x}, {at::ones_like(at3)}).second[0]; }), 6 * at3));
+  EXPECT_TRUE(
+      same(backward([&](const Tensor& x) { return td::vmap(td::grad(cube, {0}), {0}, {0})({x})[0]; }), 6 * at3));
   EXPECT_TRUE(same(backward([&](const Tensor& x) { return td::hessian(cube, {0})({x})[0]; }), vec({6, 6, 6})));
-  EXPECT_TRUE(same(backward([&](const Tensor& x) { return td::linearize(cube, {x}).second({at::ones_like(at3)})[0]; }), 6 * at3));
+  EXPECT_TRUE(same(backward([&](const Tensor& x) { return td::linearize(cube, {x}).second({at::ones_like(at3)})[0]; }),
+                   6 * at3));
   support::expect_intact();
 }
 

@@ -1,4 +1,6 @@
 // Every error says where it comes from, what was found and what to do, and leaves the thread as it was.
+#include "tower/errors.h"
+
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <torch/library.h>
@@ -8,7 +10,6 @@
 
 #include "support/intact.h"
 #include "tower/coverage.h"
-#include "tower/errors.h"
 
 namespace {
 
@@ -46,21 +47,27 @@ Tensor numbers(at::IntArrayRef sizes) {
 // Arguments of vmap.
 
 TEST(ErrorsOfVmap, MappedSizesThatDifferAreNamedWithTheirArguments) {
-  const auto text = refusal<ArgumentError>([] { td::vmap(sum_of_all, {0, 1, 0}, {0})({numbers({3, 2}), numbers({2, 4}), numbers({3})}); });
-  EXPECT_TRUE(says(text, {"vmap: ", "argument 0 has size 3 along dimension 0", "argument 1 has size 4 along dimension 1",
-                          "argument 2 has size 3"}));
+  const auto text = refusal<ArgumentError>([] {
+    td::vmap(sum_of_all, {0, 1, 0}, {0})({numbers({3, 2}), numbers({2, 4}), numbers({3})});
+  });
+  EXPECT_TRUE(says(text, {"vmap: ", "argument 0 has size 3 along dimension 0",
+                          "argument 1 has size 4 along dimension 1", "argument 2 has size 3"}));
 }
 
 TEST(ErrorsOfVmap, AnInDimOutOfRangeIsNamedWithTheArgumentsShape) {
   for (const int64_t dim : {2, -3}) {
     const auto text = refusal<ArgumentError>([&] { td::vmap(sum_of_all, {dim}, {0})({numbers({3, 2})}); });
-    EXPECT_TRUE(says(text, {"vmap: in_dim", std::to_string(dim).c_str(), "argument 0", "out of range", "2 dimensions", "[3, 2]"}));
+    EXPECT_TRUE(says(
+        text, {"vmap: in_dim", std::to_string(dim).c_str(), "argument 0", "out of range", "2 dimensions", "[3, 2]"}));
   }
   EXPECT_TRUE(says(refusal<ArgumentError>([] { td::vmap(sum_of_all, {0}, {0})({at::ones({})}); }),
                    {"vmap: argument 0", "scalar", "Leave its in_dim empty"}));
-  EXPECT_TRUE(says(refusal<ArgumentError>([] { td::vmap(sum_of_all, {0, 0}, {0})({numbers({3})}); }),
+  EXPECT_TRUE(says(refusal<ArgumentError>([] {
+                     td::vmap(sum_of_all, {0, 0}, {0})({numbers({3})});
+                   }),
                    {"vmap: in_dims has 2 entries", "1 arguments"}));
-  EXPECT_TRUE(says(refusal<ArgumentError>([] { td::vmap(sum_of_all, {0}, {0})({Tensor()}); }), {"vmap: argument 0", "undefined"}));
+  EXPECT_TRUE(says(refusal<ArgumentError>([] { td::vmap(sum_of_all, {0}, {0})({Tensor()}); }),
+                   {"vmap: argument 0", "undefined"}));
 }
 
 TEST(ErrorsOfVmap, NothingToMapIsRefused) {
@@ -75,14 +82,20 @@ TEST(ErrorsOfVmap, AnOutputThatDiffersBetweenExamplesNeedsAnOutDim) {
 }
 
 TEST(ErrorsOfVmap, OutDimsThatDoNotFitAreRefused) {
-  EXPECT_TRUE(says(refusal<ArgumentError>([] { td::vmap(sum_of_all, {0}, {1})({numbers({3, 2})}); }),
+  EXPECT_TRUE(says(refusal<ArgumentError>([] {
+                     td::vmap(sum_of_all, {0}, {1})({numbers({3, 2})});
+                   }),
                    {"vmap (level 1): out_dim 1 of output 0", "out of range", "1 dimensions"}));
-  EXPECT_TRUE(says(refusal<ArgumentError>([] { td::vmap(sum_of_all, {0}, {0, 0})({numbers({3, 2})}); }),
+  EXPECT_TRUE(says(refusal<ArgumentError>([] {
+                     td::vmap(sum_of_all, {0}, {0, 0})({numbers({3, 2})});
+                   }),
                    {"vmap: out_dims has 2 entries", "1 outputs"}));
 }
 
 TEST(ErrorsOfVmap, AChunkSizeMustBePositive) {
-  const auto text = refusal<ArgumentError>([] { td::vmap(sum_of_all, {0}, {0}, {.chunk_size = 0})({numbers({3, 2})}); });
+  const auto text = refusal<ArgumentError>([] {
+    td::vmap(sum_of_all, {0}, {0}, {.chunk_size = 0})({numbers({3, 2})});
+  });
   EXPECT_TRUE(says(text, {"vmap: chunk_size is 0", "positive"}));
 }
 
@@ -99,17 +112,16 @@ TEST(ErrorsOfOutputs, UndefinedTensorsAreRefusedByEveryTransform) {
 }
 
 TEST(ErrorsOfOutputs, GradNeedsARealScalar) {
-  const auto message = [](Function f) {
-    return refusal<DerivativeError>([&] { td::grad(f, {0})({numbers({3})}); });
-  };
+  const auto message = [](Function f) { return refusal<DerivativeError>([&] { td::grad(f, {0})({numbers({3})}); }); };
   EXPECT_TRUE(says(message(of_one([](const Tensor& x) { return x * x; })), {"grad: ", "scalar", "[3]", "jacrev"}));
   EXPECT_TRUE(says(message(of_one([](const Tensor& x) { return x.sum(0, true); })), {"grad: ", "scalar", "[1]"}));
   EXPECT_TRUE(says(message(of_one([](const Tensor& x) { return x.argmax(); })), {"grad: ", "floating point", "Long"}));
   EXPECT_TRUE(says(message(of_one([](const Tensor& x) { return x.sum() > 0; })), {"grad: ", "floating point", "Bool"}));
   EXPECT_TRUE(says(message(of_one([](const Tensor& x) { return at::complex(x.sum(), x.sum()); })),
                    {"grad: ", "real", "ComplexDouble", "real part"}));
-  EXPECT_TRUE(says(refusal<ArgumentError>([] { td::grad([](const Tensors&) { return Tensors{}; }, {0})({numbers({3})}); }),
-                   {"grad: ", "returned nothing"}));
+  EXPECT_TRUE(
+      says(refusal<ArgumentError>([] { td::grad([](const Tensors&) { return Tensors{}; }, {0})({numbers({3})}); }),
+           {"grad: ", "returned nothing"}));
 }
 
 // Arguments of the derivatives.
@@ -117,7 +129,8 @@ TEST(ErrorsOfOutputs, GradNeedsARealScalar) {
 TEST(ErrorsOfDerivatives, IntegerPrimalsAreRefused) {
   const Tensors x{at::arange(3)};
   const Function f = sum_of_all;
-  EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::grad(f, {0})(x); }), {"grad: argument 0", "Long", "floating point"}));
+  EXPECT_TRUE(
+      says(refusal<DerivativeError>([&] { td::grad(f, {0})(x); }), {"grad: argument 0", "Long", "floating point"}));
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::vjp(f, x); }), {"vjp: argument 0", "Long"}));
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::jvp(f, x, {at::ones(3)}); }), {"jvp: primal 0", "Long"}));
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::linearize(f, x); }), {"linearize: argument 0", "Long"}));
@@ -125,13 +138,20 @@ TEST(ErrorsOfDerivatives, IntegerPrimalsAreRefused) {
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::jacfwd(f, {0})(x); }), {"jacfwd: argument 0", "Long"}));
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::hessian(f, {0})(x); }), {"argument 0", "Long"}));
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::hvp(f, x, {at::ones(3)}); }), {"hvp: primal 0", "Long"}));
-  EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::grad(f, {1})({numbers({3}), at::ones(3) > 0}); }), {"grad: argument 1", "Bool"}));
+  EXPECT_TRUE(says(refusal<DerivativeError>([&] {
+                     td::grad(f, {1})({numbers({3}), at::ones(3) > 0});
+                   }),
+                   {"grad: argument 1", "Bool"}));
 }
 
 TEST(ErrorsOfDerivatives, ArgumentNumbersMustExistOnce) {
   const Tensors x{numbers({3})};
-  EXPECT_TRUE(says(refusal<ArgumentError>([&] { td::grad(sum_of_all, {1})(x); }), {"grad: argument number 1", "out of range"}));
-  EXPECT_TRUE(says(refusal<ArgumentError>([&] { td::grad(sum_of_all, {0, -1})(x); }), {"grad: argument number 0", "twice"}));
+  EXPECT_TRUE(
+      says(refusal<ArgumentError>([&] { td::grad(sum_of_all, {1})(x); }), {"grad: argument number 1", "out of range"}));
+  EXPECT_TRUE(says(refusal<ArgumentError>([&] {
+                     td::grad(sum_of_all, {0, -1})(x);
+                   }),
+                   {"grad: argument number 0", "twice"}));
   EXPECT_TRUE(says(refusal<ArgumentError>([&] { td::grad(sum_of_all, {})(x); }), {"grad: no argument"}));
   EXPECT_TRUE(says(refusal<ArgumentError>([&] { td::jacfwd(sum_of_all, {-2})(x); }), {"jacfwd: argument number -2"}));
 }
@@ -164,11 +184,14 @@ TEST(ErrorsOfDerivatives, CotangentsMustBeLikeTheirOutputs) {
     return refusal<ArgumentError>([&] { pullback(cotangents); });
   };
   EXPECT_TRUE(says(refused({numbers({2}), {}}), {"vjp: cotangent 0", "[2]", "expected the shape of", "[3]"}));
-  EXPECT_TRUE(says(refused({at::ones({3}, at::kFloat), {}}), {"vjp: cotangent 0", "Float", "expected the dtype of", "Double"}));
+  EXPECT_TRUE(
+      says(refused({at::ones({3}, at::kFloat), {}}), {"vjp: cotangent 0", "Float", "expected the dtype of", "Double"}));
   EXPECT_TRUE(says(refused({at::empty({3}, at::dtype(at::kDouble).device(at::kMeta)), {}}),
                    {"vjp: cotangent 0", "device meta", "expected cpu"}));
   EXPECT_TRUE(says(refused({numbers({3})}), {"vjp: the pullback was given 1 cotangents", "2 outputs"}));
-  EXPECT_TRUE(says(refusal<DerivativeError>([&pullback = pullback] { pullback({numbers({3}), at::ones({}, at::kLong)}); }),
+  EXPECT_TRUE(says(refusal<DerivativeError>([&pullback = pullback] {
+                     pullback({numbers({3}), at::ones({}, at::kLong)});
+                   }),
                    {"vjp: ", "output 1", "Long", "no derivative"}));
   EXPECT_TRUE(same(pullback({vec({1, 1, 0}), {}})[0], vec({2, 4, 0})));
 }
@@ -190,8 +213,10 @@ TEST(ErrorsOfBatches, OneNumberCannotBeReadFromABatch) {
   const auto compare = of_one([](const Tensor& v) { return at::equal(v, v) ? v : -v; });
   EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(item, {0}, {0})(x); }),
                    {"vmap (level 1): aten::_local_scalar_dense is not supported", "item()", "where()"}));
-  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(branch, {0}, {0})(x); }), {"vmap (level 1): aten::", "bool", "where()"}));
-  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(compare, {0}, {0})(x); }), {"vmap (level 1): aten::equal", "eq().all()"}));
+  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(branch, {0}, {0})(x); }),
+                   {"vmap (level 1): aten::", "bool", "where()"}));
+  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(compare, {0}, {0})(x); }),
+                   {"vmap (level 1): aten::equal", "eq().all()"}));
   // The level that holds the batch is named, however deep the function is.
   const auto inside = td::grad(of_one([&](const Tensor& v) { return td::grad(item, {0})({v})[0]; }), {0});
   EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(inside, {0}, {0})(x); }), {"vmap (level 1)", "item()"}));
@@ -211,9 +236,12 @@ TEST(ErrorsOfBatches, ShapesThatDependOnDataAreRefused) {
   const Tensors x{numbers({2, 3}) - 2};
   const auto refused = [&](auto f) { return refusal<UnsupportedError>([&] { td::vmap(of_one(f), {0}, {0})(x); }); };
   EXPECT_TRUE(says(refused([](const Tensor& v) { return v.nonzero(); }), {"vmap (level 1): aten::nonzero"}));
-  EXPECT_TRUE(says(refused([](const Tensor& v) { return v.masked_select(v > 0); }), {"vmap (level 1): aten::masked_select", "where()"}));
-  EXPECT_TRUE(says(refused([](const Tensor& v) { return std::get<0>(at::_unique(v)); }), {"vmap (level 1): aten::_unique"}));
-  EXPECT_TRUE(says(refused([](const Tensor& v) { return std::get<0>(at::unique_dim(v, 0)); }), {"vmap (level 1): aten::unique_dim"}));
+  EXPECT_TRUE(says(refused([](const Tensor& v) { return v.masked_select(v > 0); }),
+                   {"vmap (level 1): aten::masked_select", "where()"}));
+  EXPECT_TRUE(
+      says(refused([](const Tensor& v) { return std::get<0>(at::_unique(v)); }), {"vmap (level 1): aten::_unique"}));
+  EXPECT_TRUE(says(refused([](const Tensor& v) { return std::get<0>(at::unique_dim(v, 0)); }),
+                   {"vmap (level 1): aten::unique_dim"}));
   EXPECT_TRUE(says(refused([](const Tensor& v) { return v.index({v > 0}); }), {"vmap (level 1): aten::"}));
 }
 
@@ -223,11 +251,15 @@ TEST(ErrorsOfBatches, RandomOperatorsAreRefusedUnlessAModeIsChosen) {
   EXPECT_TRUE(says(refused([](const Tensor& v) { return v + at::rand({3}); }),
                    {"vmap (level 1): aten::rand", "random numbers", "Randomness::different", "Randomness::same"}));
   EXPECT_TRUE(says(refused([](const Tensor& v) { return at::randn_like(v); }), {"vmap (level 1): aten::randn_like"}));
-  EXPECT_TRUE(says(refused([](const Tensor& v) { return at::bernoulli(v / 10); }), {"vmap (level 1): aten::bernoulli"}));
-  EXPECT_TRUE(says(refused([](const Tensor& v) { return at::dropout(v, 0.5, true); }), {"vmap (level 1): aten::", "random numbers"}));
-  EXPECT_TRUE(says(refused([](const Tensor& v) { return at::multinomial(v, 1); }), {"vmap (level 1): aten::multinomial"}));
+  EXPECT_TRUE(
+      says(refused([](const Tensor& v) { return at::bernoulli(v / 10); }), {"vmap (level 1): aten::bernoulli"}));
+  EXPECT_TRUE(says(refused([](const Tensor& v) { return at::dropout(v, 0.5, true); }),
+                   {"vmap (level 1): aten::", "random numbers"}));
+  EXPECT_TRUE(
+      says(refused([](const Tensor& v) { return at::multinomial(v, 1); }), {"vmap (level 1): aten::multinomial"}));
   EXPECT_TRUE(says(refused([](const Tensor& v) { return v + at::randperm(3); }), {"vmap (level 1): aten::randperm"}));
-  EXPECT_TRUE(says(refused([](const Tensor& v) { return at::zeros_like(v).normal_(); }), {"vmap (level 1): aten::normal"}));
+  EXPECT_TRUE(
+      says(refused([](const Tensor& v) { return at::zeros_like(v).normal_(); }), {"vmap (level 1): aten::normal"}));
   // No example is spoken of in a gradient alone.
   const auto noisy = of_one([](const Tensor& v) { return (v * at::rand({3}, at::kDouble).add(1)).sum(); });
   EXPECT_TRUE(td::grad(noisy, {0})({numbers({3})})[0].ge(1).all().item<bool>());
@@ -257,17 +289,25 @@ TEST(EscapedTensors, AreRefusedByALaterTransformAtTheSameDepth) {
   const auto keep = of_one([&](const Tensor& v) { return kept = v * 2; });
   const auto use = of_one([&](const Tensor& v) { return v + kept; });
   td::vmap(keep, {0}, {0})({vec({1, 2})});
-  EXPECT_TRUE(says(refusal<EscapedTensorError>([&] { td::vmap(use, {0}, {0})({vec({3, 4})}); }), {"vmap (level 1)", "has ended"}));
+  EXPECT_TRUE(says(refusal<EscapedTensorError>([&] {
+                     td::vmap(use, {0}, {0})({vec({3, 4})});
+                   }),
+                   {"vmap (level 1)", "has ended"}));
   td::vjp(keep, {vec({1, 2})});
   EXPECT_TRUE(says(refusal<EscapedTensorError>([&] { td::vjp(use, {vec({3, 4})}); }), {"vjp (level 1)", "has ended"}));
   td::jvp(keep, {vec({1, 2})}, {vec({1, 2})});
-  EXPECT_TRUE(says(refusal<EscapedTensorError>([&] { td::jvp(use, {vec({3, 4})}, {vec({3, 4})}); }), {"jvp (level 1)", "has ended"}));
+  EXPECT_TRUE(says(refusal<EscapedTensorError>([&] {
+                     td::jvp(use, {vec({3, 4})}, {vec({3, 4})});
+                   }),
+                   {"jvp (level 1)", "has ended"}));
 }
 
 TEST(EscapedTensors, AreRefusedAsReturnsOfALaterTransform) {
   Tensor kept;
   td::vmap(of_one([&](const Tensor& v) { return kept = v * 2; }), {0}, {0})({vec({1, 2})});
-  const auto text = refusal<EscapedTensorError>([&] { td::vmap(of_one([&](const Tensor&) { return kept; }), {0}, {0})({vec({3, 4})}); });
+  const auto text = refusal<EscapedTensorError>([&] {
+    td::vmap(of_one([&](const Tensor&) { return kept; }), {0}, {0})({vec({3, 4})});
+  });
   EXPECT_TRUE(says(text, {"vmap (level 1)", "has ended"}));
 }
 
@@ -276,7 +316,8 @@ TEST(EscapedTensors, ThatAreConstantsAreAsGoodAsPlainOnes) {
   td::vmap(of_one([&](const Tensor& v) {
              kept = at::ones({2}, at::kDouble) * 3;
              return v;
-           }), {0}, {0})({vec({1, 2})});
+           }),
+           {0}, {0})({vec({1, 2})});
   EXPECT_TRUE(same(kept + 1, vec({4, 4})));
   support::expect_intact();
 }
@@ -331,18 +372,23 @@ TEST(RawData, OfAConstantIsThere) {
 
 TEST(RawData, DataAndSetDataAreRefused) {
   const auto f = of_one([](const Tensor& v) { return v * v.data(); });
-  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::grad(f, {0})({at::ones({}, at::kDouble)}); }), {"grad (level 1): ", "detach()"}));
+  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::grad(f, {0})({at::ones({}, at::kDouble)}); }),
+                   {"grad (level 1): ", "detach()"}));
 }
 
 TEST(TensorsThatTransformsCannotCarry, AreRefused) {
-  const Tensor sparse = at::eye(3, at::kDouble).to_sparse(), quantized = at::quantize_per_tensor(at::ones({3}), 0.1, 0, at::kQInt8);
+  const Tensor sparse = at::eye(3, at::kDouble).to_sparse(),
+               quantized = at::quantize_per_tensor(at::ones({3}), 0.1, 0, at::kQInt8);
   const Function f = sum_of_all;
-  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(f, {0}, {0})({sparse}); }), {"vmap: argument 0", "sparse", "dense"}));
-  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(f, {0}, {0})({quantized}); }), {"vmap: argument 0", "quantized"}));
+  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(f, {0}, {0})({sparse}); }),
+                   {"vmap: argument 0", "sparse", "dense"}));
+  EXPECT_TRUE(
+      says(refusal<UnsupportedError>([&] { td::vmap(f, {0}, {0})({quantized}); }), {"vmap: argument 0", "quantized"}));
   EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::grad(f, {0})({sparse}); }), {"grad: argument 0", "sparse"}));
   EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::jvp(f, {sparse}, {sparse}); }), {"jvp: primal 0", "sparse"}));
   const auto makes = of_one([&](const Tensor&) { return sparse; });
-  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(makes, {0}, {0})({numbers({3})}); }), {"vmap: output 0", "sparse"}));
+  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(makes, {0}, {0})({numbers({3})}); }),
+                   {"vmap: output 0", "sparse"}));
 }
 
 // Exceptions of the user's.
@@ -367,7 +413,10 @@ TEST(ExceptionsOfTheUsersFunction, PassThroughThreeLevelsOfAnyKind) {
   for (const auto& outer : transforms)
     for (const auto& middle : transforms)
       for (const auto& inner : transforms)
-        EXPECT_TRUE(says(refusal<UsersError>([&] { outer(middle(inner(thrower)))({numbers({2, 2, 2})}); }), {"mine 0"}));
+        EXPECT_TRUE(says(refusal<UsersError>([&] {
+                           outer(middle(inner(thrower)))({numbers({2, 2, 2})});
+                         }),
+                         {"mine 0"}));
 }
 
 TEST(ExceptionsOfTheUsersFunction, CaughtInsideLeaveTheOuterLevelsRunning) {
@@ -375,7 +424,8 @@ TEST(ExceptionsOfTheUsersFunction, CaughtInsideLeaveTheOuterLevelsRunning) {
     EXPECT_THROW(td::grad(of_one([&](const Tensor& y) -> Tensor {
                             const Tensor z = y * x;
                             throw UsersError(std::to_string(z.dim()));
-                          }), {0})({x}),
+                          }),
+                          {0})({x}),
                  UsersError);
     return (x * x).sum();
   });
@@ -385,14 +435,18 @@ TEST(ExceptionsOfTheUsersFunction, CaughtInsideLeaveTheOuterLevelsRunning) {
 
 TEST(ExceptionsOfTheUsersFunction, KernelErrorsPassThroughAsTheyAre) {
   const auto f = of_one([](const Tensor& x) { return at::mm(x, at::ones({5, 5}, at::kDouble)).sum(); });
-  EXPECT_TRUE(says(refusal<c10::Error>([&] { td::vmap(td::grad(f, {0}), {0}, {0})({numbers({2, 2, 2})}); }), {"2", "5"}));
+  EXPECT_TRUE(says(refusal<c10::Error>([&] {
+                     td::vmap(td::grad(f, {0}), {0}, {0})({numbers({2, 2, 2})});
+                   }),
+                   {"2", "5"}));
 }
 
 // Operators that nobody has a derivative for. The kernel adds one.
 
 Tensor without_derivative(const Tensor& x) {
   const Tensor y = at::empty_like(x);
-  for (int64_t i = 0; i < x.numel(); ++i) y.mutable_data_ptr<double>()[i] = x.contiguous().const_data_ptr<double>()[i] + 1;
+  for (int64_t i = 0; i < x.numel(); ++i)
+    y.mutable_data_ptr<double>()[i] = x.contiguous().const_data_ptr<double>()[i] + 1;
   return y;
 }
 
@@ -410,11 +464,16 @@ TEST(OperatorsWithoutADerivative, AreAnErrorNotAZero) {
   const auto f = of_one([](const Tensor& x) { return call_without_derivative(x).sum(); });
   const Tensors x{numbers({3})};
   const char* name = "no derivative is known for tower_errors_test::without_derivative";
-  EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::grad(f, {0})(x); }), {name, "Register a derivative", "detach()"}));
+  EXPECT_TRUE(
+      says(refusal<DerivativeError>([&] { td::grad(f, {0})(x); }), {name, "Register a derivative", "detach()"}));
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::jvp(f, x, x); }), {"jvp", name, "Register a derivative"}));
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::linearize(f, x).second(x); }), {name}));
   EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::vmap(td::grad(f, {0}), {0}, {0})({numbers({2, 3})}); }), {name}));
-  EXPECT_TRUE(says(refusal<DerivativeError>([&] { td::grad(of_one([&](const Tensor& v) { return td::vmap(f, {0}, {0})({v})[0].sum(); }), {0})({numbers({2, 3})}); }), {name}));
+  EXPECT_TRUE(says(
+      refusal<DerivativeError>([&] {
+        td::grad(of_one([&](const Tensor& v) { return td::vmap(f, {0}, {0})({v})[0].sum(); }), {0})({numbers({2, 3})});
+      }),
+      {name}));
   const auto detached = of_one([](const Tensor& v) { return (v * call_without_derivative(v.detach())).sum(); });
   EXPECT_TRUE(same(td::grad(detached, {0})(x)[0], numbers({3}) + 1));
 }
@@ -424,7 +483,9 @@ TEST(OperatorsWithoutABatchingRule, CanBeMadeAnError) {
     bool before;
     ~Restore() { tower::set_fallback_is_error(before); }
   } restore{tower::set_fallback_is_error(true)};
-  const auto text = refusal<UnsupportedError>([&] { td::vmap(of_one(call_without_derivative), {0}, {0})({numbers({2, 3})}); });
+  const auto text = refusal<UnsupportedError>([&] {
+    td::vmap(of_one(call_without_derivative), {0}, {0})({numbers({2, 3})});
+  });
   EXPECT_TRUE(says(text, {"vmap (level 1): tower_errors_test::without_derivative", "no batching rule"}));
 }
 

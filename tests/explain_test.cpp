@@ -1,4 +1,6 @@
 // coverage() knows every operator, and explain() counts what ran.
+#include "tower/explain.h"
+
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
@@ -7,7 +9,6 @@
 
 #include "support/intact.h"
 #include "tower/coverage.h"
-#include "tower/explain.h"
 
 namespace {
 
@@ -47,7 +48,8 @@ TEST(Coverage, SaysHowAnOperatorIsServed) {
   EXPECT_EQ(of("aten::_foreach_sin", "jvp"), "transposed vjp");
 }
 
-const tower::ExplainedCall* find(const std::vector<tower::ExplainedCall>& calls, const std::string& op, const std::string& level) {
+const tower::ExplainedCall* find(const std::vector<tower::ExplainedCall>& calls, const std::string& op,
+                                 const std::string& level) {
   for (const auto& c : calls)
     if (c.op == op && c.level == level) return &c;
   return nullptr;

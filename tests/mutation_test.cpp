@@ -61,8 +61,14 @@ TEST(Writes, OfATrackedValueIntoACapturedTensorAreRefusedAndChangeNothing) {
   });
   EXPECT_TRUE(says(refusal<MutationError>([&] { td::vmap(f, {0}, {0})({kRows}); }),
                    {"vmap (level 1): aten::add_", "made outside", "Make the tensor inside", "[3]"}));
-  EXPECT_TRUE(says(refusal<MutationError>([&] { td::grad(f, {0})({vec({1, 2, 3})}); }), {"grad (level 1): aten::add_", "made outside"}));
-  EXPECT_TRUE(says(refusal<MutationError>([&] { td::jvp(f, {vec({1, 2, 3})}, {vec({1, 2, 3})}); }), {"jvp (level 1): aten::add_", "made outside"}));
+  EXPECT_TRUE(says(refusal<MutationError>([&] {
+                     td::grad(f, {0})({vec({1, 2, 3})});
+                   }),
+                   {"grad (level 1): aten::add_", "made outside"}));
+  EXPECT_TRUE(says(refusal<MutationError>([&] {
+                     td::jvp(f, {vec({1, 2, 3})}, {vec({1, 2, 3})});
+                   }),
+                   {"jvp (level 1): aten::add_", "made outside"}));
   EXPECT_TRUE(same(captured, vec({7, 8, 9})));
 }
 
@@ -84,17 +90,21 @@ TEST(Writes, OfAnInnerValueIntoATensorOfAnOuterLevelAreRefusedWhereItCannotHoldT
     td::vmap(of_one([&](const Tensor& e) {
                here.add_(e);
                return e;
-             }), {0}, {0})({x});
+             }),
+             {0}, {0})({x});
     return here;
   });
-  EXPECT_TRUE(says(refusal<MutationError>([&] { td::vmap(outer, {0}, {0})({kRows}); }), {"vmap (level 2): aten::add_", "made outside"}));
+  EXPECT_TRUE(says(refusal<MutationError>([&] { td::vmap(outer, {0}, {0})({kRows}); }),
+                   {"vmap (level 2): aten::add_", "made outside"}));
   // A value of the outer level it can hold, from wherever the write is done.
   const auto inside = of_one([](const Tensor& x) {
     const Tensor here = x * 1;
     return td::vmap(of_one([&](const Tensor& e) {
                       here.add_(x);
                       return e;
-                    }), {0}, {0})({vec({1})})[0] + here;
+                    }),
+                    {0}, {0})({vec({1})})[0] +
+           here;
   });
   EXPECT_TRUE(same(td::vmap(inside, {0}, {0})({kRows})[0], 2 * kRows + 1));
 }
@@ -121,7 +131,8 @@ TEST(Writes, ToAnInputLeaveThePullbackRight) {
                                        const Tensor before = v * v;
                                        v.mul_(3);
                                        return before + v * v;  // v² + 9 v²
-                                     }), {x});
+                                     }),
+                                     {x});
   EXPECT_TRUE(same(x, vec({3, 6, 9})));
   EXPECT_TRUE(same(y[0], vec({10, 40, 90})));
   EXPECT_TRUE(same(pullback({vec({1, 1, 1})})[0], vec({20, 40, 60})));
@@ -129,9 +140,11 @@ TEST(Writes, ToAnInputLeaveThePullbackRight) {
 
 TEST(Writes, ThatWouldChangeAShapeOrLoseAKindOfNumberAreRefused) {
   const auto grows = of_one([](const Tensor& x) { return at::zeros({1}, at::kDouble).add_(x); });
-  EXPECT_THROW(td::grad(of_one([&](const Tensor& x) { return grows({x})[0].sum(); }), {0})({vec({1, 2})}), std::exception);
+  EXPECT_THROW(td::grad(of_one([&](const Tensor& x) { return grows({x})[0].sum(); }), {0})({vec({1, 2})}),
+               std::exception);
   const auto truncates = of_one([](const Tensor& x) { return at::zeros({3}, at::kLong).add_(x); });
-  EXPECT_TRUE(says(refusal<MutationError>([&] { td::vmap(truncates, {0}, {0})({kRows}); }), {"vmap (level 1): aten::add_", "Double", "Long"}));
+  EXPECT_TRUE(says(refusal<MutationError>([&] { td::vmap(truncates, {0}, {0})({kRows}); }),
+                   {"vmap (level 1): aten::add_", "Double", "Long"}));
   support::expect_intact();
 }
 
@@ -151,7 +164,8 @@ TEST(OutVariants, WriteTrackedValuesIntoFreshTensors) {
 TEST(OutVariants, IntoACapturedTensorAreRefused) {
   Tensor captured = vec({7, 8, 9});
   const auto f = of_one([&](const Tensor& x) { return at::mul_out(captured, x, x); });
-  EXPECT_TRUE(says(refusal<MutationError>([&] { td::vmap(f, {0}, {0})({kRows}); }), {"vmap (level 1): aten::mul", "made outside"}));
+  EXPECT_TRUE(says(refusal<MutationError>([&] { td::vmap(f, {0}, {0})({kRows}); }),
+                   {"vmap (level 1): aten::mul", "made outside"}));
   EXPECT_TRUE(same(captured, vec({7, 8, 9})));
 }
 
@@ -172,7 +186,8 @@ TEST(Factories, LikeAnExampleHaveTheExamplesShape) {
     y.select(0, 0).copy_(x.sum());
     return y;
   });
-  EXPECT_TRUE(same(td::vmap(f, {0}, {0})({kRows})[0], at::tensor({6.0, 1.0, 1.0, 15.0, 1.0, 1.0}, at::kDouble).view({2, 3})));
+  EXPECT_TRUE(
+      same(td::vmap(f, {0}, {0})({kRows})[0], at::tensor({6.0, 1.0, 1.0, 15.0, 1.0, 1.0}, at::kDouble).view({2, 3})));
 }
 
 }  // namespace

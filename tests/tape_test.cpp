@@ -72,7 +72,11 @@ TEST(ALongChainOfViews, IsDifferentiatedMappedAndFreed) {
 }
 
 TEST(Pullbacks, CanBeCalledAgainWithOtherCotangents) {
-  const auto [y, pullback] = td::vjp([](const Tensors& in) { return Tensors{in[0] * in[1], in[0].exp()}; }, {vec({1, 2}), vec({3, 4})});
+  const auto [y, pullback] = td::vjp(
+      [](const Tensors& in) {
+        return Tensors{in[0] * in[1], in[0].exp()};
+      },
+      {vec({1, 2}), vec({3, 4})});
   for (int repeat = 0; repeat < 3; ++repeat) {
     const Tensor a = vec({1.0 + repeat, 2}), b = vec({0.5, -1.0 * repeat});
     const Tensors g = pullback({a, b});
@@ -101,7 +105,8 @@ TEST(Pullbacks, AreDifferentiableInTheirCotangentAndPrimal) {
 
 TEST(Pullbacks, CallableAfterOtherTransformsAndInsideThem) {
   const auto [y, pullback] = td::vjp(of_one([](const Tensor& v) { return v.sin(); }), {vec({1, 2})});
-  const Tensor g = td::grad(of_one([&pullback = pullback](const Tensor& c) { return (pullback({c})[0] * c).sum(); }), {0})({vec({3, 4})})[0];
+  const Tensor g = td::grad(of_one([&pullback = pullback](const Tensor& c) { return (pullback({c})[0] * c).sum(); }),
+                            {0})({vec({3, 4})})[0];
   EXPECT_TRUE(same(g, 2 * vec({3, 4}) * vec({1, 2}).cos()));
 }
 

@@ -45,7 +45,8 @@ TEST(Traps, TheGradientOfSelectScattersSourceIsNotMultipliedByTheSize) {
 
 TEST(Traps, RollOfAScalarOfEachExampleStaysInIt) {
   EXPECT_TRUE(same(mapped(of_one([](const Tensor& x) { return at::roll(x, 1); }), vec({1, 2, 3})), vec({1, 2, 3})));
-  EXPECT_TRUE(same(mapped(of_one([](const Tensor& x) { return at::roll(x, 1); }), numbers({2, 3})), numbers({2, 3}).roll(1, 1)));
+  EXPECT_TRUE(same(mapped(of_one([](const Tensor& x) { return at::roll(x, 1); }), numbers({2, 3})),
+                   numbers({2, 3}).roll(1, 1)));
 }
 
 TEST(Traps, FlipsSortsAndCumulationsOfAScalarOfEachExampleStayInIt) {
@@ -65,7 +66,10 @@ TEST(Traps, AsStridedSpeaksOfOneExample) {
     return own;
   });
   EXPECT_TRUE(same(mapped(in_place, numbers({3, 2, 3})), looped(in_place, numbers({3, 2, 3}))));
-  EXPECT_TRUE(same(td::grad(of_one([&](const Tensor& v) { return (f({v})[0] * numbers({2, 2})).sum(); }), {0})({numbers({2, 3})})[0],
+  EXPECT_TRUE(same(td::grad(of_one([&](const Tensor& v) {
+                              return (f({v})[0] * numbers({2, 2})).sum();
+                            }),
+                            {0})({numbers({2, 3})})[0],
                    at::tensor({0.0, 1.0, 2.0, 0.0, 3.0, 4.0}, at::kDouble).view({2, 3})));
 }
 
@@ -128,7 +132,8 @@ TEST(Traps, AFunctionThatCapturesATrackedTensorHasItsGradient) {
     return td::vmap(of_one(scaled), {0}, {0})({vec({1, 2, 3})})[0].sum();
   });
   EXPECT_TRUE(same(td::grad(f, {0})({at::ones({}, at::kDouble)})[0], at::full({}, 6.0, at::kDouble)));
-  EXPECT_TRUE(same(td::jvp(f, {at::ones({}, at::kDouble)}, {at::ones({}, at::kDouble)}).second[0], at::full({}, 6.0, at::kDouble)));
+  EXPECT_TRUE(same(td::jvp(f, {at::ones({}, at::kDouble)}, {at::ones({}, at::kDouble)}).second[0],
+                   at::full({}, 6.0, at::kDouble)));
 }
 
 TEST(Traps, NestedForwardModeKeepsTheOuterTangentOfSavedValues) {
@@ -158,7 +163,9 @@ TEST(Traps, ThePullbackOfAMapIsAMapOfPullbacks) {
 }
 
 TEST(Traps, OperatorsWithoutADerivativeAreDeclaredSoAndGiveZeros) {
-  const auto f = of_one([](const Tensor& x) { return (x.sign() + x.floor() + (x > 1).to(at::kDouble) + x.argmax().to(at::kDouble) + x * 2).sum(); });
+  const auto f = of_one([](const Tensor& x) {
+    return (x.sign() + x.floor() + (x > 1).to(at::kDouble) + x.argmax().to(at::kDouble) + x * 2).sum();
+  });
   EXPECT_TRUE(same(td::grad(f, {0})({vec({0.5, 1.5})})[0], vec({2, 2})));
 }
 

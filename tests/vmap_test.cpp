@@ -40,8 +40,10 @@ TEST(BatchSizes, OfZeroGiveEmptyResultsOfTheRightShapeAndType) {
   const auto f = of_one([](const Tensor& x) { return at::mm(x, x.t()).to(at::kFloat); });
   EXPECT_TRUE(same(td::vmap(f, {0}, {1})({at::zeros({0, 2, 3}, at::kDouble)})[0], at::zeros({2, 0, 2}, at::kFloat)));
   const auto loss = of_one([](const Tensor& x) { return (x * x).sum(); });
-  EXPECT_TRUE(same(td::vmap(td::grad(loss, {0}), {0}, {0})({at::zeros({0, 3}, at::kDouble)})[0], at::zeros({0, 3}, at::kDouble)));
-  EXPECT_TRUE(same(td::vmap(loss, {0}, {0}, {.chunk_size = 2})({at::zeros({0, 3}, at::kDouble)})[0], at::zeros({0}, at::kDouble)));
+  EXPECT_TRUE(same(td::vmap(td::grad(loss, {0}), {0}, {0})({at::zeros({0, 3}, at::kDouble)})[0],
+                   at::zeros({0, 3}, at::kDouble)));
+  EXPECT_TRUE(same(td::vmap(loss, {0}, {0}, {.chunk_size = 2})({at::zeros({0, 3}, at::kDouble)})[0],
+                   at::zeros({0}, at::kDouble)));
 }
 
 TEST(BatchSizes, OfOneDoNotBroadcastByAccident) {
@@ -83,14 +85,19 @@ TEST(Layouts, DoNotChangeAnything) {
   EXPECT_TRUE(same(td::vmap(f, {0}, {0})({channels_last})[0], expected));
   EXPECT_TRUE(same(td::vmap(f, {2}, {0})({images.movedim(0, 2)})[0], expected));
   EXPECT_TRUE(same(td::vmap(f, {-1}, {0})({images.movedim(0, -1).contiguous()})[0], expected));
-  EXPECT_TRUE(same(td::vmap(of_one([&](const Tensor& x) { return at::conv2d(x.contiguous(at::MemoryFormat::ChannelsLast), kernel).relu() - x.mean(); }), {0}, {0})({images})[0], expected));
+  EXPECT_TRUE(same(td::vmap(of_one([&](const Tensor& x) {
+                              return at::conv2d(x.contiguous(at::MemoryFormat::ChannelsLast), kernel).relu() - x.mean();
+                            }),
+                            {0}, {0})({images})[0],
+                   expected));
 }
 
 TEST(Layouts, WithTheBatchInTheMiddleAreThoseOfEachExample) {
   const Tensor x = numbers({3, 4, 5}).transpose(0, 2);  // strides are not in order, batch in the middle
   const auto f = of_one([](const Tensor& e) { return e.t().reshape({-1}).cumsum(0).slice(0, 1, 12, 3); });
   EXPECT_TRUE(same(td::vmap(f, {1}, {0})({x})[0], looped(f, x, 1)));
-  const auto strides = of_one([](const Tensor& e) { return e * static_cast<double>(e.stride(0)) + static_cast<double>(e.stride(1)); });
+  const auto strides =
+      of_one([](const Tensor& e) { return e * static_cast<double>(e.stride(0)) + static_cast<double>(e.stride(1)); });
   EXPECT_TRUE(same(td::vmap(strides, {1}, {0})({x})[0], looped(strides, x, 1)));
 }
 
@@ -106,7 +113,9 @@ TEST(InDims, DifferPerArgumentAndAreCountedFromTheEnd) {
 
 TEST(TypePromotion, GoesByTheRankOfAnExample) {
   const Tensor floats = at::ones({3}, at::kFloat), doubles = at::ones({3, 2}, at::kDouble), longs = at::arange(3);
-  const auto type = [](auto f, const Tensors& x, const Dims& dims) { return td::vmap(f, dims, {0})(x)[0].scalar_type(); };
+  const auto type = [](auto f, const Tensors& x, const Dims& dims) {
+    return td::vmap(f, dims, {0})(x)[0].scalar_type();
+  };
   const auto add = [](const Tensors& in) { return Tensors{in[0] + in[1]}; };
   // A double scalar for each example does not widen a float vector.
   EXPECT_EQ(type(add, {vec({1, 2, 3}), at::ones({3, 2}, at::kFloat)}, {0, 0}), at::kFloat);
@@ -126,15 +135,18 @@ TEST(TypePromotion, LeavesTangentsAndGradientsInThePrimalsType) {
   const Tensors g = td::vmap(td::grad(f, {0, 1}), {0, 0}, {0})(x);
   EXPECT_TRUE(same(g[0], vec({2, 2, 2})));
   EXPECT_TRUE(same(g[1], vec({1, 2, 3}).to(at::kFloat).unsqueeze(1).expand({3, 2})));
-  const auto [y, dy] = td::jvp([](const Tensors& in) { return Tensors{in[0] * in[1]}; }, {at::ones({2}, at::kFloat), at::ones({2}, at::kDouble)},
-                               {at::ones({2}, at::kFloat), Tensor()});
+  const auto [y, dy] =
+      td::jvp([](const Tensors& in) { return Tensors{in[0] * in[1]}; },
+              {at::ones({2}, at::kFloat), at::ones({2}, at::kDouble)}, {at::ones({2}, at::kFloat), Tensor()});
   EXPECT_EQ(y[0].scalar_type(), at::kDouble);
   EXPECT_EQ(dy[0].scalar_type(), at::kDouble);
 }
 
 // Random numbers.
 
-Tensor draws(Randomness mode, const Function& f, const Tensor& x) { return td::vmap(f, {0}, {0}, {.randomness = mode})({x})[0]; }
+Tensor draws(Randomness mode, const Function& f, const Tensor& x) {
+  return td::vmap(f, {0}, {0}, {.randomness = mode})({x})[0];
+}
 
 TEST(RandomNumbers, AreDifferentOrTheSameBetweenExamplesAsAsked) {
   const std::vector<Function> functions = {
@@ -176,7 +188,8 @@ TEST(RandomNumbers, HaveTheRightDistributionForEveryExample) {
   const Tensor hits = draws(Randomness::different, f, p).mean(1);
   // Five standard deviations of a mean of 20000: at most 5 · 0.5 / √20000 = 0.018.
   EXPECT_LT((hits - p).abs().max().item<double>(), 0.018);
-  const Tensor z = draws(Randomness::different, of_one([](const Tensor& q) { return q + at::randn({20000}, at::kDouble); }), p);
+  const Tensor z =
+      draws(Randomness::different, of_one([](const Tensor& q) { return q + at::randn({20000}, at::kDouble); }), p);
   EXPECT_LT((z.mean(1) - p).abs().max().item<double>(), 5 / std::sqrt(20000.0));
   // Examples are independent: correlation of two rows.
   EXPECT_LT(std::abs(((z[0] - p[0]) * (z[1] - p[1])).mean().item<double>()), 5 / std::sqrt(20000.0));
@@ -209,7 +222,8 @@ TEST(RandomNumbers, OfADropoutAreTheSameForwardAndBackward) {
 TEST(RandomNumbers, OfNestedMapsFollowTheModeOfEachLevel) {
   const auto draw = of_one([](const Tensor& x) { return x * 0 + at::rand({}, at::kDouble); });
   const auto nested = [&](Randomness outer, Randomness inner) {
-    return td::vmap(td::vmap(draw, {0}, {0}, {.randomness = inner}), {0}, {0}, {.randomness = outer})({numbers({3, 4})})[0];
+    return td::vmap(td::vmap(draw, {0}, {0}, {.randomness = inner}), {0}, {0},
+                    {.randomness = outer})({numbers({3, 4})})[0];
   };
   const auto count = [](const Tensor& t) { return std::get<0>(at::_unique(t)).numel(); };
   EXPECT_EQ(count(nested(Randomness::different, Randomness::different)), 12);
@@ -240,7 +254,8 @@ struct Warnings : c10::WarningHandler {
 };
 
 TEST(TheLoop, ServesOperatorsWithoutARuleAndWarnsOnceByName) {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("tower_vmap_test::plus_one", "").typed<Tensor(const Tensor&)>();
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("tower_vmap_test::plus_one", "").typed<Tensor(const Tensor&)>();
   const auto f = of_one([](const Tensor& x) { return op.call(x * 2); });
   Warnings warnings;
   {
