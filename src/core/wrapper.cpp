@@ -43,12 +43,6 @@ void Wrapper::set_payload(Payload payload) {
   take_metadata();
 }
 
-Wrapper& Wrapper::root() {
-  Wrapper* w = this;
-  while (w->view_) w = w->view_->base.get();
-  return *w;
-}
-
 void Wrapper::refresh() { frontend::refresh(*this); }
 
 namespace {
@@ -92,14 +86,12 @@ c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(c10::Variab
 }
 
 // Chains of views can be long: free them one by one instead of recursively.
-void Wrapper::release_resources() {
+Wrapper::~Wrapper() {
   std::unique_ptr<View> view = std::move(view_);
   while (view) {
     c10::intrusive_ptr<Wrapper> base = std::move(view->base);
     view = base && base.use_count() == 1 ? std::move(base->view_) : nullptr;
   }
-  payload_ = Payload{};
-  TensorImpl::release_resources();
 }
 
 Tensor wrap(Level& level, Payload payload) {

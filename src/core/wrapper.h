@@ -34,11 +34,13 @@ struct View {
   std::vector<IValue> args;  // of `op`, the base's place empty
   size_t out;                // which output of `op`
   uint64_t seen;             // generation of the root that the payload reflects
+  Wrapper* root;             // the tensor at the end of the chain of bases, which keeps it alive
 };
 
 class Wrapper final : public c10::TensorImpl {
  public:
   Wrapper(c10::intrusive_ptr<Level> level, Payload payload);
+  ~Wrapper() override;
 
   Level& level() const { return *level_; }
   const c10::intrusive_ptr<Level>& level_ptr() const { return level_; }
@@ -54,7 +56,7 @@ class Wrapper final : public c10::TensorImpl {
   void set_payload(Payload payload);
 
   std::unique_ptr<View>& view() { return view_; }
-  Wrapper& root();
+  Wrapper& root() { return view_ ? *view_->root : *this; }
   uint64_t generation() const { return generation_; }
   bool has_views() const { return has_views_; }
   void set_has_views() { has_views_ = true; }
@@ -66,8 +68,6 @@ class Wrapper final : public c10::TensorImpl {
                                                          bool allow_tensor_metadata_change) const override;
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version_counter,
                                                          bool allow_tensor_metadata_change) const override;
-
-  void release_resources() override;
 
  private:
   void refresh();
