@@ -113,6 +113,9 @@ void vjp_by_libtorch(VjpFrame& frame) {
       if (w.arg == leaf.arg && w.element == leaf.element) wanted.push_back(inputs.size());
     inputs.push_back(t);
   });
+  // Only the places of the tensors: a tape that keeps the operator must not keep its own level's tensors through it.
+  const Tensor place = at::empty({0});
+  replace_tensors(op, attributes, [&](const Tensor&, LeafRef) { return place; });
   PlainFunction forward = [&op, attributes](const Tensors& tensors) {
     Stack stack(attributes.begin(), attributes.end());
     size_t next = 0;
