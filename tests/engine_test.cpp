@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "support/functions.h"
 #include "support/intact.h"
 #include "tower/errors.h"
 #include "tower/substitution.h"
@@ -12,16 +13,14 @@
 namespace {
 
 using at::Tensor;
+using support::number;
+using support::of_one;
 using support::same;
 using support::vec;
 using tower::dynamic::Function;
 using tower::dynamic::Tensors;
 namespace td = tower::dynamic;
 
-template <class F>
-Function of_one(F f) {
-  return [f](const Tensors& in) { return Tensors{f(in[0])}; };
-}
 template <class F>
 Tensor gradient(F f, const Tensor& x) {
   return td::grad(of_one(f), {0})({x})[0];
@@ -35,7 +34,6 @@ template <class F>
 Tensor mapped(F f, const Tensor& x) {
   return td::vmap(of_one(f), {0}, {0})({x})[0];
 }
-Tensor number(double v) { return at::full({}, v, at::kDouble); }
 
 // Perturbation confusion: d/dx (x · d/dy (x + y)) = 1, whichever modes the two derivatives are taken in.
 

@@ -8,12 +8,15 @@
 #include <stdexcept>
 #include <thread>
 
+#include "support/functions.h"
 #include "support/intact.h"
 #include "tower/coverage.h"
 
 namespace {
 
 using at::Tensor;
+using support::numbers;
+using support::of_one;
 using support::refusal;
 using support::same;
 using support::says;
@@ -28,20 +31,11 @@ using tower::dynamic::Function;
 using tower::dynamic::Tensors;
 namespace td = tower::dynamic;
 
-/// A list function of one tensor.
-template <class F>
-Function of_one(F f) {
-  return [f](const Tensors& in) { return Tensors{f(in[0])}; };
-}
-
 Tensor squared_norm(const Tensor& x) { return (x * x).sum(); }
 Tensors sum_of_all(const Tensors& in) {
   Tensor total = in[0].sum();
   for (size_t i = 1; i < in.size(); ++i) total = total + in[i].sum();
   return {total};
-}
-Tensor numbers(at::IntArrayRef sizes) {
-  return at::arange(1, c10::multiply_integers(sizes) + 1, at::kDouble).view(sizes);
 }
 
 // Arguments of vmap.

@@ -2,12 +2,14 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "support/functions.h"
 #include "support/intact.h"
 #include "tower/errors.h"
 
 namespace {
 
 using at::Tensor;
+using support::of_one;
 using support::refusal;
 using support::same;
 using support::says;
@@ -17,10 +19,6 @@ using tower::dynamic::Function;
 using tower::dynamic::Tensors;
 namespace td = tower::dynamic;
 
-template <class F>
-Function of_one(F f) {
-  return [f](const Tensors& in) { return Tensors{f(in[0])}; };
-}
 const Tensor kRows = at::arange(1, 7, at::kDouble).view({2, 3});
 
 TEST(Writes, OfABatchedValueIntoAFreshTensorGiveEachExampleItsOwn) {

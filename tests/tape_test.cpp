@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "support/functions.h"
 #include "support/intact.h"
 #include "tower/coverage.h"
 #include "tower/errors.h"
@@ -9,6 +10,8 @@
 namespace {
 
 using at::Tensor;
+using support::number;
+using support::of_one;
 using support::refusal;
 using support::same;
 using support::says;
@@ -17,12 +20,6 @@ using tower::DerivativeError;
 using tower::dynamic::Function;
 using tower::dynamic::Tensors;
 namespace td = tower::dynamic;
-
-template <class F>
-Function of_one(F f) {
-  return [f](const Tensors& in) { return Tensors{f(in[0])}; };
-}
-Tensor number(double v) { return at::full({}, v, at::kDouble); }
 
 // A recursive destructor or traversal overflows an 8 MiB stack long before a million.
 constexpr int kMillion = 1'000'000;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/functions.h"
 #include "support/intact.h"
 #include "support/oracles.h"
 #include "tower/errors.h"
@@ -12,19 +13,14 @@
 namespace {
 
 using at::Tensor;
+using support::numbers;
+using support::of_one;
 using support::same;
 using support::vec;
 using tower::dynamic::Function;
 using tower::dynamic::Tensors;
 namespace td = tower::dynamic;
 
-template <class F>
-Function of_one(F f) {
-  return [f](const Tensors& in) { return Tensors{f(in[0])}; };
-}
-Tensor numbers(at::IntArrayRef sizes) {
-  return at::arange(1, c10::multiply_integers(sizes) + 1, at::kDouble).view(sizes);
-}
 Tensor mapped(const Function& f, const Tensor& x) { return td::vmap(f, {0}, {0})({x})[0]; }
 // Every example in memory of its own: where it starts in the batch's memory is not its business.
 Tensor looped(const Function& f, const Tensor& x) {

@@ -6,12 +6,15 @@
 
 #include <cmath>
 
+#include "support/functions.h"
 #include "support/intact.h"
 #include "tower/errors.h"
 
 namespace {
 
 using at::Tensor;
+using support::numbers;
+using support::of_one;
 using support::refusal;
 using support::same;
 using support::says;
@@ -22,13 +25,6 @@ using tower::dynamic::Function;
 using tower::dynamic::Tensors;
 namespace td = tower::dynamic;
 
-template <class F>
-Function of_one(F f) {
-  return [f](const Tensors& in) { return Tensors{f(in[0])}; };
-}
-Tensor numbers(at::IntArrayRef sizes) {
-  return at::arange(1, c10::multiply_integers(sizes) + 1, at::kDouble).view(sizes);
-}
 /// `f` example by example.
 Tensor looped(const Function& f, const Tensor& x, int64_t dim = 0) {
   Tensors all;

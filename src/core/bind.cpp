@@ -44,12 +44,6 @@ Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args) {
   return found;
 }
 
-bool any_wrapper(const Operator& op, c10::ArrayRef<IValue> args) {
-  bool found = false;
-  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || t.key_set().has(kKey); });
-  return found;
-}
-
 bool libtorch_records(const Operator& op, c10::ArrayRef<IValue> args) {
   bool found = false;
   for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || t.unsafeGetTensorImpl()->requires_grad(); });

@@ -19,9 +19,6 @@ Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args);
 /// Runs `op` by its decomposition or LibTorch's composite kernel, if it has one: their operators find their own way.
 bool decompose(const Operator& op, Stack& stack);
 
-/// True if any tensor among the arguments is a wrapper.
-bool any_wrapper(const Operator& op, c10::ArrayRef<IValue> args);
-
 /// True if LibTorch's own autograd would record the call: then its kernels must not be skipped.
 bool libtorch_records(const Operator& op, c10::ArrayRef<IValue> args);
 

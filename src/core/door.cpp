@@ -2,8 +2,6 @@
 // wrapper is among its arguments. See key.h for why this key.
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <iostream>
-
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/mutation.h"

@@ -106,9 +106,8 @@ void assign(const Operator& op, const Tensor& target, Tensor value, bool changes
                         ". An in-place operator cannot change a shape.");
   if (value.scalar_type() != target.scalar_type()) {
     // Pointwise operators cast their result to the written tensor where that loses no kind of number; others demand its
-    // dtype. abs_ of complex numbers and float_power_ are LibTorch's exceptions.
-    if (!c10::canCast(value.scalar_type(), target.scalar_type()) || !op.pointwise_tag() || op.name() == "aten::abs_" ||
-        op.name().rfind("aten::float_power_", 0) == 0)
+    // dtype. abs_ of complex numbers is LibTorch's one exception.
+    if (!c10::canCast(value.scalar_type(), target.scalar_type()) || !op.pointwise_tag() || op.name() == "aten::abs_")
       throw MutationError(level.describe() + ": " + op.name() + ": result type " + c10::toString(value.scalar_type()) +
                           " can't be cast to the written tensor's type " + c10::toString(target.scalar_type()) + ".");
     value = at::_to_copy(value, target.scalar_type());
@@ -147,7 +146,7 @@ const Operator* functional_twin(const Operator& op) {
 
 void write(const Operator& op, Stack& stack) {
   auto targets = targets_of(op, stack);
-  if (!any_wrapper(op, stack)) return write_plain(op, stack, targets.empty() ? Tensor() : targets[0].second);
+  if (!highest_level(op, stack)) return write_plain(op, stack, targets.empty() ? Tensor() : targets[0].second);
   // Composite in-place operators know their own checks; composite out= operators write through memory of their own.
   const Operator* twin = functional_twin(op);
   const bool into_out = is_out_argument(op, targets.at(0).first);
