@@ -98,12 +98,11 @@ Tensor wrap(Level& level, Payload payload) {
   return Tensor(c10::make_intrusive<Wrapper>(c10::intrusive_ptr<Level>::reclaim_copy(&level), std::move(payload)));
 }
 
-Tensor strip_constants(const Tensor& t) {
+Tensor strip_constants(const Tensor& t, int depth) {
   Tensor v = t;
   while (Wrapper* w = as_wrapper(v)) {
-    const Payload& p = w->payload();
-    if (p.tracked()) break;
-    v = p.value;
+    if (w->level().depth() <= depth || w->payload().tracked()) break;
+    v = Tensor(w->payload().value);  // a copy: the wrapper may go with `v`
   }
   return v;
 }

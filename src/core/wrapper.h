@@ -92,8 +92,8 @@ inline Wrapper* as_wrapper_of(const Tensor& t, const Level& level) {
 Tensor wrap(Level& level, Payload payload);
 inline Tensor wrap_constant(Level& level, Tensor value) { return wrap(level, Payload{std::move(value), {}, -1}); }
 
-/// The value below constants of any level, down to a value that some level tracks or a plain tensor.
-Tensor strip_constants(const Tensor& t);
+/// The value below constants of levels deeper than `depth`, down to a value that some level tracks or a plain tensor.
+Tensor strip_constants(const Tensor& t, int depth = 0);
 
 /// Throws ArgumentError unless `t` is something that transforms can carry (dense, strided, unnamed, not quantized).
 void check_supported(const Tensor& t, const char* transform, const std::string& what);

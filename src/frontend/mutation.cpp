@@ -60,16 +60,6 @@ const Operator* find_twin(const Operator& op) {
                       why);
 }
 
-// What remains of a value when constants of levels above `depth` are taken off.
-Tensor strip_above(const Tensor& t, int depth) {
-  Tensor v = t;
-  while (Wrapper* w = as_wrapper(v)) {
-    if (w->level().depth() <= depth || w->payload().tracked()) break;
-    v = w->payload().value;
-  }
-  return v;
-}
-
 int depth_of(const Tensor& t) {
   Wrapper* w = as_wrapper(t);
   return w ? w->level().depth() : 0;
@@ -112,7 +102,7 @@ void assign(const Operator& op, const Tensor& target, Tensor value, bool changes
                           " can't be cast to the written tensor's type " + c10::toString(target.scalar_type()) + ".");
     value = at::_to_copy(value, target.scalar_type());
   }
-  value = strip_above(value, level.depth());
+  value = strip_constants(value, level.depth());
   if (depth_of(value) > level.depth())
     refuse(op, as_wrapper(value)->level(), target,
            "that was made outside of the " + std::string(as_wrapper(value)->level().label()) +
