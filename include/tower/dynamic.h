@@ -53,7 +53,8 @@ using Dims = std::vector<std::optional<int64_t>>;
 
 /// Maps `f` over a dimension of its arguments. Inside, `f` sees one example. Every output gets its batch dimension at
 /// `out_dims` (one entry per output, or a single entry for all outputs); an empty entry demands that the output does
-/// not depend on the example. Throws ArgumentError where sizes differ, a dimension is out of range, or nothing is mapped.
+/// not depend on the example. Throws ArgumentError where sizes differ, a dimension is out of range, or nothing is
+/// mapped.
 Function vmap(Function f, Dims in_dims, Dims out_dims, VmapOptions options = {});
 
 /// Gradients of the first output of `f`, a real scalar, with respect to the arguments `argnums`.
@@ -64,8 +65,8 @@ FunctionWithAux grad(FunctionWithAux f, std::vector<int64_t> argnums);
 FunctionWithAux grad_and_value(Function f, std::vector<int64_t> argnums);
 
 /// Outputs of `f` at `primals`, and the pullback: cotangents of the outputs (undefined: zero) to those of the primals.
-/// The pullback can be called any number of times, also under other transforms, unless it was asked to consume its tape:
-/// then a second call throws ConsumedError.
+/// The pullback can be called any number of times, also under other transforms, unless it was asked to consume its
+/// tape: then a second call throws ConsumedError.
 std::pair<Tensors, Function> vjp(Function f, const Tensors& primals, VjpOptions options = {});
 std::tuple<Tensors, Function, Tensors> vjp(FunctionWithAux f, const Tensors& primals);
 
@@ -86,8 +87,8 @@ FunctionWithAux jacrev(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
 Function jacfwd(Function f, std::vector<int64_t> argnums, JacobianOptions options = {});
 FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options = {});
 
-/// Second derivatives (forward over reverse): for each output, for each of `argnums` i, for each of `argnums` j, a tensor
-/// of the output's shape followed by those of the arguments i and j.
+/// Second derivatives (forward over reverse): for each output, for each of `argnums` i, for each of `argnums` j, a
+/// tensor of the output's shape followed by those of the arguments i and j.
 Function hessian(Function f, std::vector<int64_t> argnums, JacobianOptions options = {});
 FunctionWithAux hessian(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options = {});
 

@@ -46,7 +46,8 @@ Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args) {
 
 bool libtorch_records(const Operator& op, c10::ArrayRef<IValue> args) {
   bool found = false;
-  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || t.unsafeGetTensorImpl()->requires_grad(); });
+  for_each_tensor(op, args,
+                  [&](const Tensor& t, LeafRef) { found = found || t.unsafeGetTensorImpl()->requires_grad(); });
   return found;
 }
 

@@ -28,11 +28,16 @@ std::string derivative_served(const Operator& op, Kind kind) {
   const Mask tracked = differentiable_arguments(op);
   if (tracked == 0 || op.num_outs() == 0 || (tracked & ~op.inactive_args) == 0) return "no derivative";
   switch (kind == Kind::vjp ? served_vjp(op, tracked) : served_jvp(op, tracked)) {
-    case Served::own_rule: return "own rule";
-    case Served::libtorch_autograd: return "LibTorch autograd";
-    case Served::transposed_vjp: return "transposed vjp";
-    case Served::no_derivative: return "no derivative";
-    default: return "error: no derivative is known";
+    case Served::own_rule:
+      return "own rule";
+    case Served::libtorch_autograd:
+      return "LibTorch autograd";
+    case Served::transposed_vjp:
+      return "transposed vjp";
+    case Served::no_derivative:
+      return "no derivative";
+    default:
+      return "error: no derivative is known";
   }
 }
 
@@ -64,7 +69,8 @@ std::vector<CoverageRow> coverage() {
     auto handle = c10::Dispatcher::singleton().findSchema(name);
     if (!handle) continue;
     const Operator& op = Operator::of(*handle);
-    for (Kind kind : {Kind::vmap, Kind::vjp, Kind::jvp}) rows.push_back({op.name(), tower::name(kind), served_by(op, kind)});
+    for (Kind kind : {Kind::vmap, Kind::vjp, Kind::jvp})
+      rows.push_back({op.name(), tower::name(kind), served_by(op, kind)});
   }
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.op < b.op; });
   return rows;
@@ -115,11 +121,12 @@ std::vector<ExplainedCall> Explainer::calls() const {
 std::string Explainer::table() const {
   std::string text;
   char line[512];
-  std::snprintf(line, sizeof line, "%-22s %-44s %-28s %7s %11s\n", "level", "operator", "served by", "calls", "time (us)");
+  std::snprintf(line, sizeof line, "%-22s %-44s %-28s %7s %11s\n", "level", "operator", "served by", "calls",
+                "time (us)");
   text += line;
   for (const auto& c : calls()) {
-    std::snprintf(line, sizeof line, "%-22s %-44s %-28s %7lld %11.1f\n", c.level.c_str(), c.op.c_str(), c.served.c_str(),
-                  static_cast<long long>(c.count), static_cast<double>(c.time.count()) * 1e-3);
+    std::snprintf(line, sizeof line, "%-22s %-44s %-28s %7lld %11.1f\n", c.level.c_str(), c.op.c_str(),
+                  c.served.c_str(), static_cast<long long>(c.count), static_cast<double>(c.time.count()) * 1e-3);
     text += line;
   }
   return text;

@@ -14,9 +14,12 @@ uint64_t next_id() {
 
 const char* name(Kind kind) {
   switch (kind) {
-    case Kind::vmap: return "vmap";
-    case Kind::jvp: return "jvp";
-    case Kind::vjp: return "vjp";
+    case Kind::vmap:
+      return "vmap";
+    case Kind::jvp:
+      return "jvp";
+    case Kind::vjp:
+      return "vjp";
   }
   return "?";
 }

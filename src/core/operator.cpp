@@ -94,7 +94,8 @@ void VjpFrame::give_broadcast(size_t arg, Tensor gradient) {
   if (!gradient.defined()) return;
   for (size_t k = 0; k < wanted.size(); ++k) {
     if (wanted[k].arg != arg) continue;
-    if (!gradient.sizes().equals(wanted_meta[k]->sizes)) gradient = at::sum_to(std::move(gradient), wanted_meta[k]->sizes);
+    if (!gradient.sizes().equals(wanted_meta[k]->sizes))
+      gradient = at::sum_to(std::move(gradient), wanted_meta[k]->sizes);
     return put(k, std::move(gradient));
   }
 }
@@ -293,9 +294,12 @@ bool Operator::libtorch_differentiates() const {
 
 bool Operator::has_rule(Kind kind) const {
   switch (kind) {
-    case Kind::vmap: return static_cast<bool>(vmap);
-    case Kind::vjp: return !vjp.empty() || no_derivative_;
-    case Kind::jvp: return !jvp.empty() || no_derivative_;
+    case Kind::vmap:
+      return static_cast<bool>(vmap);
+    case Kind::vjp:
+      return !vjp.empty() || no_derivative_;
+    case Kind::jvp:
+      return !jvp.empty() || no_derivative_;
   }
   return false;
 }

@@ -58,9 +58,9 @@ struct Keeps {
 /// The primal call as a derivative rule sees it: only what the rule declared in its Keeps is there.
 struct Frame {
   const Operator& op;
-  c10::ArrayRef<IValue> args;           // by schema position
-  c10::ArrayRef<IValue> outs;           // by schema position
-  const std::vector<Meta>* shapes;      // tensors of the arguments in Keeps::shapes, in order; null: read the arguments
+  c10::ArrayRef<IValue> args;       // by schema position
+  c10::ArrayRef<IValue> outs;       // by schema position
+  const std::vector<Meta>* shapes;  // tensors of the arguments in Keeps::shapes, in order; null: read the arguments
   Mask shapes_kept;
 
   const Tensor& tensor(size_t arg) const { return args[arg].toTensor(); }
@@ -79,9 +79,9 @@ struct LeafRef {
 /// A vjp rule reads cotangents of the outputs (flattened; undefined: zero) and gives gradients of the arguments.
 struct VjpFrame : Frame {
   c10::ArrayRef<Tensor> cotangents;
-  c10::ArrayRef<LeafRef> wanted;              // differentiated tensors, in schema order
-  c10::ArrayRef<const Meta*> wanted_meta;     // theirs
-  c10::SmallVector<Tensor, 4> gradients;      // one for each of `wanted`; undefined: zero
+  c10::ArrayRef<LeafRef> wanted;           // differentiated tensors, in schema order
+  c10::ArrayRef<const Meta*> wanted_meta;  // theirs
+  c10::SmallVector<Tensor, 4> gradients;   // one for each of `wanted`; undefined: zero
   Mask wanted_args;
 
   bool wants(size_t arg) const { return wanted_args >> arg & 1; }
@@ -96,8 +96,8 @@ struct VjpFrame : Frame {
 
 /// A jvp rule reads tangents of the arguments (undefined: zero) and gives tangents of the outputs (flattened).
 struct JvpFrame : Frame {
-  c10::ArrayRef<Tensor> leaves;               // tangents of all tensors among the arguments, in schema order
-  c10::SmallVector<Tensor, 2> tangents;       // of the outputs; undefined: zero
+  c10::ArrayRef<Tensor> leaves;          // tangents of all tensors among the arguments, in schema order
+  c10::SmallVector<Tensor, 2> tangents;  // of the outputs; undefined: zero
   c10::ArrayRef<const Meta*> outs_meta;
 
   const Tensor& tangent(size_t arg) const;
@@ -114,9 +114,9 @@ struct VmapFrame {
   Stack& stack;
   int64_t batch_size;
   const Level& level;
-  c10::SmallVector<int64_t, 8> in_dims;                       // by schema position; kUnbatched where not a batched tensor
-  std::vector<std::vector<int64_t>> list_dims;                // by schema position; empty unless a tensor list
-  c10::SmallVector<int64_t, 4> out_dims;                      // of the outputs, flattened; 0 unless the rule says otherwise
+  c10::SmallVector<int64_t, 8> in_dims;         // by schema position; kUnbatched where not a batched tensor
+  std::vector<std::vector<int64_t>> list_dims;  // by schema position; empty unless a tensor list
+  c10::SmallVector<int64_t, 4> out_dims;        // of the outputs, flattened; 0 unless the rule says otherwise
 
   Tensor tensor(size_t arg) const { return stack[arg].toTensor(); }
   bool batched(size_t arg) const { return in_dims[arg] != kUnbatched; }
@@ -145,7 +145,16 @@ struct DerivativeRule {
 enum class ArgKind : uint8_t { other, tensor, tensor_list, optional_tensor_list };
 
 /// How a transform serves an operator (the order of the rows is the order of resolution).
-enum class Served : uint8_t { own_rule, decomposition, composite, loop, libtorch_autograd, transposed_vjp, no_derivative, error };
+enum class Served : uint8_t {
+  own_rule,
+  decomposition,
+  composite,
+  loop,
+  libtorch_autograd,
+  transposed_vjp,
+  no_derivative,
+  error
+};
 
 class Operator : public c10::intrusive_ptr_target {
  public:
@@ -192,8 +201,8 @@ class Operator : public c10::intrusive_ptr_target {
   std::vector<DerivativeRule<VjpFrame>> vjp;
   std::vector<DerivativeRule<JvpFrame>> jvp;
   std::function<void(Stack&)> decomposition;
-  Mask nondifferentiable_outs = 0;   // by schema position
-  Mask inactive_args = 0;            // derivative is declared zero with respect to these
+  Mask nondifferentiable_outs = 0;  // by schema position
+  Mask inactive_args = 0;           // derivative is declared zero with respect to these
   /// For a view: the base after the view of it was overwritten by `written` (`args` as in the call, base undefined).
   std::function<Tensor(const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t out)> view_inverse;
   std::optional<std::string> unsupported[3];  // by Kind: why not, and what to do
@@ -222,11 +231,13 @@ class Operator : public c10::intrusive_ptr_target {
   std::vector<ArgKind> kinds_;
   c10::SmallVector<uint8_t, 6> tensor_args_;
   size_t num_outs_ = 0;
-  bool composite_ = false, mutates_ = false, view_ = false, random_ = false, pointwise_tag_ = false, inplace_view_ = false;
+  bool composite_ = false, mutates_ = false, view_ = false, random_ = false, pointwise_tag_ = false,
+       inplace_view_ = false;
   bool no_derivative_ = false;
 };
 
-/// Number of tensors among the values (list elements counted one by one, undefined and None included for single tensors).
+/// Number of tensors among the values (list elements counted one by one, undefined and None included for single
+/// tensors).
 size_t count_leaves(const Operator& op, c10::ArrayRef<IValue> args);
 
 /// Calls `f(tensor, LeafRef)` for every defined tensor among the arguments, list elements included.
@@ -279,8 +290,7 @@ void replace_tensors(const Operator& op, c10::ArrayRef<IValue> args_ref, F&& f) 
       for (size_t e = 0; e < old.size(); ++e) {
         if (old[e].isTensor() && old[e].toTensor().defined())
           copy.push_back(f(old[e].toTensor(), LeafRef{i, static_cast<uint16_t>(e)}));
-        else
-          copy.push_back(std::nullopt);
+        else copy.push_back(std::nullopt);
       }
       v = std::move(copy);
     }

@@ -15,8 +15,7 @@ Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload payload)
 
 void Wrapper::take_metadata() {
   // A wrapper shows no lazy conjugation or negation, so its value must have none: view_as_real would refuse it.
-  if (payload_.value.is_conj() || payload_.value.is_neg())
-    payload_.value = payload_.value.resolve_conj().resolve_neg();
+  if (payload_.value.is_conj() || payload_.value.is_neg()) payload_.value = payload_.value.resolve_conj().resolve_neg();
   const TensorImpl* value = payload_.value.unsafeGetTensorImpl();
   if (level_->kind() == Kind::vmap && payload_.index >= 0) {
     if (payload_.index == 0 && value->is_contiguous()) {
@@ -48,8 +47,10 @@ void Wrapper::refresh() { frontend::refresh(*this); }
 namespace {
 std::string no_memory(const Level& level) {
   return level.describe() +
-         ": raw memory of a tensor that the transform tracks was asked for (data_ptr, accessor, storage or a kernel that "
-         "reads memory itself); there is no memory of one example or one tracked value. Use operators, or register a rule "
+         ": raw memory of a tensor that the transform tracks was asked for (data_ptr, accessor, storage or a kernel "
+         "that "
+         "reads memory itself); there is no memory of one example or one tracked value. Use operators, or register a "
+         "rule "
          "for the operator that reads it.";
 }
 }  // namespace

@@ -61,7 +61,10 @@ class Wrapper final : public c10::TensorImpl {
   bool has_views() const { return has_views_; }
   void set_has_views() { has_views_ = true; }
   /// Marks that the payload of this base changed.
-  void wrote() { ++generation_; bump_version(); }
+  void wrote() {
+    ++generation_;
+    bump_version();
+  }
   bool has_storage() const override;
   const char* tensorimpl_type_name() const override;
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,

@@ -71,7 +71,9 @@ std::vector<std::pair<size_t, Tensor>> targets_of(const Operator& op, const Stac
   for (size_t i = 0; i < op.num_args(); ++i) {
     if (!writes_to(op, i)) continue;
     if (!stack[i].isTensor())
-      throw MutationError(op.name() + " writes to a list of tensors, which transforms do not support. Write to the tensors one by one.");
+      throw MutationError(
+          op.name() +
+          " writes to a list of tensors, which transforms do not support. Write to the tensors one by one.");
     targets.emplace_back(i, stack[i].toTensor());
   }
   return targets;
@@ -150,13 +152,15 @@ void write(const Operator& op, Stack& stack) {
       if (Wrapper* w = as_wrapper(t)) tracking = &w->level();
     });
     if (!tracking) return write_plain(op, stack, target);
-    refuse(op, *tracking, target,
-           "that was made outside of the transformed function, but the value differs with what the transform tracks "
-           "(the example, the tangent or the tape). Make the tensor inside the function, or pass it in as an argument.");
+    refuse(
+        op, *tracking, target,
+        "that was made outside of the transformed function, but the value differs with what the transform tracks "
+        "(the example, the tangent or the tape). Make the tensor inside the function, or pass it in as an argument.");
   }
   if (!twin) {
     Level* level = as_wrapper(targets.at(0).second) ? &as_wrapper(targets[0].second)->level() : top();
-    refuse(op, *level, targets[0].second, "and has no functional form that could stand for it. Use a functional operator.");
+    refuse(op, *level, targets[0].second,
+           "and has no functional form that could stand for it. Use a functional operator.");
   }
   Stack call;
   call.reserve(twin->num_args());

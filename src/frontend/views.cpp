@@ -16,8 +16,8 @@ void tie(const Tensor& out, const Tensor& base, const Operator& op, const std::v
   Wrapper* of = as_wrapper(base);
   if (!view || view == of || view->view() || &view->level() != &of->level()) return;
   of->set_has_views();
-  view->view() = std::make_unique<View>(View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), &op, args, index,
-                                             of->root().generation(), &of->root()});
+  view->view() = std::make_unique<View>(
+      View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), &op, args, index, of->root().generation(), &of->root()});
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ class Chunks {
   }
 
   size_t size() const { return size_; }
-  T& operator[](size_t i) { return *std::launder(reinterpret_cast<T*>(chunks_[i / kPerChunk] + (i % kPerChunk) * sizeof(T))); }
+  T& operator[](size_t i) {
+    return *std::launder(reinterpret_cast<T*>(chunks_[i / kPerChunk] + (i % kPerChunk) * sizeof(T)));
+  }
   const T& operator[](size_t i) const { return const_cast<Chunks&>(*this)[i]; }
   T& back() { return (*this)[size_ - 1]; }
 
@@ -42,7 +44,8 @@ class Chunks {
   struct Pool {
     std::vector<std::byte*> free;
     std::byte* take() {
-      if (free.empty()) return static_cast<std::byte*>(::operator new(kPerChunk * sizeof(T), std::align_val_t(alignof(T))));
+      if (free.empty())
+        return static_cast<std::byte*>(::operator new(kPerChunk * sizeof(T), std::align_val_t(alignof(T))));
       std::byte* chunk = free.back();
       free.pop_back();
       return chunk;

@@ -20,9 +20,10 @@ Keeps union_of(const std::vector<R>& rules, Mask tracked) {
 constexpr Keeps kEverything{~Mask{0}, 0, ~Mask{0}};
 
 [[noreturn]] void refuse(const Operator& op, const char* mode) {
-  throw DerivativeError(std::string(mode) + ": no derivative is known for " + op.name() +
-                        ": it has no rule in Tower, no decomposition, and no formula in LibTorch's autograd. Register a "
-                        "derivative for it, or detach() its arguments if the derivative is meant to be zero.");
+  throw DerivativeError(
+      std::string(mode) + ": no derivative is known for " + op.name() +
+      ": it has no rule in Tower, no decomposition, and no formula in LibTorch's autograd. Register a "
+      "derivative for it, or detach() its arguments if the derivative is meant to be zero.");
 }
 
 // The vjp at a point is a linear function of the cotangent; its own vjp, taken at the tangents, is the jvp.
@@ -97,26 +98,32 @@ Keeps keeps_for_jvp(const Operator& op, Mask tracked, Served served) {
 void run_vjp(VjpFrame& frame, Served served) {
   const Operator& op = frame.op;
   switch (served) {
-    case Served::no_derivative: return;
+    case Served::no_derivative:
+      return;
     case Served::own_rule:
       for (const auto& rule : op.vjp)
         if (rule.serves & frame.wanted_args) rule.run(frame);
       return;
-    case Served::libtorch_autograd: return vjp_by_libtorch(frame);
-    default: refuse(op, "vjp");
+    case Served::libtorch_autograd:
+      return vjp_by_libtorch(frame);
+    default:
+      refuse(op, "vjp");
   }
 }
 
 void run_jvp(JvpFrame& frame, Mask tracked, Served served) {
   const Operator& op = frame.op;
   switch (served) {
-    case Served::no_derivative: return;
+    case Served::no_derivative:
+      return;
     case Served::own_rule:
       for (const auto& rule : op.jvp)
         if (rule.serves & tracked) rule.run(frame);
       return;
-    case Served::transposed_vjp: return transpose_vjp(frame, tracked);
-    default: refuse(op, "jvp");
+    case Served::transposed_vjp:
+      return transpose_vjp(frame, tracked);
+    default:
+      refuse(op, "jvp");
   }
 }
 

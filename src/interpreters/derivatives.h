@@ -10,7 +10,8 @@ namespace tower {
 Keeps keeps_for_vjp(const Operator& op, Mask tracked, Served served);
 Keeps keeps_for_jvp(const Operator& op, Mask tracked, Served served);
 
-/// Fills frame.gradients; `served` as served_vjp says. Throws DerivativeError where the operator has no derivative that anyone knows.
+/// Fills frame.gradients; `served` as served_vjp says. Throws DerivativeError where the operator has no derivative that
+/// anyone knows.
 void run_vjp(VjpFrame& frame, Served served);
 
 /// Fills frame.tangents; `served` as served_jvp says.

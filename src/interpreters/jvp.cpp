@@ -63,7 +63,9 @@ void Jvp::process(const Operator& op, Stack& stack) {
           (leaf < outs.size() && outs[leaf].defined() && !outs[leaf].is_floating_point() && !outs[leaf].is_complex()))
         frame.tangents[leaf] = Tensor();
   }
-  replace_outputs(stack, [&](const Tensor& t, size_t k) { return wrap(*this, Payload{t, std::move(frame.tangents[k]), -1}); });
+  replace_outputs(stack, [&](const Tensor& t, size_t k) {
+    return wrap(*this, Payload{t, std::move(frame.tangents[k]), -1});
+  });
 }
 
 }  // namespace tower

@@ -2,9 +2,9 @@
 //
 // NOTE [Opaque operators]
 // The image of an operator under a transform is again an operator. So "the vjp of op, by LibTorch" is made an operator
-// of its own, over a flat list of tensors, and bound like any other: a vmap level below loops over it, a vjp level below
-// differentiates it by the same construction once more, and so on to any order. It costs a second evaluation of the
-// forward operator, because what LibTorch keeps belongs to plain tensors, which the levels below may not have.
+// of its own, over a flat list of tensors, and bound like any other: a vmap level below loops over it, a vjp level
+// below differentiates it by the same construction once more, and so on to any order. It costs a second evaluation of
+// the forward operator, because what LibTorch keeps belongs to plain tensors, which the levels below may not have.
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -52,10 +52,8 @@ PlainFunction gradient_of(PlainFunction f, std::vector<size_t> wanted, std::vect
 class OpaqueOperator final : public Operator {
  public:
   OpaqueOperator(std::string name, PlainFunction f)
-      : Operator(name, c10::FunctionSchema(
-                           name, "",
-                           {c10::Argument("inputs", c10::ListType::ofTensors())},
-                           {c10::Argument("", c10::ListType::ofTensors())})),
+      : Operator(name, c10::FunctionSchema(name, "", {c10::Argument("inputs", c10::ListType::ofTensors())},
+                                           {c10::Argument("", c10::ListType::ofTensors())})),
         f_(std::move(f)) {
     vjp.push_back({1, Keeps{1, 0, 0}, [this](VjpFrame& frame) { differentiate(frame); }});
   }
@@ -82,7 +80,8 @@ Tensors bind_gradient(const std::string& name, const PlainFunction& f, Tensors i
       given.push_back(k);
       inputs.push_back(cotangents[k]);
     }
-  auto op = c10::make_intrusive<OpaqueOperator>("vjp(" + name + ")", gradient_of(f, std::move(wanted), std::move(given)));
+  auto op =
+      c10::make_intrusive<OpaqueOperator>("vjp(" + name + ")", gradient_of(f, std::move(wanted), std::move(given)));
   Stack stack;
   stack.emplace_back(c10::List<Tensor>(inputs));
   bind_call(*op, stack);

@@ -67,12 +67,12 @@ int64_t Tape::add_input(const Tensor& value) {
 Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef<Node::Input> inputs, Mask tracked) {
   Node& node = nodes_.emplace_back();
   node.op = &op;
-  if (!op.handle())
-    node.owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
+  if (!op.handle()) node.owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
   node.inputs.assign(inputs.begin(), inputs.end());
   node.tracked = tracked;
   node.served = purpose_ == Purpose::pullback ? served_vjp(op, tracked) : served_jvp(op, tracked);
-  const Keeps keep = purpose_ == Purpose::pullback ? keeps_for_vjp(op, tracked, node.served) : keeps_for_jvp(op, tracked, node.served);
+  const Keeps keep =
+      purpose_ == Purpose::pullback ? keeps_for_vjp(op, tracked, node.served) : keeps_for_jvp(op, tracked, node.served);
   node.shapes_kept = keep.shapes;
   node.outs_kept = keep.outs;
   node.kept.reserve(args.size() + op.num_outs());
@@ -130,7 +130,8 @@ void Tape::prune(c10::ArrayRef<int64_t> outputs) {
     Node* node = &nodes_[n];
     if (node->empty()) continue;
     bool reached = false;
-    for (uint32_t k = 0; k < node->num_outs; ++k) reached = reached || needed[static_cast<size_t>(node->first_slot) + k];
+    for (uint32_t k = 0; k < node->num_outs; ++k)
+      reached = reached || needed[static_cast<size_t>(node->first_slot) + k];
     if (!reached) {
       node->release();
       continue;
@@ -142,7 +143,8 @@ void Tape::prune(c10::ArrayRef<int64_t> outputs) {
 std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRef<Tensor> cotangents,
                                     c10::ArrayRef<int64_t> inputs, bool consume) {
   if (consumed_)
-    throw ConsumedError(label_ + ": this pullback freed what it had recorded when it was called the first time. Ask for "
+    throw ConsumedError(label_ +
+                        ": this pullback freed what it had recorded when it was called the first time. Ask for "
                         "a pullback that can be called again.");
   consumed_ = consume;
   Scratch scratch(slots_.size());
@@ -200,7 +202,11 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
       const size_t args = node.op->num_args();
       VjpFrame frame{{*node.op, c10::ArrayRef<IValue>(node.kept).slice(0, args),
                       c10::ArrayRef<IValue>(node.kept).slice(args), node.shapes.get(), node.shapes_kept},
-                     of_outputs, wanted, wanted_meta, {}, node.tracked};
+                     of_outputs,
+                     wanted,
+                     wanted_meta,
+                     {},
+                     node.tracked};
       frame.gradients.resize(wanted.size());
       run_vjp(frame, node.served);
       for (size_t k = 0; k < node.inputs.size(); ++k) accumulate(node.inputs[k].slot, std::move(frame.gradients[k]));
@@ -238,17 +244,20 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
     leaves.clear();
     size_t next = 0;
     for (uint8_t i : node.op->tensor_args()) {
-      const size_t count = kept[i].isInt() ? static_cast<size_t>(kept[i].toInt())
-                           : kept[i].isList() ? kept[i].toListRef().size() : 1;
+      const size_t count = kept[i].isInt()    ? static_cast<size_t>(kept[i].toInt())
+                           : kept[i].isList() ? kept[i].toListRef().size()
+                                              : 1;
       for (size_t e = 0; e < count; ++e) {
-        const bool tracked = next < node.inputs.size() && node.inputs[next].leaf.arg == i && node.inputs[next].leaf.element == e;
+        const bool tracked =
+            next < node.inputs.size() && node.inputs[next].leaf.arg == i && node.inputs[next].leaf.element == e;
         leaves.push_back(tracked ? by_slot[static_cast<size_t>(node.inputs[next].slot)] : Tensor());
         next += tracked;
       }
     }
     outs_meta.clear();
     for (uint32_t k = 0; k < node.num_outs; ++k) outs_meta.push_back(&meta(node.first_slot + k));
-    JvpFrame frame{{*node.op, kept.slice(0, args), kept.slice(args), node.shapes.get(), node.shapes_kept}, leaves, {}, outs_meta};
+    JvpFrame frame{
+        {*node.op, kept.slice(0, args), kept.slice(args), node.shapes.get(), node.shapes_kept}, leaves, {}, outs_meta};
     frame.tangents.resize(node.num_outs);
     run_jvp(frame, node.tracked, node.served);
     for (uint32_t k = 0; k < node.num_outs; ++k)

@@ -14,18 +14,18 @@ struct Node {
     int64_t slot;
   };
   const Operator* op = nullptr;
-  c10::intrusive_ptr<const Operator> owner;  // for operators that are not LibTorch's and may otherwise die
-  c10::SmallVector<IValue, 5> kept;          // arguments, then outputs; tensors that no rule needs are left out
-  c10::SmallVector<Input, 2> inputs;         // tracked tensors among the arguments
-  std::unique_ptr<std::vector<Meta>> shapes; // of the arguments in `shapes_kept`
+  c10::intrusive_ptr<const Operator> owner;   // for operators that are not LibTorch's and may otherwise die
+  c10::SmallVector<IValue, 5> kept;           // arguments, then outputs; tensors that no rule needs are left out
+  c10::SmallVector<Input, 2> inputs;          // tracked tensors among the arguments
+  std::unique_ptr<std::vector<Meta>> shapes;  // of the arguments in `shapes_kept`
   Mask shapes_kept = 0;
   Mask outs_kept = 0;
-  Mask tracked = 0;                          // arguments with a tracked tensor
-  int64_t first_slot = 0;                    // outputs, flattened: first_slot + k
+  Mask tracked = 0;        // arguments with a tracked tensor
+  int64_t first_slot = 0;  // outputs, flattened: first_slot + k
   uint32_t num_outs = 0;
-  uint32_t versions = 0;                     // sum of the kept tensors' versions: goes up when one is written to
+  uint32_t versions = 0;  // sum of the kept tensors' versions: goes up when one is written to
 
-  Served served = Served::error;             // how the derivative is served: decided once, when recorded
+  Served served = Served::error;  // how the derivative is served: decided once, when recorded
 
   bool empty() const { return op == nullptr; }
   /// Forgets the call and lets go of what was kept for it.

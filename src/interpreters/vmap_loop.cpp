@@ -36,8 +36,8 @@ void announce_loop(const Level& level, const Operator& op) {
 Stack example(const VmapFrame& frame, int64_t b) {
   Stack stack(frame.stack.begin(), frame.stack.end());
   replace_tensors(frame.op, stack, [&](const Tensor& t, LeafRef leaf) {
-    const int64_t dim = frame.op.kind(leaf.arg) == ArgKind::tensor ? frame.in_dims[leaf.arg]
-                                                                  : frame.list_dims[leaf.arg][leaf.element];
+    const int64_t dim =
+        frame.op.kind(leaf.arg) == ArgKind::tensor ? frame.in_dims[leaf.arg] : frame.list_dims[leaf.arg][leaf.element];
     if (dim == VmapFrame::kUnbatched) return t;
     if (b >= 0) return t.select(dim, b);
     Sizes sizes(t.sizes());
@@ -48,9 +48,10 @@ Stack example(const VmapFrame& frame, int64_t b) {
 }
 
 [[noreturn]] void refuse_data_dependent(const Level& level, const Operator& op, const std::string& found) {
-  throw UnsupportedError(level.describe() + ": " + op.name() + " gives " + found +
-                         ", so its results cannot be stacked to a batch. Use an operator whose result has one shape, such "
-                         "as where().");
+  throw UnsupportedError(
+      level.describe() + ": " + op.name() + " gives " + found +
+      ", so its results cannot be stacked to a batch. Use an operator whose result has one shape, such "
+      "as where().");
 }
 
 template <class CallOne>
@@ -76,8 +77,9 @@ void loop(const Level& level, VmapFrame& frame, CallOne&& call_one) {
     for (const Tensor& t : flatten_outputs(stack)) {
       if (b == 0) collected.emplace_back();
       if (b > 0 && t.defined() && !t.sizes().equals(collected[leaf][0].sizes()))
-        refuse_data_dependent(level, frame.op, "results of different shapes for different examples, " +
-                                                   describe(collected[leaf][0]) + " and " + describe(t));
+        refuse_data_dependent(level, frame.op,
+                              "results of different shapes for different examples, " + describe(collected[leaf][0]) +
+                                  " and " + describe(t));
       collected[leaf++].push_back(t);
     }
   }

@@ -54,10 +54,8 @@ void convolution_vmap(VmapFrame& f) {
   Tensor y;
   if (!f.batched(1)) {
     const Tensor shared_bias = bias_apart ? Tensor() : bias;
-    if (f.batched(0))
-      y = items_to_batch(call(x.flatten(0, 1), w, shared_bias, s, s.groups), batch, x.size(1));
-    else
-      y = call(x, w, shared_bias, s, s.groups).unsqueeze(0);
+    if (f.batched(0)) y = items_to_batch(call(x.flatten(0, 1), w, shared_bias, s, s.groups), batch, x.size(1));
+    else y = call(x, w, shared_bias, s, s.groups).unsqueeze(0);
     if (bias_apart) y = y + per_channel(bias, spatial);
     return f.result(y);
   }
@@ -95,8 +93,8 @@ Tensor sum_but_channels(const Tensor& g, bool batched) {
 }
 
 // Per-example gradients of the weight are also products of the output's gradients with the patches of the input that
-// the kernel saw. That beats one group per example while the patches are small (measured on a CPU: up to 3 times as fast up to
-// 64 output pixels, half as fast from 256 on), where groups do little work each.
+// the kernel saw. That beats one group per example while the patches are small (measured on a CPU: up to 3 times as
+// fast up to 64 output pixels, half as fast from 256 on), where groups do little work each.
 bool patches_beat_groups(const Tensor& g, const Settings& s, int64_t kernel_dim) {
   return kernel_dim == 4 && !s.transposed && s.groups == 1 && g.size(-1) * g.size(-2) <= 64;
 }

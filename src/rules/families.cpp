@@ -132,8 +132,7 @@ void vmap_along(VmapFrame& frame, const std::vector<uint8_t>& dims, EmptyDims em
   }
   frame.call();
   frame.out_dims.assign(frame.stack.size(), 0);
-  if (scalars)
-    replace_outputs(frame.stack, [](const Tensor& t, size_t) { return t.dim() == 2 ? t.squeeze(1) : t; });
+  if (scalars) replace_outputs(frame.stack, [](const Tensor& t, size_t) { return t.dim() == 2 ? t.squeeze(1) : t; });
 }
 
 void vmap_natively(VmapFrame& frame) {
@@ -178,9 +177,7 @@ void vmap_draw_elementwise(VmapFrame& frame) {
 
 Tensor conjugate(const Tensor& t) { return t.is_complex() ? t.conj() : t; }
 Tensor times(const Tensor& t, const Tensor& d) { return at::mul(t, d); }
-Tensor times(const Tensor& t, const at::Scalar& d) {
-  return !d.isComplex() && d.toDouble() == 1.0 ? t : at::mul(t, d);
-}
+Tensor times(const Tensor& t, const at::Scalar& d) { return !d.isComplex() && d.toDouble() == 1.0 ? t : at::mul(t, d); }
 Tensor times_conjugate(const Tensor& t, const Tensor& d) { return at::mul(t, conjugate(d)); }
 Tensor times_conjugate(const Tensor& t, const at::Scalar& d) { return times(t, d.conj()); }
 

@@ -17,7 +17,8 @@ enum class EmptyDims : uint8_t { none, all };
 /// Aligns the logical dimensions of all tensors and calls the operator. Type promotion follows the logical ranks.
 void vmap_pointwise(VmapFrame& frame);
 /// Puts the batch first in every tensor, shifts the dimensions in the arguments `dims` (ints or int lists) by one.
-/// Dimensions count from the logical rank of the first tensor argument. Per-example scalars have one dimension meanwhile.
+/// Dimensions count from the logical rank of the first tensor argument. Per-example scalars have one dimension
+/// meanwhile.
 void vmap_along(VmapFrame& frame, const std::vector<uint8_t>& dims, EmptyDims empty = EmptyDims::none);
 /// Puts the batch first; the operator takes leading dimensions as batch dimensions itself, and broadcasts them.
 void vmap_natively(VmapFrame& frame);

@@ -12,7 +12,9 @@ namespace tower::rules {
 namespace {
 
 // X with A X = B (left) or X A = B.
-Tensor solve(const Tensor& a, const Tensor& b, bool left) { return std::get<0>(at::linalg_solve_ex(a, b, left, false)); }
+Tensor solve(const Tensor& a, const Tensor& b, bool left) {
+  return std::get<0>(at::linalg_solve_ex(a, b, left, false));
+}
 
 // LibTorch takes B for a vector, or a batch of vectors, when its shape is A's without the last dimension.
 bool is_vector(at::IntArrayRef a, at::IntArrayRef b) {
@@ -60,9 +62,7 @@ Tensor lower_half(const Tensor& m) {
 }
 
 // The part of a matrix that a triangular solve reads.
-Tensor triangle(const Tensor& m, bool upper, bool unit) {
-  return upper ? m.triu(unit ? 1 : 0) : m.tril(unit ? -1 : 0);
-}
+Tensor triangle(const Tensor& m, bool upper, bool unit) { return upper ? m.triu(unit ? 1 : 0) : m.tril(unit ? -1 : 0); }
 
 Tensor with_matrix(const Tensor& scalars) { return scalars.unsqueeze(-1).unsqueeze(-1); }
 Tensor inverse_of(const Tensor& a) { return std::get<0>(at::linalg_inv_ex(a, false)); }
@@ -75,17 +75,18 @@ void linear_solve() {
   op<at::_ops::_linalg_solve_ex>()
       .vmap(solve_vmap)
       .nondifferentiable_outputs<1, 2, 3>()
-      .vjp<0, 1>([](Ct<0> ct, const Tensor& a, Shape b, bool left, Out<0> x, Wants<0> wants_a) -> std::tuple<Tensor, Tensor> {
-        if (!ct->defined()) return {};
-        const bool vector = is_vector(a.sizes(), b.sizes);
-        const Tensor gb = solve(a.mH(), columns(*ct, vector), left);
-        Tensor ga;
-        if (wants_a) {
-          const Tensor xh = columns(*x, vector).mH();
-          ga = at::sum_to(left ? -at::matmul(gb, xh) : -at::matmul(xh, gb), a.sizes());
-        }
-        return {ga, at::sum_to(uncolumns(gb, vector), b.sizes)};
-      })
+      .vjp<0, 1>(
+          [](Ct<0> ct, const Tensor& a, Shape b, bool left, Out<0> x, Wants<0> wants_a) -> std::tuple<Tensor, Tensor> {
+            if (!ct->defined()) return {};
+            const bool vector = is_vector(a.sizes(), b.sizes);
+            const Tensor gb = solve(a.mH(), columns(*ct, vector), left);
+            Tensor ga;
+            if (wants_a) {
+              const Tensor xh = columns(*x, vector).mH();
+              ga = at::sum_to(left ? -at::matmul(gb, xh) : -at::matmul(xh, gb), a.sizes());
+            }
+            return {ga, at::sum_to(uncolumns(gb, vector), b.sizes)};
+          })
       .jvp<0, 1>([](Tan<0> da, Tan<1> db, const Tensor& a, const Tensor& b, bool left, Skip, Out<0> x) {
         return solve_jvp(*da, *db, a, b, left, *x);
       });
@@ -116,9 +117,11 @@ void linear_solve() {
         }
         return at::linalg_solve_triangular(a, rhs, upper, left, unit);
       });
-  op<at::_ops::triangular_solve>().decomposes([](const Tensor& b, const Tensor& a, bool upper, bool transposed, bool unit) {
-    return std::tuple(at::linalg_solve_triangular(transposed ? a.mT() : a, b, upper != transposed, true, unit), a.clone());
-  });
+  op<at::_ops::triangular_solve>().decomposes(
+      [](const Tensor& b, const Tensor& a, bool upper, bool transposed, bool unit) {
+        return std::tuple(at::linalg_solve_triangular(transposed ? a.mT() : a, b, upper != transposed, true, unit),
+                          a.clone());
+      });
 
   // A = L Lᴴ:  dL = L φ(L⁻¹ dA L⁻ᴴ), φ = the lower half. The gradient is taken in the space of Hermitian matrices.
   op<at::_ops::linalg_cholesky_ex>()
@@ -141,7 +144,8 @@ void linear_solve() {
       [](const Tensor& a, bool upper) { return std::get<0>(at::linalg_cholesky_ex(a, upper, true)); });
   op<at::_ops::cholesky_solve>().decomposes([](const Tensor& b, const Tensor& factor, bool upper) {
     const Tensor l = upper ? factor.mH() : factor;
-    return at::linalg_solve_triangular(l.mH(), at::linalg_solve_triangular(l, b, false, true, false), true, true, false);
+    return at::linalg_solve_triangular(l.mH(), at::linalg_solve_triangular(l, b, false, true, false), true, true,
+                                       false);
   });
   op<at::_ops::cholesky_inverse>().decomposes([](const Tensor& factor, bool upper) {
     return at::cholesky_solve(at::eye(factor.size(-1), factor.options()).expand_as(factor), factor, upper);
@@ -151,9 +155,8 @@ void linear_solve() {
   op<at::_ops::_linalg_det>()
       .batches_natively()
       .nondifferentiable_outputs<1, 2>()
-      .vjp<0>([](Ct<0> ct, const Tensor& a, Out<0> det) {
-        return with_matrix(*ct * conjugate(*det)) * inverse_of(a).mH();
-      })
+      .vjp<0>(
+          [](Ct<0> ct, const Tensor& a, Out<0> det) { return with_matrix(*ct * conjugate(*det)) * inverse_of(a).mH(); })
       .jvp<0>([](Tan<0> da, const Tensor& a, Out<0> det) { return *det * trace_of_product(inverse_of(a), *da); });
 
   // With z = tr(A⁻¹ dA):  d log|det| = Re z,  d sign = i Im(z) sign.
@@ -187,9 +190,7 @@ void linear_solve() {
       .jvp<1>([](Tan<1> db, const Tensor& a, Skip, int64_t dim) { return at::linalg_cross(a, *db, dim); });
 
   // Only looks whether something failed, in any example.
-  op<at::_ops::_linalg_check_errors>()
-      .vmap([](VmapFrame& f) { f.call(); })
-      .no_derivative();
+  op<at::_ops::_linalg_check_errors>().vmap([](VmapFrame& f) { f.call(); }).no_derivative();
 }
 
 }  // namespace tower::rules

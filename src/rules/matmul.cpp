@@ -87,22 +87,14 @@ void matmul() {
       .jvp<0>([](Tan<0> da, Skip, const Tensor& b) { return at::vdot(*da, b); })
       .linear<1>([](Ct<0> ct, const Tensor& a) { return at::mul(*ct, a); });
 
-  op<at::_ops::addmm>().decomposes(
-      [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-        return combine(self, at::mm(a, b), beta, alpha);
-      });
-  op<at::_ops::addmv>().decomposes(
-      [](const Tensor& self, const Tensor& m, const Tensor& v, const Scalar& beta, const Scalar& alpha) {
-        return combine(self, at::mv(m, v), beta, alpha);
-      });
-  op<at::_ops::addr>().decomposes(
-      [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-        return combine(self, at::outer(a, b), beta, alpha);
-      });
-  op<at::_ops::baddbmm>().decomposes(
-      [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-        return combine(self, at::bmm(a, b), beta, alpha);
-      });
+  op<at::_ops::addmm>().decomposes([](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                                      const Scalar& alpha) { return combine(self, at::mm(a, b), beta, alpha); });
+  op<at::_ops::addmv>().decomposes([](const Tensor& self, const Tensor& m, const Tensor& v, const Scalar& beta,
+                                      const Scalar& alpha) { return combine(self, at::mv(m, v), beta, alpha); });
+  op<at::_ops::addr>().decomposes([](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                                     const Scalar& alpha) { return combine(self, at::outer(a, b), beta, alpha); });
+  op<at::_ops::baddbmm>().decomposes([](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
+                                        const Scalar& alpha) { return combine(self, at::bmm(a, b), beta, alpha); });
   op<at::_ops::addbmm>().decomposes(
       [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
         return combine(self, at::bmm(a, b).sum(0), beta, alpha);
@@ -114,12 +106,13 @@ void matmul() {
       });
 
   // The fused kernels that LibTorch would choose have no second derivative; the formula has every one.
-  op<at::_ops::scaled_dot_product_attention>().decomposes(
-      [](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, double dropout, bool causal,
-         const std::optional<double>& scale, bool grouped) {
-        const std::optional<Tensor> attn_mask = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
-        return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, attn_mask, dropout, causal, std::nullopt, scale, grouped));
-      });
+  op<at::_ops::scaled_dot_product_attention>().decomposes([](const Tensor& q, const Tensor& k, const Tensor& v,
+                                                             const Tensor& mask, double dropout, bool causal,
+                                                             const std::optional<double>& scale, bool grouped) {
+    const std::optional<Tensor> attn_mask = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
+    return std::get<0>(
+        at::_scaled_dot_product_attention_math(q, k, v, attn_mask, dropout, causal, std::nullopt, scale, grouped));
+  });
 
   // Σ over the dimensions in sumdim of the product of three tensors, each given missing dimensions of size one.
   op<at::_ops::_trilinear>().decomposes([](const Tensor& i1, const Tensor& i2, const Tensor& i3, const Ints& expand1,

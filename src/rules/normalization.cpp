@@ -78,15 +78,15 @@ Tensor normalized_backward(const Tensor& g, const Tensor& normalized, const Tens
   return rstd * (g - g.mean(dims, true) - normalized * (g * normalized).mean(dims, true));
 }
 
-std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Ints& shape, const Tensor& weight, const Tensor& bias,
-                                              double eps) {
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Ints& shape, const Tensor& weight,
+                                              const Tensor& bias, double eps) {
   const auto rank = static_cast<int64_t>(shape.size());
   TORCH_CHECK(x.dim() >= rank && x.sizes().slice(static_cast<size_t>(x.dim() - rank)) == at::IntArrayRef(shape),
-              "native_layer_norm: normalized_shape ", at::IntArrayRef(shape), " is not how the input's shape ", x.sizes(),
-              " ends");
+              "native_layer_norm: normalized_shape ", at::IntArrayRef(shape), " is not how the input's shape ",
+              x.sizes(), " ends");
   for (const Tensor& t : {weight, bias})
-    TORCH_CHECK(!t.defined() || t.sizes() == at::IntArrayRef(shape), "native_layer_norm: weight and bias must have the shape ",
-                at::IntArrayRef(shape), ", not ", t.sizes());
+    TORCH_CHECK(!t.defined() || t.sizes() == at::IntArrayRef(shape),
+                "native_layer_norm: weight and bias must have the shape ", at::IntArrayRef(shape), ", not ", t.sizes());
   const Moments m = moments(x, last(rank, x.dim()), eps);
   return {scaled((x - m.mean) * m.rstd, weight, bias), m.mean, m.rstd};
 }
@@ -100,15 +100,18 @@ void layer_norm_vmap(VmapFrame& f) {
     if (!f.is_tensor(i) || !(f.batched(2) || f.batched(3))) continue;
     f.to_front(i, false);
     Tensor t = f.tensor(i);
-    TORCH_CHECK(t.sizes().slice(f.batched(i)) == at::IntArrayRef(shape), "native_layer_norm: weight and bias must have the shape ",
-                at::IntArrayRef(shape), ", not ", t.sizes().slice(f.batched(i)));
+    TORCH_CHECK(t.sizes().slice(f.batched(i)) == at::IntArrayRef(shape),
+                "native_layer_norm: weight and bias must have the shape ", at::IntArrayRef(shape), ", not ",
+                t.sizes().slice(f.batched(i)));
     if (f.batched(i))
       while (t.dim() < f.tensor(0).dim()) t = t.unsqueeze(1);
     own[i - 2] = t;
     f.stack[i] = IValue();
   }
-  TORCH_CHECK(f.tensor(0).dim() > static_cast<int64_t>(shape.size()), "native_layer_norm: the input has fewer dimensions than "
-              "normalized_shape ", at::IntArrayRef(shape));
+  TORCH_CHECK(f.tensor(0).dim() > static_cast<int64_t>(shape.size()),
+              "native_layer_norm: the input has fewer dimensions than "
+              "normalized_shape ",
+              at::IntArrayRef(shape));
   f.call();
   f.stack[0] = scaled(f.tensor(0), own[0], own[1]);
   f.out_dims.assign(3, 0);
@@ -119,21 +122,21 @@ void layer_norm_vmap(VmapFrame& f) {
 void normalization() {
   op<at::_ops::native_layer_norm>().vmap(layer_norm_vmap).decomposes(layer_norm);
 
-  op<at::_ops::native_layer_norm_backward>().decomposes(
-      [](const Tensor& g, const Tensor& x, const Ints& shape, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
-         const Tensor&, const std::vector<bool>& mask) {
-        const auto count = static_cast<int64_t>(shape.size());
-        const Ints inner = last(count, x.dim());
-        Ints outer;
-        for (int64_t d = 0; d < x.dim() - count; ++d) outer.push_back(d);
-        const Tensor normalized = (x - mean) * rstd;
-        const auto reduce = [&](const Tensor& t) { return outer.empty() ? t : t.sum(outer); };
-        Tensor dx, dw, db;
-        if (mask[0]) dx = normalized_backward(weight.defined() ? g * weight : g, normalized, rstd, inner);
-        if (mask[1] && weight.defined()) dw = reduce(g * normalized);
-        if (mask[2] && weight.defined()) db = reduce(g);
-        return std::tuple(dx, dw, db);
-      });
+  op<at::_ops::native_layer_norm_backward>().decomposes([](const Tensor& g, const Tensor& x, const Ints& shape,
+                                                           const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+                                                           const Tensor&, const std::vector<bool>& mask) {
+    const auto count = static_cast<int64_t>(shape.size());
+    const Ints inner = last(count, x.dim());
+    Ints outer;
+    for (int64_t d = 0; d < x.dim() - count; ++d) outer.push_back(d);
+    const Tensor normalized = (x - mean) * rstd;
+    const auto reduce = [&](const Tensor& t) { return outer.empty() ? t : t.sum(outer); };
+    Tensor dx, dw, db;
+    if (mask[0]) dx = normalized_backward(weight.defined() ? g * weight : g, normalized, rstd, inner);
+    if (mask[1] && weight.defined()) dw = reduce(g * normalized);
+    if (mask[2] && weight.defined()) db = reduce(g);
+    return std::tuple(dx, dw, db);
+  });
 
   op<at::_ops::native_group_norm>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t n,
                                                   int64_t, int64_t, int64_t groups, double eps) {
@@ -147,12 +150,14 @@ void normalization() {
   op<at::_ops::native_group_norm_backward>().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight, int64_t n,
          int64_t c, int64_t inner, int64_t groups, const std::vector<bool>& mask) {
-        const Tensor normalized = ((x.reshape({n, groups, -1}) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).reshape({n, c, inner});
+        const Tensor normalized =
+            ((x.reshape({n, groups, -1}) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).reshape({n, c, inner});
         const Tensor cotangent = g.reshape({n, c, inner});
         Tensor dx, dw, db;
         if (mask[0]) {
           const Tensor weighted = weight.defined() ? cotangent * weight.view({1, c, 1}) : cotangent;
-          dx = normalized_backward(weighted.reshape({n, groups, -1}), normalized.reshape({n, groups, -1}), rstd.unsqueeze(-1), {2})
+          dx = normalized_backward(weighted.reshape({n, groups, -1}), normalized.reshape({n, groups, -1}),
+                                   rstd.unsqueeze(-1), {2})
                    .reshape(x.sizes());
         }
         if (mask[1]) dw = (cotangent * normalized).sum(Ints{0, 2});
@@ -162,18 +167,18 @@ void normalization() {
 
   // LibTorch's native_batch_norm writes to the running statistics without saying so in its schema. Here that is an
   // in-place write like any other: no gradient flows into it, and a batched value into an unbatched buffer is refused.
-  op<at::_ops::native_batch_norm>().decomposes(
-      [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean, const Tensor& running_var,
-         bool training, double momentum, double eps) {
-        if (!training) return batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
-        const BatchNorm n = batch_norm(x, weight, bias, eps);
-        if (running_mean.defined()) Tensor(running_mean).copy_(updated(running_mean, n.mean, momentum));
-        if (running_var.defined()) Tensor(running_var).copy_(updated(running_var, unbiased(n.variance, x), momentum));
-        return std::tuple(n.y, n.mean, n.rstd);
-      });
+  op<at::_ops::native_batch_norm>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                  const Tensor& running_mean, const Tensor& running_var, bool training,
+                                                  double momentum, double eps) {
+    if (!training) return batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
+    const BatchNorm n = batch_norm(x, weight, bias, eps);
+    if (running_mean.defined()) Tensor(running_mean).copy_(updated(running_mean, n.mean, momentum));
+    if (running_var.defined()) Tensor(running_var).copy_(updated(running_var, unbiased(n.variance, x), momentum));
+    return std::tuple(n.y, n.mean, n.rstd);
+  });
   op<at::_ops::_native_batch_norm_legit_functional>().decomposes(
-      [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean, const Tensor& running_var,
-         bool training, double momentum, double eps) {
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+         const Tensor& running_var, bool training, double momentum, double eps) {
         if (!training) {
           auto [y, mean, rstd] = batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
           return std::tuple(y, mean, rstd, running_mean, running_var);

@@ -132,7 +132,8 @@ inline constexpr bool is_list_argument =
 template <class Parameter, class Argument>
 constexpr bool fits() {
   if constexpr (std::is_same_v<Parameter, Skip>) return true;
-  else if constexpr (std::is_same_v<Parameter, Tensor> || std::is_same_v<Parameter, Shape>) return is_tensor_argument<Argument>;
+  else if constexpr (std::is_same_v<Parameter, Tensor> || std::is_same_v<Parameter, Shape>)
+    return is_tensor_argument<Argument>;
   else if constexpr (std::is_same_v<Parameter, std::vector<Tensor>> || std::is_same_v<Parameter, Shapes>)
     return is_list_argument<Argument>;
   else return !is_tensor_argument<Argument> && !is_list_argument<Argument>;
@@ -144,7 +145,8 @@ constexpr bool parameter_fits() {
   if constexpr (is_marker<P>) return true;
   else {
     using Args = typename Arguments<typename Op::schema>::Types;
-    static_assert(position_of<Parameters, p> < std::tuple_size_v<Args>, "the rule has more parameters than the operator");
+    static_assert(position_of<Parameters, p> < std::tuple_size_v<Args>,
+                  "the rule has more parameters than the operator");
     return fits<P, std::tuple_element_t<position_of<Parameters, p>, Args>>();
   }
 }
@@ -155,9 +157,13 @@ void add_keeps(Keeps& keeps) {
   if constexpr (std::is_same_v<P, Shape> || std::is_same_v<P, Shapes>) keeps.shapes |= Mask{1} << at;
 }
 template <int k>
-constexpr Mask out_bit(const Out<k>*) { return Mask{1} << k; }
+constexpr Mask out_bit(const Out<k>*) {
+  return Mask{1} << k;
+}
 template <int k>
-constexpr Mask out_bit(const OutShape<k>*) { return Mask{1} << k; }
+constexpr Mask out_bit(const OutShape<k>*) {
+  return Mask{1} << k;
+}
 constexpr Mask out_bit(const void*) { return 0; }
 
 template <class P, size_t at, class F>
@@ -166,7 +172,8 @@ decltype(auto) get(const F& frame, const Tensor* along) {
   if constexpr (std::is_same_v<P, Skip>) return Skip{};
   else if constexpr (std::is_same_v<P, Along>) return Along{{*along}};
   else if constexpr (std::is_same_v<P, Cts>) return Cts{frame.cotangents};
-  else if constexpr (std::is_same_v<P, Tensor>) return frame.args[at].isTensor() ? frame.args[at].toTensor() : undefined;
+  else if constexpr (std::is_same_v<P, Tensor>)
+    return frame.args[at].isTensor() ? frame.args[at].toTensor() : undefined;
   else if constexpr (std::is_same_v<P, Shape>) return frame.meta(at);
   else if constexpr (std::is_same_v<P, Shapes>) return frame.metas(at);
   else if constexpr (std::is_same_v<P, std::vector<Tensor>>) {
@@ -177,25 +184,36 @@ decltype(auto) get(const F& frame, const Tensor* along) {
   else return frame.args[at].template to<P>();
 }
 template <int k, class F>
-Ct<k> marker(const Ct<k>*, const F& frame) { return {{frame.cotangents[k]}}; }
+Ct<k> marker(const Ct<k>*, const F& frame) {
+  return {{frame.cotangents[k]}};
+}
 template <int i, class F>
-Tan<i> marker(const Tan<i>*, const F& frame) { return {{frame.tangent(i)}}; }
+Tan<i> marker(const Tan<i>*, const F& frame) {
+  return {{frame.tangent(i)}};
+}
 template <int i, class F>
-Tans<i> marker(const Tans<i>*, const F& frame) { return {{frame.tangent_list(i)}}; }
+Tans<i> marker(const Tans<i>*, const F& frame) {
+  return {{frame.tangent_list(i)}};
+}
 template <int k, class F>
-Out<k> marker(const Out<k>*, const F& frame) { return {{frame.outs[k].toTensor()}}; }
+Out<k> marker(const Out<k>*, const F& frame) {
+  return {{frame.outs[k].toTensor()}};
+}
 template <int k, class F>
-OutShape<k> marker(const OutShape<k>*, const F& frame) { return {Meta(frame.outs[k].toTensor())}; }
+OutShape<k> marker(const OutShape<k>*, const F& frame) {
+  return {Meta(frame.outs[k].toTensor())};
+}
 template <int i, class F>
-Wants<i> marker(const Wants<i>*, const F& frame) { return {frame.wants(i)}; }
+Wants<i> marker(const Wants<i>*, const F& frame) {
+  return {frame.wants(i)};
+}
 
 template <class Parameters, size_t p, class F>
 decltype(auto) parameter(const F& frame, const Tensor* along) {
   using P = std::decay_t<std::tuple_element_t<p, Parameters>>;
   if constexpr (is_marker<P> && !std::is_same_v<P, Along> && !std::is_same_v<P, Cts>)
     return marker(static_cast<const P*>(nullptr), frame);
-  else
-    return get<P, position_of<Parameters, p>>(frame, along);
+  else return get<P, position_of<Parameters, p>>(frame, along);
 }
 
 /// A rule's function with what it keeps, callable on any frame.
@@ -212,17 +230,18 @@ struct Bound {
       (add_keeps<std::decay_t<std::tuple_element_t<p, Parameters>>, position_of<Parameters, p>>(k), ...);
       ((k.outs |= out_bit(static_cast<const std::decay_t<std::tuple_element_t<p, Parameters>>*>(nullptr))), ...);
       return k;
-    }(std::make_index_sequence<count>{});
+    }
+    (std::make_index_sequence<count>{});
   }
   static constexpr bool takes_along = []<size_t... p>(std::index_sequence<p...>) {
     return (false || ... || std::is_same_v<std::decay_t<std::tuple_element_t<p, Parameters>>, Along>);
-  }(std::make_index_sequence<count>{});
+  }
+  (std::make_index_sequence<count>{});
 
   template <class F>
   static auto call(const Function& f, const F& frame, const Tensor* along = nullptr) {
-    return [&]<size_t... p>(std::index_sequence<p...>) {
-      return f(parameter<Parameters, p>(frame, along)...);
-    }(std::make_index_sequence<count>{});
+    return [&]<size_t... p>(std::index_sequence<p...>) { return f(parameter<Parameters, p>(frame, along)...); }
+    (std::make_index_sequence<count>{});
   }
 };
 
@@ -234,7 +253,7 @@ void give_all(VjpFrame& frame, R&& result, std::initializer_list<int> args) {
 
 template <class A>
 inline constexpr bool unboxes = std::is_same_v<A, const Tensor&> || std::is_same_v<A, const Scalar&> ||
-                               std::is_same_v<A, int64_t> || std::is_same_v<A, bool> || std::is_same_v<A, double>;
+                                std::is_same_v<A, int64_t> || std::is_same_v<A, bool> || std::is_same_v<A, double>;
 template <class A>
 decltype(auto) unbox(IValue& v) {
   if constexpr (std::is_same_v<A, const Tensor&>) return std::as_const(v).toTensor();
@@ -247,9 +266,8 @@ template <class Op, class R, class... A>
 void (*unboxed_call(R (*)(A...)))(Stack&) {
   if constexpr (std::is_same_v<R, Tensor> && (unboxes<A> && ...)) {
     return [](Stack& stack) {
-      Tensor result = [&]<size_t... i>(std::index_sequence<i...>) {
-        return Op::call(unbox<A>(stack[i])...);
-      }(std::make_index_sequence<sizeof...(A)>{});
+      Tensor result = [&]<size_t... i>(std::index_sequence<i...>) { return Op::call(unbox<A>(stack[i])...); }
+      (std::make_index_sequence<sizeof...(A)>{});
       stack.clear();
       stack.emplace_back(std::move(result));
     };
@@ -278,10 +296,12 @@ class Rule {
 
   /// Works along the dimensions named by the arguments `dims`; all tensors are batched over a new first dimension.
   Rule& along(std::initializer_list<uint8_t> dims, EmptyDims empty = EmptyDims::none) {
-    return family("along dimensions", [dims = std::vector<uint8_t>(dims), empty](VmapFrame& f) { vmap_along(f, dims, empty); });
+    return family("along dimensions",
+                  [dims = std::vector<uint8_t>(dims), empty](VmapFrame& f) { vmap_along(f, dims, empty); });
   }
 
-  /// Accepts any number of leading batch dimensions itself; `core` logical dimensions at the end belong to the operation.
+  /// Accepts any number of leading batch dimensions itself; `core` logical dimensions at the end belong to the
+  /// operation.
   Rule& batches_natively() { return family("natively batched", vmap_natively); }
 
   /// Has a leading dimension of independent items (images); the batch is folded into it. `rank` is the rank with it.
@@ -309,9 +329,9 @@ class Rule {
 
   // ---- derivatives ----
 
-  /// Pointwise: the partial derivative with respect to argument i, as a tensor or a number, or, with a parameter of type
-  /// Along, what becomes of that when multiplied by it. Serves vjp and jvp; broadcasting, dtypes and complex conjugation
-  /// are taken care of.
+  /// Pointwise: the partial derivative with respect to argument i, as a tensor or a number, or, with a parameter of
+  /// type Along, what becomes of that when multiplied by it. Serves vjp and jvp; broadcasting, dtypes and complex
+  /// conjugation are taken care of.
   template <int i, class Function>
   Rule& derivative(Function f) {
     using B = detail::Bound<Op, Function>;
@@ -371,8 +391,12 @@ class Rule {
                              } else if constexpr (std::is_same_v<decltype(t), std::vector<Tensor>>) {
                                for (size_t k = 0; k < t.size(); ++k) frame.give(k, std::move(t[k]));
                              } else {
-                               std::apply([&](auto&&... each) { size_t k = 0; (frame.give(k++, std::move(each)), ...); },
-                                          std::move(t));
+                               std::apply(
+                                   [&](auto&&... each) {
+                                     size_t k = 0;
+                                     (frame.give(k++, std::move(each)), ...);
+                                   },
+                                   std::move(t));
                              }
                            }});
     return *this;
@@ -382,7 +406,8 @@ class Rule {
   template <int i, class Function>
   Rule& linear(Function transpose) {
     vjp<i>(std::move(transpose));
-    record_.jvp.push_back({Mask{1} << i, keeps_all_but(Mask{1} << i), [](JvpFrame& frame) { jvp_by_calling(frame, Mask{1} << i); }});
+    record_.jvp.push_back(
+        {Mask{1} << i, keeps_all_but(Mask{1} << i), [](JvpFrame& frame) { jvp_by_calling(frame, Mask{1} << i); }});
     return *this;
   }
 
@@ -456,8 +481,8 @@ class Rule {
   Operator& record_;
 };
 
-/// The record of a LibTorch operator, by its declaration. (An operator that this LibTorch lacks gets a record that nobody
-/// asks for.)
+/// The record of a LibTorch operator, by its declaration. (An operator that this LibTorch lacks gets a record that
+/// nobody asks for.)
 template <class Op>
 Rule<Op> op() {
   return Rule<Op>(record_of(Op::name, Op::overload_name));

@@ -20,12 +20,11 @@ Tensor at_indices(const Tensor& t, const Tensor& indices, int64_t spatial) {
 void pooling() {
   // ---- average ----
 
-  op<at::_ops::avg_pool2d>()
-      .folds_into_items(4)
-      .linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
-                    bool count_pad, std::optional<int64_t> divisor) {
-        return at::avg_pool2d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
-      });
+  op<at::_ops::avg_pool2d>().folds_into_items(4).linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel,
+                                                              const Ints& stride, const Ints& padding, bool ceil,
+                                                              bool count_pad, std::optional<int64_t> divisor) {
+    return at::avg_pool2d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
+  });
   op<at::_ops::avg_pool2d_backward>()
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
@@ -33,12 +32,11 @@ void pooling() {
         return at::avg_pool2d(*ct, kernel, stride, padding, ceil, count_pad, divisor);
       })
       .inactive<1>();
-  op<at::_ops::avg_pool3d>()
-      .folds_into_items(5)
-      .linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
-                    bool count_pad, std::optional<int64_t> divisor) {
-        return at::avg_pool3d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
-      });
+  op<at::_ops::avg_pool3d>().folds_into_items(5).linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel,
+                                                              const Ints& stride, const Ints& padding, bool ceil,
+                                                              bool count_pad, std::optional<int64_t> divisor) {
+    return at::avg_pool3d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
+  });
   op<at::_ops::avg_pool3d_backward>()
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
@@ -72,7 +70,8 @@ void pooling() {
                  const Ints& dilation, bool ceil, Out<1> indices) {
         return at::max_pool2d_with_indices_backward(*ct, x, kernel, stride, padding, dilation, ceil, *indices);
       })
-      .jvp<0>([](Tan<0> dx, Skip, Skip, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 2); });
+      .jvp<0>(
+          [](Tan<0> dx, Skip, Skip, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 2); });
   op<at::_ops::max_pool2d_with_indices_backward>()
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Skip, Skip, Skip, Skip, Skip, Skip, Skip, const Tensor& indices) {
@@ -86,7 +85,8 @@ void pooling() {
                  const Ints& dilation, bool ceil, Out<1> indices) {
         return at::max_pool3d_with_indices_backward(*ct, x, kernel, stride, padding, dilation, ceil, *indices);
       })
-      .jvp<0>([](Tan<0> dx, Skip, Skip, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 3); });
+      .jvp<0>(
+          [](Tan<0> dx, Skip, Skip, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 3); });
   op<at::_ops::max_pool3d_with_indices_backward>()
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Skip, Skip, Skip, Skip, Skip, Skip, Skip, const Tensor& indices) {

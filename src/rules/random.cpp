@@ -42,9 +42,8 @@ void random() {
       });
   op<at::_ops::native_dropout_backward>()
       .pointwise()
-      .derivative<0>([](Along t, Skip, const Tensor& mask, double scale) {
-        return at::native_dropout_backward(*t, mask, scale);
-      })
+      .derivative<0>(
+          [](Along t, Skip, const Tensor& mask, double scale) { return at::native_dropout_backward(*t, mask, scale); })
       .inactive<1>();
 
   // The generator's state is nobody's derivative, and a permutation is integers.

@@ -8,7 +8,8 @@ namespace tower::rules {
 
 void refusals() {
   const std::string one_value =
-      "it reads one number out of a tensor (item(), a conversion to bool in `if`, a tensor used as a size), but the value "
+      "it reads one number out of a tensor (item(), a conversion to bool in `if`, a tensor used as a size), but the "
+      "value "
       "differs between the examples of the batch. Use where() to choose between values, and keep numbers as tensors.";
   op<at::_ops::_local_scalar_dense>().unsupported(Kind::vmap, one_value).no_derivative();
   op<at::_ops::is_nonzero>().unsupported(Kind::vmap, one_value).no_derivative();

@@ -15,7 +15,8 @@ int64_t numel(const Meta& m) { return c10::multiply_integers(m.sizes); }
 
 void check_chunk(const JacobianOptions& options, const char* label) {
   if (options.chunk_size && *options.chunk_size <= 0)
-    throw ArgumentError(std::string(label) + ": chunk_size is " + std::to_string(*options.chunk_size) + "; it must be positive.");
+    throw ArgumentError(std::string(label) + ": chunk_size is " + std::to_string(*options.chunk_size) +
+                        "; it must be positive.");
 }
 
 // Rows [start, start + length) of the identity over `m`'s elements, each in m's shape.
@@ -65,7 +66,8 @@ Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
         cotangents[k] = ct[0];
         return with_zeros(pull_back(e, cotangents, "jacrev", false), e.in_metas);
       };
-      return map_once(without_aux(pullback), {basis(out, start, length)}, {0}, length, {0}, Randomness::same, "jacrev").first;
+      return map_once(without_aux(pullback), {basis(out, start, length)}, {0}, length, {0}, Randomness::same, "jacrev")
+          .first;
     });
     for (size_t i = 0; i < rows.size(); ++i) result.push_back(rows[i].reshape(joined(out, e.in_metas[i])));
   }
@@ -84,7 +86,9 @@ FunctionWithAux jacrev(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
 }
 
 Function jacrev(Function f, std::vector<int64_t> argnums, JacobianOptions options) {
-  return [j = jacrev(without_aux(std::move(f)), std::move(argnums), options)](const Tensors& args) { return j(args).first; };
+  return [j = jacrev(without_aux(std::move(f)), std::move(argnums), options)](const Tensors& args) {
+    return j(args).first;
+  };
 }
 
 FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {
@@ -94,7 +98,8 @@ FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
     std::vector<Meta> in_metas, out_metas;
     for (int64_t a : checked) {
       const Tensor& primal = args[static_cast<size_t>(a)];
-      if (!primal.defined()) throw ArgumentError("jacfwd: " + ordinal("argument", static_cast<size_t>(a)) + " is an undefined tensor.");
+      if (!primal.defined())
+        throw ArgumentError("jacfwd: " + ordinal("argument", static_cast<size_t>(a)) + " is an undefined tensor.");
       check_differentiable(primal, "jacfwd", ordinal("argument", static_cast<size_t>(a)));
       in_metas.emplace_back(primal);
     }
@@ -129,7 +134,9 @@ FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
 }
 
 Function jacfwd(Function f, std::vector<int64_t> argnums, JacobianOptions options) {
-  return [j = jacfwd(without_aux(std::move(f)), std::move(argnums), options)](const Tensors& args) { return j(args).first; };
+  return [j = jacfwd(without_aux(std::move(f)), std::move(argnums), options)](const Tensors& args) {
+    return j(args).first;
+  };
 }
 
 FunctionWithAux hessian(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {

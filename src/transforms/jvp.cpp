@@ -1,7 +1,8 @@
 // jvp and hvp.
+#include "interpreters/jvp.h"
+
 #include <ATen/Functions.h>
 
-#include "interpreters/jvp.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
 
@@ -13,14 +14,16 @@ std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, con
                                                    const Tensors& tangents, const char* label) {
   if (primals.size() != tangents.size())
     throw ArgumentError(std::string(label) + ": " + std::to_string(primals.size()) + " primals, but " +
-                        std::to_string(tangents.size()) + " tangents. Give one tangent for each primal (undefined: zero).");
+                        std::to_string(tangents.size()) +
+                        " tangents. Give one tangent for each primal (undefined: zero).");
   auto level = c10::make_intrusive<Jvp>(label);
   Tensors outs, out_tangents, aux, args = primals;
   std::vector<Meta> metas;
   {
     Scope scope(level);
     for (size_t i = 0; i < primals.size(); ++i) {
-      if (!primals[i].defined()) throw ArgumentError(std::string(label) + ": " + ordinal("primal", i) + " is an undefined tensor.");
+      if (!primals[i].defined())
+        throw ArgumentError(std::string(label) + ": " + ordinal("primal", i) + " is an undefined tensor.");
       check_supported(primals[i], label, ordinal("primal", i));
       if (tangents[i].defined()) check_differentiable(primals[i], label, ordinal("primal", i));
       check_direction(tangents[i], Meta(primals[i]), label, ordinal("tangent", i));

@@ -38,8 +38,8 @@ void check_direction(const Tensor& given, const Meta& like, const char* transfor
     throw ArgumentError(std::string(transform) + ": " + what + " is " + describe(given) + ", expected the dtype of " +
                         like.describe() + ".");
   if (given.device() != like.device)
-    throw ArgumentError(std::string(transform) + ": " + what + " is on device " + given.device().str() +
-                        ", expected " + like.device.str() + ".");
+    throw ArgumentError(std::string(transform) + ": " + what + " is on device " + given.device().str() + ", expected " +
+                        like.device.str() + ".");
 }
 
 void write_back(const Tensors& inputs, const Tensors& originals) {
@@ -61,8 +61,8 @@ std::vector<int64_t> check_argnums(std::vector<int64_t> argnums, size_t num_args
   for (int64_t& a : argnums) {
     const auto n = static_cast<int64_t>(num_args);
     if (a < -n || a >= n)
-      throw ArgumentError(std::string(transform) + ": argument number " + std::to_string(a) + " is out of range for a call with " +
-                          std::to_string(num_args) + " arguments.");
+      throw ArgumentError(std::string(transform) + ": argument number " + std::to_string(a) +
+                          " is out of range for a call with " + std::to_string(num_args) + " arguments.");
     if (a < 0) a += n;
     if (seen[static_cast<size_t>(a)])
       throw ArgumentError(std::string(transform) + ": argument number " + std::to_string(a) + " is named twice.");
@@ -80,7 +80,8 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
   for (int64_t a : argnums) {
     const Tensor& primal = primals[static_cast<size_t>(a)];
     if (!primal.defined())
-      throw ArgumentError(std::string(label) + ": " + ordinal("argument", static_cast<size_t>(a)) + " is an undefined tensor.");
+      throw ArgumentError(std::string(label) + ": " + ordinal("argument", static_cast<size_t>(a)) +
+                          " is an undefined tensor.");
     check_supported(primal, label, ordinal("argument", static_cast<size_t>(a)));
     check_differentiable(primal, label, ordinal("argument", static_cast<size_t>(a)));
   }
@@ -122,7 +123,8 @@ Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* lab
     throw ArgumentError(std::string(label) + ": the pullback was given " + std::to_string(cotangents.size()) +
                         " cotangents, but the function has " + std::to_string(e.out_slots.size()) + " outputs.");
   for (size_t k = 0; k < cotangents.size(); ++k) {
-    if (cotangents[k].defined() && !c10::isFloatingType(e.out_metas[k].dtype) && !c10::isComplexType(e.out_metas[k].dtype))
+    if (cotangents[k].defined() && !c10::isFloatingType(e.out_metas[k].dtype) &&
+        !c10::isComplexType(e.out_metas[k].dtype))
       throw DerivativeError(std::string(label) + ": a cotangent was given for " + ordinal("output", k) + ", which is " +
                             e.out_metas[k].describe() + " and has no derivative. Leave the cotangent undefined.");
     check_direction(cotangents[k], e.out_metas[k], label, ordinal("cotangent", k));

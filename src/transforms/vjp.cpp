@@ -16,10 +16,12 @@ std::vector<int64_t> all_arguments(const Tensors& primals) {
 }
 
 // The function's evaluation and the gradients of its first output.
-std::pair<Evaluated, Tensors> gradients(const FunctionWithAux& f, const std::vector<int64_t>& argnums, const Tensors& args) {
+std::pair<Evaluated, Tensors> gradients(const FunctionWithAux& f, const std::vector<int64_t>& argnums,
+                                        const Tensors& args) {
   const auto checked = check_argnums(argnums, args.size(), "grad");
   Evaluated e = evaluate(f, args, checked, "grad", false);
-  if (e.outs.empty()) throw ArgumentError("grad: the function returned nothing; its first output must be the scalar to differentiate.");
+  if (e.outs.empty())
+    throw ArgumentError("grad: the function returned nothing; its first output must be the scalar to differentiate.");
   const Meta& loss = e.out_metas[0];
   if (!loss.sizes.empty() && c10::multiply_integers(loss.sizes) != 1)
     throw DerivativeError("grad: the first output of the function must be a scalar, but it is " + loss.describe() +
@@ -28,8 +30,9 @@ std::pair<Evaluated, Tensors> gradients(const FunctionWithAux& f, const std::vec
     throw DerivativeError("grad: the first output of the function must be a scalar without dimensions, but it is " +
                           loss.describe() + ". Use squeeze() or sum().");
   if (!c10::isFloatingType(loss.dtype))
-    throw DerivativeError("grad: the first output of the function must be a real floating point number, but it is " +
-                          loss.describe() + (c10::isComplexType(loss.dtype) ? ". Take its real part or absolute value, or use vjp." : "."));
+    throw DerivativeError(
+        "grad: the first output of the function must be a real floating point number, but it is " + loss.describe() +
+        (c10::isComplexType(loss.dtype) ? ". Take its real part or absolute value, or use vjp." : "."));
   Tensors cotangents(e.outs.size());
   {
     DispatchGuard keys;
@@ -40,7 +43,8 @@ std::pair<Evaluated, Tensors> gradients(const FunctionWithAux& f, const std::vec
   return {std::move(e), std::move(grads)};
 }
 
-std::tuple<Tensors, Function, Tensors> with_pullback(const FunctionWithAux& f, const Tensors& primals, VjpOptions options) {
+std::tuple<Tensors, Function, Tensors> with_pullback(const FunctionWithAux& f, const Tensors& primals,
+                                                     VjpOptions options) {
   auto e = std::make_shared<Evaluated>(evaluate(f, primals, all_arguments(primals), "vjp", false));
   prune(*e);
   Function pullback = [e, options](const Tensors& cotangents) {

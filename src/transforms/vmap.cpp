@@ -1,8 +1,9 @@
+#include "interpreters/vmap.h"
+
 #include <ATen/Functions.h>
 
 #include <numeric>
 
-#include "interpreters/vmap.h"
 #include "tower/detail/flat.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
@@ -18,15 +19,17 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
                                          const detail::NameTensor& name) {
   const std::string start = std::string(label) + ": ";
   if (in_dims.size() != args.size())
-    throw ArgumentError(start + "in_dims has " + std::to_string(in_dims.size()) + " entries, but the function was called with " +
-                        std::to_string(args.size()) + " arguments. Give one entry for each (empty: not mapped).");
+    throw ArgumentError(start + "in_dims has " + std::to_string(in_dims.size()) +
+                        " entries, but the function was called with " + std::to_string(args.size()) +
+                        " arguments. Give one entry for each (empty: not mapped).");
   Dims dims = in_dims;
   std::optional<int64_t> size;
   bool agree = true;
   for (size_t i = 0; i < args.size(); ++i) {
     if (!dims[i]) continue;
     if (!args[i].defined())
-      throw ArgumentError(start + name(i) + " is an undefined tensor but is mapped over dimension " + std::to_string(*dims[i]) + ".");
+      throw ArgumentError(start + name(i) + " is an undefined tensor but is mapped over dimension " +
+                          std::to_string(*dims[i]) + ".");
     check_supported(args[i], label, ordinal("argument", i));
     const int64_t rank = args[i].dim();
     if (rank == 0)
@@ -34,13 +37,15 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
                           std::to_string(*dims[i]) + " cannot be mapped. Leave its in_dim empty.");
     if (*dims[i] < -rank || *dims[i] >= rank)
       throw ArgumentError(start + "in_dim " + std::to_string(*dims[i]) + " of " + name(i) +
-                          " is out of range: the argument has " + std::to_string(rank) + " dimensions, " + describe(args[i]) + ".");
+                          " is out of range: the argument has " + std::to_string(rank) + " dimensions, " +
+                          describe(args[i]) + ".");
     if (*dims[i] < 0) *dims[i] += rank;
     const int64_t here = args[i].size(*dims[i]);
     agree = agree && (!size || *size == here);
     size = here;
   }
-  if (!size) throw ArgumentError(start + "nothing to map: every in_dim is empty. Give at least one argument an in_dim.");
+  if (!size)
+    throw ArgumentError(start + "nothing to map: every in_dim is empty. Give at least one argument an in_dim.");
   if (!agree) {
     std::string found;
     for (size_t i = 0; i < args.size(); ++i)
@@ -54,8 +59,9 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
 
 std::optional<int64_t> out_dim_of(const Dims& out_dims, size_t k, size_t count, const char* label) {
   if (out_dims.size() != count && out_dims.size() != 1)
-    throw ArgumentError(std::string(label) + ": out_dims has " + std::to_string(out_dims.size()) + " entries, but the function returned " +
-                        std::to_string(count) + " outputs. Give one for each, or one for all.");
+    throw ArgumentError(std::string(label) + ": out_dims has " + std::to_string(out_dims.size()) +
+                        " entries, but the function returned " + std::to_string(count) +
+                        " outputs. Give one for each, or one for all.");
   return out_dims.size() == 1 ? out_dims[0] : out_dims[k];
 }
 
@@ -65,14 +71,16 @@ Tensor take_out(const Tensor& out, const Vmap& level, std::optional<int64_t> out
   const bool batched = w && w->payload().tracked();
   if (!out_dim) {
     if (batched)
-      throw ArgumentError(level.describe() + ": " + ordinal("output", k) + " differs between examples, but its out_dim is "
+      throw ArgumentError(level.describe() + ": " + ordinal("output", k) +
+                          " differs between examples, but its out_dim is "
                           "empty, which promises that it does not. Give it an out_dim.");
     return value_below(out, level);
   }
   const int64_t rank = out.dim() + 1;
   if (*out_dim < -rank || *out_dim >= rank)
     throw ArgumentError(level.describe() + ": out_dim " + std::to_string(*out_dim) + " of " + ordinal("output", k) +
-                        " is out of range: with the batch dimension the output has " + std::to_string(rank) + " dimensions.");
+                        " is out of range: with the batch dimension the output has " + std::to_string(rank) +
+                        " dimensions.");
   const int64_t to = *out_dim < 0 ? *out_dim + rank : *out_dim;
   if (batched) {
     const Payload& p = w->payload();
@@ -97,8 +105,9 @@ void write_back_batched(const Tensors& inputs, const Tensors& originals, const D
 
 }  // namespace
 
-std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims, int64_t batch_size,
-                                     const Dims& out_dims, Randomness randomness, const char* label) {
+std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims,
+                                     int64_t batch_size, const Dims& out_dims, Randomness randomness,
+                                     const char* label) {
   auto level = c10::make_intrusive<Vmap>(batch_size, randomness, label);
   Tensors inside = args, outs, aux;
   {

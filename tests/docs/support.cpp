@@ -1,6 +1,7 @@
 #include "support.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -57,7 +58,7 @@ struct Captured {
 }  // namespace
 
 std::string read(const std::string& path) {
-  std::ifstream file(std::string(TOWER_SOURCE_DIR) + "/" + path);
+  std::ifstream file(std::filesystem::path(TOWER_SOURCE_DIR) / path);
   if (!file) return {};
   return {std::istreambuf_iterator<char>(file), {}};
 }
