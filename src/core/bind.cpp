@@ -9,7 +9,7 @@
 namespace tower {
 namespace {
 
-[[noreturn]] void refuse_escaped(const Operator& op, const Level& level) {
+[[noreturn]] void refuse_escaped(const Operator& op, const Level& level, c10::ArrayRef<IValue> args) {
   const std::string what = level.describe() + ": " + op.name() + " was given a tensor of this transform";
   if (level.ended())
     throw EscapedTensorError(what + " after the " + level.label() +
@@ -17,7 +17,12 @@ namespace {
                              "keeping it in a variable outside.");
   if (level.thread() != this_thread())
     throw EscapedTensorError(what + " on another thread. A transform's tensors belong to the thread it runs on.");
-  throw EscapedTensorError(what + " inside one of the transform's own rules or below it, where it cannot be seen.");
+  Tensor found;
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) {
+    if (Wrapper* w = as_wrapper(t); w && &w->level() == &level) found = t;
+  });
+  throw InvisibleTensorError(what + " inside one of the transform's own rules or below it, where it cannot be seen.",
+                             std::move(found));
 }
 
 void call_plain(const Operator& op, Stack& stack) {
@@ -56,11 +61,15 @@ Level* nearest_vmap(Level* from) {
   return from;
 }
 
+Operator::Values save_for_derivatives(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) {
+  if (!op.save) return {};
+  const AsUserCode user;
+  return op.save(args, outs);
+}
+
 bool decompose(const Operator& op, Stack& stack) {
   if (!op.decomposition && !op.composite()) return false;
-  // What a decomposition allocates may be written to with tracked values, like what user code allocates.
-  DispatchGuard keys;
-  keys.see_every_operator(top() != nullptr);
+  const AsUserCode user;
   if (op.decomposition) op.decomposition(stack);
   else op.handle()->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
   return true;
@@ -82,7 +91,7 @@ void run_at(Level* level, const Operator& op, Stack& stack) {
   // What a level refuses is a value that depends on what it tracks; a constant is as good as a plain tensor.
   if (const auto& why = op.unsupported[static_cast<size_t>(kind)]; why && any_tracked(*level, op, stack))
     throw UnsupportedError(level->describe() + ": " + op.name() + " is not supported: " + *why);
-  if (!op.has_rule(kind) && decompose(op, stack)) return;
+  if (!op.custom && !op.has_rule(kind) && decompose(op, stack)) return;
   level->process(op, stack);
 }
 
@@ -100,7 +109,7 @@ void bind_call(const Operator& op, Stack& stack, Level* level) {
       stripped = true;
       return strip_constants(t);
     });
-    if (!stripped) refuse_escaped(op, *level);
+    if (!stripped) refuse_escaped(op, *level, stack);
     return bind_call(op, stack);
   }
   if (op.random() && !op.composite()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/operator.h"
+#include "tower/errors.h"
 
 namespace tower {
 
@@ -9,6 +10,16 @@ namespace tower {
 /// does. Replaces the arguments on the stack by the results. Throws EscapedTensorError for a wrapper of a level that
 /// has ended, lives on another thread, or is not visible from the current top.
 void bind_call(const Operator& op, Stack& stack);
+
+/// A tensor of a running level was met where that level cannot be seen: code below the level had captured it.
+class InvisibleTensorError : public EscapedTensorError {
+ public:
+  InvisibleTensorError(const std::string& what, Tensor tensor) : EscapedTensorError(what), tensor_(std::move(tensor)) {}
+  const Tensor& tensor() const { return tensor_; }
+
+ private:
+  Tensor tensor_;
+};
 
 /// The same when the highest level among the arguments' wrappers is already known (null: there are no wrappers).
 void bind_call(const Operator& op, Stack& stack, Level* highest);
@@ -21,6 +32,19 @@ bool decompose(const Operator& op, Stack& stack);
 
 /// True if LibTorch's own autograd would record the call: then its kernels must not be skipped.
 bool libtorch_records(const Operator& op, c10::ArrayRef<IValue> args);
+
+/// A call as user code makes it, of an operator from LibTorch's dispatcher or one that Tower made.
+void enter(const Operator& op, Stack& stack);
+
+/// While code runs that may be a user's, such as an implementation or a rule: its operators find their own way, and
+/// what it allocates may be written to with tracked values.
+class AsUserCode {
+ public:
+  AsUserCode() { keys_.see_every_operator(top() != nullptr); }
+
+ private:
+  DispatchGuard keys_;
+};
 
 /// The nearest vmap level at or below `from`, which decides what random operators mean; null if there is none.
 Level* nearest_vmap(Level* from);

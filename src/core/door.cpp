@@ -23,10 +23,12 @@ void wrap_fresh_outputs(const Operator& op, Stack& stack) {
   });
 }
 
+}  // namespace
+
 void enter(const Operator& op, Stack& stack) {
   frontend::substitute(op, stack);
   Level* highest = highest_level(op, stack);
-  if (!highest && op.composite()) {
+  if (!highest && op.composite() && !op.custom) {
     decompose(op, stack);
     return;
   }
@@ -39,6 +41,8 @@ void enter(const Operator& op, Stack& stack) {
   if (op.is_view()) return op.composite() ? static_cast<void>(decompose(op, stack)) : frontend::make_view(op, stack);
   bind_call(op, stack, highest);
 }
+
+namespace {
 
 struct Door : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {

@@ -52,6 +52,10 @@ size_t count_leaves(const Operator& op, c10::ArrayRef<IValue> args) {
   return n;
 }
 
+size_t leaf_number(const Operator& op, c10::ArrayRef<IValue> args, LeafRef leaf) {
+  return first_leaf(op, args, leaf.arg) + leaf.element;
+}
+
 Meta Frame::meta(size_t arg) const {
   if (!shapes) return Meta(args[arg].toTensor());
   size_t at = 0;

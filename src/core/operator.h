@@ -9,6 +9,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -62,6 +63,7 @@ struct Frame {
   c10::ArrayRef<IValue> outs;       // by schema position
   const std::vector<Meta>* shapes;  // tensors of the arguments in Keeps::shapes, in order; null: read the arguments
   Mask shapes_kept;
+  c10::ArrayRef<IValue> saved = {};  // what the operator's `save` gave; empty if it has none
 
   const Tensor& tensor(size_t arg) const { return args[arg].toTensor(); }
   /// Metadata of tensor argument `arg`.
@@ -152,6 +154,7 @@ enum class Served : uint8_t {
   loop,
   libtorch_autograd,
   transposed_vjp,
+  transposed_jvp,
   no_derivative,
   error
 };
@@ -207,6 +210,22 @@ class Operator : public c10::intrusive_ptr_target {
   std::function<Tensor(const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t out)> view_inverse;
   std::optional<std::string> unsupported[3];  // by Kind: why not, and what to do
 
+  // NOTE [Custom rules]
+  // The rules of LibTorch's operators agree with what the operators compute, so any of them may be replaced by the
+  // operators it is made of. A rule that a user registered is the meaning of the transform, whatever the implementation
+  // computes: it is honoured at every level, however many other levels lie above it. So a vmap level with a level below
+  // it that may differentiate does not open a custom operator up: it binds the operator's image (operators/mapped.h).
+  bool custom = false;
+  /// Whether a vjp rule is a linear function of the cotangent, so that it serves forward mode by transposition.
+  bool vjp_is_linear = true;
+  /// Found out while running: the implementation reads memory or values of single tensors, so vmap must loop.
+  mutable std::atomic<bool> reads_memory{false};
+  /// What the derivative rules need, from the arguments and outputs of a call (Keeps are for rules without this).
+  using Values = std::vector<IValue>;
+  std::function<Values(c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs)> save;
+  /// The outputs and what the derivative rules need in one evaluation; optional, beside `save`.
+  std::function<std::pair<Stack, Values>(c10::ArrayRef<IValue> args)> call_and_save;
+
   /// Own vjp (jvp) rules cover every argument in `tracked`.
   bool has_vjp(Mask tracked) const { return covers(vjp, tracked); }
   bool has_jvp(Mask tracked) const { return covers(jvp, tracked); }
@@ -236,9 +255,14 @@ class Operator : public c10::intrusive_ptr_target {
   bool no_derivative_ = false;
 };
 
+/// What `op.save` gives, computed as user code is run: by its operators, each of which finds its own way.
+Operator::Values save_for_derivatives(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs);
+
 /// Number of tensors among the values (list elements counted one by one, undefined and None included for single
 /// tensors).
 size_t count_leaves(const Operator& op, c10::ArrayRef<IValue> args);
+/// The position of one tensor among all of them.
+size_t leaf_number(const Operator& op, c10::ArrayRef<IValue> args, LeafRef leaf);
 
 /// Calls `f(tensor, LeafRef)` for every defined tensor among the arguments, list elements included.
 template <class F>
@@ -309,7 +333,10 @@ void replace_outputs(c10::ArrayRef<IValue> outs_ref, F&& f) {
       ++leaf;
     } else if (v.isTensorList()) {
       c10::List<Tensor> copy;
-      for (const auto& e : v.toListRef()) copy.push_back(f(e.toTensor(), leaf++));
+      for (const auto& e : v.toListRef()) {
+        copy.push_back(e.toTensor().defined() ? f(e.toTensor(), leaf) : Tensor());
+        ++leaf;
+      }
       v = std::move(copy);
     }
   }

@@ -46,12 +46,9 @@ void Wrapper::refresh() { frontend::refresh(*this); }
 
 namespace {
 std::string no_memory(const Level& level) {
-  return level.describe() +
-         ": raw memory of a tensor that the transform tracks was asked for (data_ptr, accessor, storage or a kernel "
-         "that "
-         "reads memory itself); there is no memory of one example or one tracked value. Use operators, or register a "
-         "rule "
-         "for the operator that reads it.";
+  return level.describe() + ": " + kNoMemory +
+         " (data_ptr, accessor, storage or a kernel that reads memory itself); there is no memory of one example or one "
+         "tracked value. Use operators, or register a rule for the operator that reads it.";
 }
 }  // namespace
 

@@ -92,6 +92,9 @@ inline Wrapper* as_wrapper_of(const Tensor& t, const Level& level) {
   return w && &w->level() == &level ? w : nullptr;
 }
 
+/// Every refusal to give out a tracked tensor's memory has these words.
+inline constexpr char kNoMemory[] = "raw memory of a tensor that the transform tracks was asked for";
+
 Tensor wrap(Level& level, Payload payload);
 inline Tensor wrap_constant(Level& level, Tensor value) { return wrap(level, Payload{std::move(value), {}, -1}); }
 

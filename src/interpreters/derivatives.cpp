@@ -20,6 +20,10 @@ Keeps union_of(const std::vector<R>& rules, Mask tracked) {
 constexpr Keeps kEverything{~Mask{0}, 0, ~Mask{0}};
 
 [[noreturn]] void refuse(const Operator& op, const char* mode) {
+  if (!op.vjp.empty() && !op.vjp_is_linear)
+    throw DerivativeError(std::string(mode) + ": " + op.name() +
+                          " has a backward but no jvp rule, and its backward is not declared to be linear in the "
+                          "cotangents. Register a jvp rule, or declare linear_backward if it is.");
   throw DerivativeError(
       std::string(mode) + ": no derivative is known for " + op.name() +
       ": it has no rule in Tower, no decomposition, and no formula in LibTorch's autograd. Register a "
@@ -59,7 +63,8 @@ void transpose_vjp(JvpFrame& frame, Mask tracked) {
     }
     c10::SmallVector<const Meta*, 4> wanted_meta;
     for (const auto& m : metas) wanted_meta.push_back(&m);
-    VjpFrame vjp{{frame.op, frame.args, frame.outs, nullptr, 0}, cotangents, wanted, wanted_meta, {}, tracked};
+    VjpFrame vjp{
+        {frame.op, frame.args, frame.outs, nullptr, 0, frame.saved}, cotangents, wanted, wanted_meta, {}, tracked};
     vjp.gradients.resize(wanted.size());
     run_vjp(vjp, served_vjp(frame.op, tracked));
     for (const Tensor& g : vjp.gradients) {
@@ -72,11 +77,44 @@ void transpose_vjp(JvpFrame& frame, Mask tracked) {
   for (size_t k = 0; k < result.size(); ++k) frame.give(k, std::move(result[k]));
 }
 
+// The jvp at a point is a linear function of the tangents; its own vjp, taken at the cotangents, is the vjp.
+void transpose_jvp(VjpFrame& frame) {
+  auto level = c10::make_intrusive<Vjp>("vjp");
+  std::vector<int64_t> tangent_slots, output_slots;
+  std::vector<Tensor> cotangents;
+  {
+    Scope scope(level);
+    std::vector<Tensor> leaves(count_leaves(frame.op, frame.args));
+    for (size_t k = 0; k < frame.wanted.size(); ++k) {
+      const Meta& meta = *frame.wanted_meta[k];
+      Tensor& tangent = leaves[leaf_number(frame.op, frame.args, frame.wanted[k])];
+      tangent = level->track(strip_constants(at::zeros(meta.sizes, meta.options())));
+      tangent_slots.push_back(as_wrapper(tangent)->payload().index);
+    }
+    std::vector<Meta> metas;
+    for (const Tensor& t : flatten_outputs(frame.outs)) metas.push_back(t.defined() ? Meta(t) : Meta());
+    c10::SmallVector<const Meta*, 2> outs_meta;
+    for (const auto& m : metas) outs_meta.push_back(&m);
+    JvpFrame jvp{{frame.op, frame.args, frame.outs, nullptr, 0, frame.saved}, leaves, {}, outs_meta};
+    jvp.tangents.resize(metas.size());
+    run_jvp(jvp, frame.wanted_args, Served::own_rule);
+    for (size_t k = 0; k < jvp.tangents.size(); ++k) {
+      Wrapper* w = jvp.tangents[k].defined() ? as_wrapper_of(jvp.tangents[k], *level) : nullptr;
+      output_slots.push_back(w ? w->payload().index : -1);
+      cotangents.push_back(frame.cotangents[k]);
+    }
+  }
+  auto result = level->tape().pull_back(output_slots, cotangents, tangent_slots, true);
+  for (size_t k = 0; k < result.size(); ++k)
+    frame.give(frame.wanted[k].arg, std::move(result[k]), frame.wanted[k].element);
+}
+
 }  // namespace
 
 Served served_vjp(const Operator& op, Mask tracked) {
   if (op.no_derivative()) return Served::no_derivative;
   if (op.has_vjp(tracked) && (!op.vjp.empty() || (tracked & ~op.inactive_args) == 0)) return Served::own_rule;
+  if (op.custom && !op.jvp.empty() && op.has_jvp(tracked)) return Served::transposed_jvp;
   if (op.libtorch_differentiates()) return Served::libtorch_autograd;
   return Served::error;
 }
@@ -84,7 +122,7 @@ Served served_vjp(const Operator& op, Mask tracked) {
 Served served_jvp(const Operator& op, Mask tracked) {
   if (op.no_derivative()) return Served::no_derivative;
   if (op.has_jvp(tracked) && (!op.jvp.empty() || (tracked & ~op.inactive_args) == 0)) return Served::own_rule;
-  return served_vjp(op, tracked) == Served::error ? Served::error : Served::transposed_vjp;
+  return !op.vjp_is_linear || served_vjp(op, tracked) == Served::error ? Served::error : Served::transposed_vjp;
 }
 
 Keeps keeps_for_vjp(const Operator& op, Mask tracked, Served served) {
@@ -106,6 +144,8 @@ void run_vjp(VjpFrame& frame, Served served) {
       return;
     case Served::libtorch_autograd:
       return vjp_by_libtorch(frame);
+    case Served::transposed_jvp:
+      return transpose_jvp(frame);
     default:
       refuse(op, "vjp");
   }

@@ -14,7 +14,7 @@ void Jvp::process(const Operator& op, Stack& stack) {
       Wrapper* w = as_wrapper_of(t, *this);
       if (w && w->payload().tangent.defined() && !(op.inactive_args >> leaf.arg & 1)) tracked |= Mask{1} << leaf.arg;
     });
-  if (tracked && !op.has_jvp(tracked) && decompose(op, stack)) return;
+  if (tracked && !op.custom && !op.has_jvp(tracked) && decompose(op, stack)) return;
 
   c10::SmallVector<Tensor, 4> leaves;
   bool records = false;
@@ -52,7 +52,8 @@ void Jvp::process(const Operator& op, Stack& stack) {
   for (const Tensor& t : outs) metas.push_back(t.defined() ? Meta(t) : Meta());
   c10::SmallVector<const Meta*, 2> outs_meta;
   for (const Meta& m : metas) outs_meta.push_back(&m);
-  JvpFrame frame{{op, args, stack, nullptr, 0}, leaves, {}, outs_meta};
+  const Operator::Values saved = save_for_derivatives(op, args, stack);
+  JvpFrame frame{{op, args, stack, nullptr, 0, saved}, leaves, {}, outs_meta};
   frame.tangents.resize(outs.size());
   run_jvp(frame, tracked, served_jvp(op, tracked));
   size_t leaf = 0;

@@ -92,7 +92,7 @@ Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef
   return node;
 }
 
-int64_t Tape::complete(Node& node, c10::ArrayRef<IValue> outs) {
+int64_t Tape::complete(Node& node, c10::ArrayRef<IValue> outs, Operator::Values saved) {
   node.first_slot = static_cast<int64_t>(slots_.size());
   for (size_t i = 0; i < outs.size(); ++i) {
     const IValue& v = outs[i];
@@ -105,6 +105,7 @@ int64_t Tape::complete(Node& node, c10::ArrayRef<IValue> outs) {
       for (const auto& e : v.toListRef()) slots_.emplace_back(e.toTensor());
     }
   }
+  for (IValue& v : saved) node.kept.push_back(std::move(v));
   node.num_outs = static_cast<uint32_t>(slots_.size() - static_cast<size_t>(node.first_slot));
   for_each_kept(node, [&](const Tensor& t) {
     node.versions += version(t);
@@ -120,6 +121,13 @@ void Tape::check_unchanged(const Node& node) const {
     throw DerivativeError(label_ + ": a tensor that the derivative of " + node.op->name() +
                           " needs was modified by an in-place operation after the function had run. Clone it before "
                           "writing to it.");
+}
+
+Frame Tape::frame_of(const Node& node) {
+  const c10::ArrayRef<IValue> kept(node.kept);
+  const size_t args = node.op->num_args(), outs = node.op->num_outs();
+  return {*node.op,          kept.slice(0, args), kept.slice(args, outs),
+          node.shapes.get(), node.shapes_kept,    kept.slice(args + outs)};
 }
 
 void Tape::prune(c10::ArrayRef<int64_t> outputs) {
@@ -199,14 +207,7 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
         wanted.push_back(input.leaf);
         wanted_meta.push_back(&meta(input.slot));
       }
-      const size_t args = node.op->num_args();
-      VjpFrame frame{{*node.op, c10::ArrayRef<IValue>(node.kept).slice(0, args),
-                      c10::ArrayRef<IValue>(node.kept).slice(args), node.shapes.get(), node.shapes_kept},
-                     of_outputs,
-                     wanted,
-                     wanted_meta,
-                     {},
-                     node.tracked};
+      VjpFrame frame{frame_of(node), of_outputs, wanted, wanted_meta, {}, node.tracked};
       frame.gradients.resize(wanted.size());
       run_vjp(frame, node.served);
       for (size_t k = 0; k < node.inputs.size(); ++k) accumulate(node.inputs[k].slot, std::move(frame.gradients[k]));
@@ -239,7 +240,6 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
     for (const auto& input : node.inputs) any = any || by_slot[static_cast<size_t>(input.slot)].defined();
     if (!any) continue;
     check_unchanged(node);
-    const size_t args = node.op->num_args();
     const auto kept = c10::ArrayRef<IValue>(node.kept);
     leaves.clear();
     size_t next = 0;
@@ -256,8 +256,7 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
     }
     outs_meta.clear();
     for (uint32_t k = 0; k < node.num_outs; ++k) outs_meta.push_back(&meta(node.first_slot + k));
-    JvpFrame frame{
-        {*node.op, kept.slice(0, args), kept.slice(args), node.shapes.get(), node.shapes_kept}, leaves, {}, outs_meta};
+    JvpFrame frame{frame_of(node), leaves, {}, outs_meta};
     frame.tangents.resize(node.num_outs);
     run_jvp(frame, node.tracked, node.served);
     for (uint32_t k = 0; k < node.num_outs; ++k)

@@ -15,7 +15,7 @@ struct Node {
   };
   const Operator* op = nullptr;
   c10::intrusive_ptr<const Operator> owner;   // for operators that are not LibTorch's and may otherwise die
-  c10::SmallVector<IValue, 5> kept;           // arguments, then outputs; tensors that no rule needs are left out
+  c10::SmallVector<IValue, 5> kept;           // arguments, outputs, what the operator saved; without tensors that no rule needs
   c10::SmallVector<Input, 2> inputs;          // tracked tensors among the arguments
   std::unique_ptr<std::vector<Meta>> shapes;  // of the arguments in `shapes_kept`
   Mask shapes_kept = 0;
@@ -51,8 +51,8 @@ class Tape : public c10::intrusive_ptr_target {
 
   /// Records one call. `args` are values one level down; `inputs` the tracked ones. The outputs get slots afterwards.
   Node& record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef<Node::Input> inputs, Mask tracked);
-  /// Completes the newest node with its outputs; returns the first slot.
-  int64_t complete(Node& node, c10::ArrayRef<IValue> outs);
+  /// Completes the newest node with its outputs and what the operator's `save` gave; returns the first slot.
+  int64_t complete(Node& node, c10::ArrayRef<IValue> outs, Operator::Values saved = {});
 
   const Meta& meta(int64_t slot) const { return slots_[static_cast<size_t>(slot)]; }
   size_t num_nodes() const { return nodes_.size(); }
@@ -74,6 +74,7 @@ class Tape : public c10::intrusive_ptr_target {
 
  private:
   void check_unchanged(const Node& node) const;
+  static Frame frame_of(const Node& node);
 
   Purpose purpose_;
   bool consumed_ = false;

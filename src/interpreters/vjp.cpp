@@ -4,6 +4,7 @@
 
 #include "core/bind.h"
 #include "interpreters/derivatives.h"
+#include "operators/custom.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -31,7 +32,7 @@ void Vjp::process(const Operator& op, Stack& stack) {
       inputs.push_back({leaf, w->stored().index});
       tracked |= Mask{1} << leaf.arg;
     });
-  if (tracked && !op.has_vjp(tracked) && decompose(op, stack)) return;
+  if (tracked && !op.custom && !op.has_vjp(tracked) && decompose(op, stack)) return;
 
   bool records = false, wrapped = false;
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef) -> const Tensor& {
@@ -53,13 +54,15 @@ void Vjp::process(const Operator& op, Stack& stack) {
     return;
   }
   Node& node = tape_->record(op, stack, inputs, tracked);
+  Operator::Values saved;
   try {
-    call();
+    if (op.save) saved = call_and_save(op, stack);
+    else call();
   } catch (...) {
     node.release();  // the call did not happen
     throw;
   }
-  const int64_t first = tape_->complete(node, stack);
+  const int64_t first = tape_->complete(node, stack, std::move(saved));
   Mask constant_leaves = 0;
   if (op.nondifferentiable_outs) {
     size_t leaf = 0;

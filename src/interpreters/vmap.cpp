@@ -4,6 +4,8 @@
 #include "interpreters/vmap.h"
 
 #include "core/bind.h"
+#include "operators/custom.h"
+#include "operators/mapped.h"
 #include "rules/families.h"
 #include "tower/errors.h"
 
@@ -55,6 +57,12 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
 }
 
 void Vmap::process(const Operator& op, Stack& stack) {
+  if (op.custom && derivative_may_be_wanted(below(), op, stack)) return bind_mapped(*this, op, stack);
+  evaluate(op, stack);
+}
+
+void Vmap::evaluate(const Operator& op, Stack& stack) {
+  if (op.custom && !op.vmap && run_implementation(*this, op, stack)) return;
   if (op.vmap_is_pointwise && !op.random() && process_aligned(op, stack)) return;
   VmapFrame frame{op, stack, batch_size_, *this, {}, {}, {}};
   frame.in_dims.assign(op.num_args(), VmapFrame::kUnbatched);

@@ -17,6 +17,8 @@ class Vmap final : public Level {
   Randomness randomness() const { return randomness_; }
 
   void process(const Operator& op, Stack& stack) override;
+  /// The same by the operator's rule, its implementation or a loop, whether or not levels below may differentiate it.
+  void evaluate(const Operator& op, Stack& stack);
 
  private:
   bool process_aligned(const Operator& op, Stack& stack);

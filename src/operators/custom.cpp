@@ -1,0 +1,70 @@
+#include "operators/custom.h"
+
+#include <c10/util/Exception.h>
+
+#include "core/wrapper.h"
+#include "tower/errors.h"
+
+namespace tower {
+namespace {
+
+// LibTorch's autograd follows the plain tensor under all wrappers.
+bool requires_grad_below(Tensor t) {
+  while (Wrapper* w = as_wrapper(t)) {
+    Tensor value = w->payload().value;
+    t = std::move(value);
+  }
+  return t.defined() && t.requires_grad();
+}
+
+bool any_tracked(const Level& level, const Operator& op, c10::ArrayRef<IValue> args) {
+  bool found = false;
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) {
+    Wrapper* w = as_wrapper_of(t, level);
+    found = found || (w && w->payload().tracked());
+  });
+  return found;
+}
+
+}  // namespace
+
+bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayRef<IValue> args) {
+  if (op.vjp.empty() && op.jvp.empty()) return false;
+  for (; from; from = from->below())
+    if (from->kind() != Kind::vmap) return true;
+  bool found = false;
+  if (c10::GradMode::is_enabled())
+    for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || requires_grad_below(t); });
+  return found;
+}
+
+Operator::Values call_and_save(const Operator& op, Stack& stack) {
+  if (op.call_and_save && !op.vmap && !derivative_may_be_wanted(top(), op, stack)) {
+    const AsUserCode user;
+    auto [outs, saved] = op.call_and_save(stack);
+    stack = std::move(outs);
+    return saved;
+  }
+  const Stack args = stack;
+  bind_call(op, stack);
+  return save_for_derivatives(op, args, stack);
+}
+
+bool run_implementation(const Level& level, const Operator& op, Stack& stack) {
+  if (op.reads_memory || !any_tracked(level, op, stack)) return false;
+  Stack own = stack;
+  try {
+    if (!decompose(op, own)) return false;
+  } catch (const UnsupportedError&) {
+    op.reads_memory = true;
+    return false;
+  } catch (const c10::Error& error) {
+    if (std::string_view(error.what_without_backtrace()).find(kNoMemory) == std::string_view::npos) throw;
+    op.reads_memory = true;
+    return false;
+  }
+  stack = std::move(own);
+  return true;
+}
+
+}  // namespace tower

@@ -1,0 +1,20 @@
+// Custom operators in the interpreters: NOTE [Custom rules] in core/operator.h says what they must be spared.
+#pragma once
+
+#include "core/bind.h"
+#include "core/level.h"
+
+namespace tower {
+
+/// A derivative rule of `op` could be asked for by a level at or below `from`, or by LibTorch's autograd.
+bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayRef<IValue> args);
+
+/// Runs `op` under a vjp or jvp level's rules one level down: leaves its outputs on the stack and returns what its
+/// derivative rules need. In one evaluation where the operator has a way and no rule of it is passed over.
+Operator::Values call_and_save(const Operator& op, Stack& stack);
+
+/// Runs the implementation of `op` on tensors of `level`, a vmap level, as if it were written in the mapped function.
+/// False, with nothing changed, if there is none that could: it reads memory or values of single examples.
+bool run_implementation(const Level& level, const Operator& op, Stack& stack);
+
+}  // namespace tower

@@ -1,0 +1,318 @@
+#include "tower/higher_order.h"
+
+#include <ATen/Functions.h>
+
+#include "core/bind.h"
+#include "core/wrapper.h"
+#include "operators/libtorch_bridge.h"
+#include "tower/errors.h"
+#include "tower/substitution.h"
+
+namespace tower {
+namespace {
+
+using dynamic::Dims;
+using dynamic::Tensors;
+
+struct Held final : torch::CustomClassHolder {
+  explicit Held(Attributes a) : attributes(std::move(a)) {}
+  Attributes attributes;
+};
+
+IValue pack(const Attributes& attributes) {
+  return attributes ? IValue::make_capsule(c10::make_intrusive<Held>(attributes)) : IValue();
+}
+Attributes unpack(const IValue& v) {
+  if (v.isNone()) return {};
+  return static_cast<const Held&>(*v.toCapsule()).attributes;
+}
+
+Tensors tensors_of(const IValue& list) {
+  Tensors result;
+  result.reserve(list.toListRef().size());
+  for (const auto& e : list.toListRef()) result.push_back(e.toTensor());
+  return result;
+}
+
+c10::FunctionSchema schema_of(const std::string& name) {
+  return {name,
+          "",
+          {c10::Argument("operands", c10::ListType::ofTensors()), c10::Argument("attributes", c10::AnyType::get())},
+          {c10::Argument("", c10::ListType::ofTensors())}};
+}
+
+Operator::Values pack(Residuals residuals) {
+  return {IValue(c10::List<Tensor>(residuals.tensors)), pack(residuals.other)};
+}
+
+Residuals residuals_of(const Frame& frame) { return {tensors_of(frame.saved[0]), unpack(frame.saved[1])}; }
+
+size_t count(const IValue& list) { return list.isInt() ? static_cast<size_t>(list.toInt()) : list.toListRef().size(); }
+
+// Derivatives of a function that has no rule for them: of its implementation, evaluated again.
+Tensors differentiate(const dynamic::Function& f, const Tensors& operands, const Tensors& cotangents,
+                      const std::vector<bool>& needs) {
+  Tensors some;
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (needs[i]) some.push_back(operands[i]);
+  auto [outs, pullback] = dynamic::vjp(
+      [&](const Tensors& given) {
+        Tensors all = operands;
+        size_t next = 0;
+        for (size_t i = 0; i < all.size(); ++i)
+          if (needs[i]) all[i] = given[next++];
+        return f(all);
+      },
+      some, {.consume = true});
+  const Tensors found = pullback(cotangents);
+  Tensors gradients(operands.size());
+  size_t next = 0;
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (needs[i]) gradients[i] = found[next++];
+  return gradients;
+}
+
+void generate_derivatives(HigherOrderRules& rules) {
+  rules.save = [](const Tensors& operands, const Tensors&, const Attributes&) { return Residuals{operands, {}}; };
+  auto forward = rules.forward;
+  rules.vjp = [forward](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
+                        const Attributes& attributes) {
+    return differentiate([&](const Tensors& x) { return forward(x, attributes); }, saved.tensors, cotangents, needs);
+  };
+  rules.jvp = [forward](const Residuals& saved, const Tensors& tangents, const Attributes& attributes) {
+    return dynamic::jvp([&](const Tensors& x) { return forward(x, attributes); }, saved.tensors, tangents).second;
+  };
+}
+
+class Implementation final : public Operator {
+ public:
+  explicit Implementation(HigherOrderRules rules)
+      : Operator(rules.name, schema_of(rules.name)), rules_(std::move(rules)) {
+    custom = true;
+    if (!rules_.forward && rules_.forward_and_save)
+      rules_.forward = [both = rules_.forward_and_save](const Tensors& operands, const Attributes& attributes) {
+        return both(operands, attributes).first;
+      };
+    if (rules_.generate_derivatives && !rules_.vjp && !rules_.jvp) generate_derivatives(rules_);
+    vjp_is_linear = rules_.linear_vjp;
+    if (!rules_.generate_vmap && !rules_.vmap)
+      unsupported[static_cast<size_t>(Kind::vmap)] = "it has no vmap rule, and generating one was not allowed";
+    decomposition = [this](Stack& stack) { evaluate(stack); };
+    save = [this](c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) { return save_call(args, outs); };
+    if (rules_.forward_and_save)
+      call_and_save = [this](c10::ArrayRef<IValue> args) {
+        auto [outs, residuals] = rules_.forward_and_save(tensors_of(args[0]), unpack(args[1]));
+        check_defined(outs);
+        return std::pair(Stack{c10::List<Tensor>(outs)}, pack(std::move(residuals)));
+      };
+    if (rules_.vjp) vjp.push_back({1, {}, [this](VjpFrame& frame) { pull_back(frame); }});
+    if (rules_.jvp) jvp.push_back({1, {}, [this](JvpFrame& frame) { push_forward(frame); }});
+    if (rules_.vmap) vmap = [this](VmapFrame& frame) { map(frame); };
+  }
+
+  const HigherOrderRules& rules() const { return rules_; }
+
+  void call(Stack& stack) const override {
+    if (c10::GradMode::is_enabled() && libtorch_records(*this, stack)) return record_in_libtorch(*this, stack);
+    decompose(*this, stack);
+  }
+
+ private:
+  void check_defined(const Tensors& outs) const {
+    for (const Tensor& t : outs)
+      if (!t.defined()) throw ArgumentError(name() + ": its forward returned an undefined tensor.");
+  }
+
+  void check_count(size_t found, size_t expected, const char* what, const char* of) const {
+    if (found != expected)
+      throw DerivativeError(name() + ": its " + what + " returned " + std::to_string(found) +
+                            " tensors, but there are " + std::to_string(expected) + " " + of +
+                            ". Return one for each, undefined where it is zero.");
+  }
+
+  void evaluate(Stack& stack) const {
+    Tensors outs = rules_.forward(tensors_of(stack[0]), unpack(stack[1]));
+    check_defined(outs);
+    stack.clear();
+    stack.emplace_back(c10::List<Tensor>(outs));
+  }
+
+  Values save_call(c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) const {
+    Tensors operands = tensors_of(args[0]);
+    if (rules_.save) return pack(rules_.save(operands, tensors_of(outs[0]), unpack(args[1])));
+    if (rules_.forward_and_save) return pack(rules_.forward_and_save(operands, unpack(args[1])).second);
+    for (const auto& e : outs[0].toListRef()) operands.push_back(e.toTensor());
+    return pack(Residuals{std::move(operands), {}});
+  }
+
+  void pull_back(VjpFrame& frame) const {
+    const size_t operands = count(frame.args[0]);
+    std::vector<bool> needs(operands, false);
+    for (const LeafRef& leaf : frame.wanted) needs[leaf.element] = true;
+    const AsUserCode user;
+    Tensors gradients = rules_.vjp(residuals_of(frame), Tensors(frame.cotangents.begin(), frame.cotangents.end()),
+                                   needs, unpack(frame.args[1]));
+    check_count(gradients.size(), operands, "vjp rule", "operands");
+    for (size_t i = 0; i < operands; ++i)
+      if (needs[i]) frame.give(0, std::move(gradients[i]), i);
+  }
+
+  void push_forward(JvpFrame& frame) const {
+    const AsUserCode user;
+    Tensors tangents =
+        rules_.jvp(residuals_of(frame), Tensors(frame.leaves.begin(), frame.leaves.end()), unpack(frame.args[1]));
+    check_count(tangents.size(), frame.outs_meta.size(), "jvp rule", "outputs");
+    for (size_t k = 0; k < tangents.size(); ++k) frame.give(k, std::move(tangents[k]));
+  }
+
+  void map(VmapFrame& frame) const {
+    Dims in_dims;
+    for (int64_t dim : frame.list_dims[0])
+      in_dims.push_back(dim == VmapFrame::kUnbatched ? std::nullopt : std::optional(dim));
+    const AsUserCode user;
+    auto [outs, out_dims] = rules_.vmap(frame.batch_size, in_dims, tensors_of(frame.stack[0]), unpack(frame.stack[1]));
+    check_defined(outs);
+    if (out_dims.size() != outs.size())
+      throw ArgumentError(frame.level.describe() + ": the vmap rule of " + name() + " returned " +
+                          std::to_string(outs.size()) + " outputs and " + std::to_string(out_dims.size()) +
+                          " out_dims. Return one for each.");
+    frame.out_dims.clear();
+    for (size_t k = 0; k < outs.size(); ++k) {
+      if (!out_dims[k]) {
+        frame.out_dims.push_back(VmapFrame::kUnbatched);
+        continue;
+      }
+      const int64_t rank = outs[k].dim();
+      const int64_t dim = *out_dims[k] < 0 ? *out_dims[k] + rank : *out_dims[k];
+      if (dim < 0 || dim >= rank || outs[k].size(dim) != frame.batch_size)
+        throw ArgumentError(frame.level.describe() + ": the vmap rule of " + name() +
+                            " says that the batch of output " + std::to_string(k) + " is at dimension " +
+                            std::to_string(*out_dims[k]) + ", but the output is " + describe(outs[k]) +
+                            " and the batch has " + std::to_string(frame.batch_size) + " examples.");
+      frame.out_dims.push_back(dim);
+    }
+    frame.stack.clear();
+    frame.stack.emplace_back(c10::List<Tensor>(outs));
+  }
+
+  HigherOrderRules rules_;
+};
+
+// ---- captured tensors ----------------------------------------------------------------------------------------------
+
+bool is_differentiated(Tensor t) {
+  while (Wrapper* w = as_wrapper(t)) {
+    if (w->payload().tracked() && w->level().kind() != Kind::vmap) return true;
+    Tensor value = w->payload().value;
+    t = std::move(value);
+  }
+  return false;
+}
+
+// The rules with one operand more, which stands for a captured tensor wherever they meet it.
+HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
+  auto split = [](const Tensors& all) { return std::pair(Tensors(all.begin(), all.end() - 1), all.back()); };
+  HigherOrderRules lifted = rules;
+  lifted.forward_and_save = nullptr;
+  lifted.forward = [forward = rules.forward, captured, split](const Tensors& all, const Attributes& attributes) {
+    auto [operands, value] = split(all);
+    const Substitution stand_in({{captured, value}});
+    return forward(operands, attributes);
+  };
+  lifted.save = [rules, captured, split](const Tensors& all, const Tensors& outs, const Attributes& attributes) {
+    auto [operands, value] = split(all);
+    const Substitution stand_in({{captured, value}});
+    Residuals residuals;
+    if (rules.save) {
+      residuals = rules.save(operands, outs, attributes);
+    } else if (rules.forward_and_save) {
+      residuals = rules.forward_and_save(operands, attributes).second;
+    } else {
+      residuals.tensors = operands;
+      residuals.tensors.insert(residuals.tensors.end(), outs.begin(), outs.end());
+    }
+    residuals.tensors.push_back(value);
+    return residuals;
+  };
+  if (rules.vjp)
+    lifted.vjp = [vjp = rules.vjp, captured, split](const Residuals& saved, const Tensors& cotangents,
+                                                    const std::vector<bool>& needs, const Attributes& attributes) {
+      auto [tensors, value] = split(saved.tensors);
+      const Substitution stand_in({{captured, value}});
+      Tensors gradients =
+          vjp({tensors, saved.other}, cotangents, std::vector<bool>(needs.begin(), needs.end() - 1), attributes);
+      gradients.emplace_back();
+      return gradients;
+    };
+  if (rules.jvp)
+    lifted.jvp = [jvp = rules.jvp, captured, split](const Residuals& saved, const Tensors& tangents,
+                                                    const Attributes& attributes) {
+      auto [tensors, value] = split(saved.tensors);
+      const Substitution stand_in({{captured, value}});
+      return jvp({tensors, saved.other}, Tensors(tangents.begin(), tangents.end() - 1), attributes);
+    };
+  if (rules.vmap)
+    lifted.vmap = [vmap = rules.vmap, captured, split](int64_t batch_size, const Dims& in_dims, const Tensors& all,
+                                                       const Attributes& attributes) {
+      if (in_dims.back())
+        throw UnsupportedError(
+            "vmap: the vmap rule of a higher-order operator uses a batched tensor that it captured. "
+            "Pass the tensor as an operand.");
+      auto [operands, value] = split(all);
+      const Substitution stand_in({{captured, value}});
+      return vmap(batch_size, Dims(in_dims.begin(), in_dims.end() - 1), operands, attributes);
+    };
+  return lifted;
+}
+
+constexpr int kMostCaptured = 64;
+
+Tensors enter_operator(const Operator& op, const Tensors& operands, const Attributes& attributes) {
+  Stack stack{c10::List<Tensor>(operands), pack(attributes)};
+  enter(op, stack);
+  return tensors_of(stack[0]);
+}
+
+}  // namespace
+
+struct HigherOrderOperator::Record {
+  c10::intrusive_ptr<Implementation> op;
+};
+
+HigherOrderOperator::HigherOrderOperator(HigherOrderRules rules)
+    : record_(std::make_shared<Record>(Record{c10::make_intrusive<Implementation>(std::move(rules))})) {}
+HigherOrderOperator::HigherOrderOperator(const HigherOrderOperator&) = default;
+HigherOrderOperator& HigherOrderOperator::operator=(const HigherOrderOperator&) = default;
+HigherOrderOperator::~HigherOrderOperator() = default;
+
+const std::string& HigherOrderOperator::name() const { return record_->op->name(); }
+
+Tensors HigherOrderOperator::operator()(const Tensors& operands, const Attributes& attributes) const {
+  Tensor next;
+  try {
+    return enter_operator(*record_->op, operands, attributes);
+  } catch (const InvisibleTensorError& error) {
+    next = error.tensor();
+    if (!is_visible(&as_wrapper(next)->level())) throw;  // not this call's to solve
+  }
+  // The forward met a tensor of a level that the operator had passed: evaluate again with it as an operand.
+  HigherOrderRules rules = record_->op->rules();
+  Tensors all = operands;
+  for (int lifted = 0;; ++lifted) {
+    if (!rules.lift && is_differentiated(next))
+      throw UnsupportedError(
+          as_wrapper(next)->level().describe() + ": " + name() + " uses a tensor (" + describe(next) +
+          ") that it captured instead of taking it as an argument, and that is differentiated. Its rules give no "
+          "gradient for it; pass it as an argument.");
+    rules = rules.lift ? rules.lift(next) : lift(rules, next);
+    all.push_back(next);
+    try {
+      return enter_operator(*c10::make_intrusive<Implementation>(rules), all, attributes);
+    } catch (const InvisibleTensorError& error) {
+      next = error.tensor();
+      if (lifted == kMostCaptured || !is_visible(&as_wrapper(next)->level())) throw;
+    }
+  }
+}
+
+}  // namespace tower

@@ -1,0 +1,111 @@
+#include "operators/libtorch_bridge.h"
+
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "core/bind.h"
+#include "interpreters/derivatives.h"
+#include "tower/errors.h"
+
+namespace tower {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// One call, apart from the tensors that LibTorch keeps for it.
+struct Call final : torch::CustomClassHolder {
+  explicit Call(const Operator& called) : op(called) {
+    if (!op.handle()) owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
+  }
+  const Operator& op;
+  c10::intrusive_ptr<const Operator> owner;
+  Stack args;                   // placeholders for the tensors
+  std::vector<LeafRef> leaves;  // where they go
+  Stack outs;                   // the outputs' structure
+};
+
+Stack fill(const Call& call, c10::ArrayRef<Tensor> tensors) {
+  Stack stack = call.args;
+  size_t next = 0;
+  replace_tensors(call.op, stack, [&](const Tensor&, LeafRef) { return tensors[next++]; });
+  return stack;
+}
+
+Stack fill_outputs(const Call& call, c10::ArrayRef<Tensor> tensors) {
+  Stack stack = call.outs;
+  replace_outputs(stack, [&](const Tensor&, size_t leaf) { return tensors[leaf]; });
+  return stack;
+}
+
+struct Recorded : torch::autograd::Function<Recorded> {
+  static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, at::TensorList operands) {
+    Stack stack = fill(*call, operands);
+    call->op.call(stack);
+    auto flat = flatten_outputs(stack);
+    variable_list outs(flat.begin(), flat.end());
+    // Only the structure is kept with the call: LibTorch must know of every tensor.
+    const Tensor place = at::empty({0});
+    replace_outputs(stack, [&](const Tensor&, size_t) { return place; });
+    call->outs = std::move(stack);
+    variable_list kept(operands.begin(), operands.end());
+    kept.insert(kept.end(), outs.begin(), outs.end());
+    ctx->save_for_backward(std::move(kept));
+    ctx->saved_data["call"] = IValue::make_capsule(call);
+    ctx->set_materialize_grads(false);
+    return outs;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& cotangents) {
+    const auto capsule = ctx->saved_data["call"].toCapsule();
+    const Call& call = static_cast<const Call&>(*capsule);
+    const variable_list kept = ctx->get_saved_variables();
+    const auto all = c10::ArrayRef<Tensor>(kept);
+    const Stack args = fill(call, all.slice(0, call.leaves.size()));
+    const Stack outs = fill_outputs(call, all.slice(call.leaves.size()));
+    // Computed now, so that a second derivative sees how it depends on the operands.
+    const Operator::Values saved = save_for_derivatives(call.op, args, outs);
+    c10::SmallVector<LeafRef, 4> wanted;
+    std::vector<Meta> metas;
+    std::vector<size_t> operands;
+    Mask wanted_args = 0;
+    for (size_t k = 0; k < call.leaves.size(); ++k) {
+      if (!kept[k].requires_grad() || (call.op.inactive_args >> call.leaves[k].arg & 1)) continue;
+      operands.push_back(k);
+      wanted.push_back(call.leaves[k]);
+      metas.emplace_back(kept[k]);
+      wanted_args |= Mask{1} << call.leaves[k].arg;
+    }
+    c10::SmallVector<const Meta*, 4> wanted_meta;
+    for (const Meta& m : metas) wanted_meta.push_back(&m);
+    VjpFrame frame{{call.op, args, outs, nullptr, 0, saved}, cotangents, wanted, wanted_meta, {}, wanted_args};
+    frame.gradients.resize(wanted.size());
+    const Served served = served_vjp(call.op, wanted_args);
+    if (served == Served::error)
+      throw DerivativeError(
+          "backward: autograd is not implemented for " + call.op.name() +
+          ": it has no backward formula. Register one (tower/custom_op.h), or detach() its arguments.");
+    run_vjp(frame, served);
+    variable_list gradients(1 + call.leaves.size());  // the first is the call's
+    for (size_t k = 0; k < operands.size(); ++k) gradients[1 + operands[k]] = std::move(frame.gradients[k]);
+    return gradients;
+  }
+};
+
+}  // namespace
+
+void record_in_libtorch(const Operator& op, Stack& stack) {
+  auto call = c10::make_intrusive<Call>(op);
+  call->args = stack;
+  variable_list operands;
+  const Tensor place = at::empty({0});
+  replace_tensors(op, call->args, [&](const Tensor& t, LeafRef leaf) {
+    call->leaves.push_back(leaf);
+    operands.push_back(t);
+    return place;
+  });
+  const variable_list outs = Recorded::apply(call, at::TensorList(operands));
+  stack = fill_outputs(*call, outs);
+}
+
+}  // namespace tower
