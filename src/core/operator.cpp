@@ -213,10 +213,18 @@ struct CacheEntry {
 constexpr size_t kCacheSize = 256;
 using Cache = std::array<CacheEntry, kCacheSize>;
 
+struct CacheOwner {
+  ~CacheOwner() {
+    delete static_cast<Cache*>(thread_state.operators);
+    thread_state.operators = nullptr;
+  }
+};
+
+// On the heap: a library that is loaded late, by Python say, finds little room left for thread-local variables.
 Cache& cache() {
   if (!thread_state.operators) {
-    thread_local Cache instance;
-    thread_state.operators = &instance;
+    thread_local CacheOwner owner;
+    thread_state.operators = new Cache;
   }
   return *static_cast<Cache*>(thread_state.operators);
 }
