@@ -37,9 +37,16 @@ struct VjpOptions {
   bool consume = false;
 };
 
+struct JvpOptions {
+  /// An output that does not depend on the primals is an error instead of a zero derivative.
+  bool strict = false;
+};
+
 struct JacobianOptions {
   /// Rows (jacrev) or columns (jacfwd) computed at once; all of them when empty. Bounds peak memory.
   std::optional<int64_t> chunk_size = std::nullopt;
+  /// What a random operator of the function means in forward mode, where the columns of a chunk are mapped over.
+  Randomness randomness = Randomness::same;
 };
 
 namespace dynamic {
@@ -71,8 +78,9 @@ std::pair<Tensors, Function> vjp(Function f, const Tensors& primals, VjpOptions 
 std::tuple<Tensors, Function, Tensors> vjp(FunctionWithAux f, const Tensors& primals);
 
 /// Outputs of `f` at `primals`, and their derivatives along `tangents` (undefined: zero).
-std::pair<Tensors, Tensors> jvp(Function f, const Tensors& primals, const Tensors& tangents);
-std::tuple<Tensors, Tensors, Tensors> jvp(FunctionWithAux f, const Tensors& primals, const Tensors& tangents);
+std::pair<Tensors, Tensors> jvp(Function f, const Tensors& primals, const Tensors& tangents, JvpOptions options = {});
+std::tuple<Tensors, Tensors, Tensors> jvp(FunctionWithAux f, const Tensors& primals, const Tensors& tangents,
+                                          JvpOptions options = {});
 
 /// Outputs of `f` at `primals`, and the pushforward: a linear function of the tangents that reuses what the one
 /// evaluation of `f` recorded.

@@ -120,7 +120,8 @@ FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
           if (i == 0 && start == 0) aux = extra;
           return std::pair(std::move(out_tangents), Tensors{});
         };
-        return map_once(push, {basis(in_metas[i], start, length)}, {0}, length, {0}, Randomness::same, "jacfwd").first;
+        return map_once(push, {basis(in_metas[i], start, length)}, {0}, length, {0}, options.randomness, "jacfwd")
+            .first;
       }));
     }
     for (Tensor& t : aux) t = strip_constants(t);

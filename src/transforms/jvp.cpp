@@ -5,13 +5,15 @@
 
 #include "tower/errors.h"
 #include "transforms/surface.h"
+#include "transforms/vmap.h"
 
 namespace tower {
 
 using dynamic::FunctionWithAux;
 
 std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, const Tensors& primals,
-                                                   const Tensors& tangents, const char* label) {
+                                                   const Tensors& tangents, const char* label,
+                                                   const JvpOptions& options) {
   if (primals.size() != tangents.size())
     throw ArgumentError(std::string(label) + ": " + std::to_string(primals.size()) + " primals, but " +
                         std::to_string(tangents.size()) +
@@ -34,6 +36,9 @@ std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, con
     for (const Tensor& out : results) {
       Wrapper* w = as_wrapper_of(out, *level);
       out_tangents.push_back(w ? w->payload().tangent : Tensor());
+      if (options.strict && !out_tangents.back().defined())
+        throw DerivativeError(std::string(label) + ": " + ordinal("output", outs.size()) +
+                              " does not depend on the primals, which strict does not allow.");
       outs.push_back(value_below(out, *level));
       metas.emplace_back(out);
     }
@@ -45,12 +50,13 @@ std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, con
 
 namespace dynamic {
 
-std::tuple<Tensors, Tensors, Tensors> jvp(FunctionWithAux f, const Tensors& primals, const Tensors& tangents) {
-  return push_forward(f, primals, tangents, "jvp");
+std::tuple<Tensors, Tensors, Tensors> jvp(FunctionWithAux f, const Tensors& primals, const Tensors& tangents,
+                                          JvpOptions options) {
+  return push_forward(f, primals, tangents, "jvp", options);
 }
 
-std::pair<Tensors, Tensors> jvp(Function f, const Tensors& primals, const Tensors& tangents) {
-  auto [outs, out_tangents, aux] = push_forward(without_aux(std::move(f)), primals, tangents, "jvp");
+std::pair<Tensors, Tensors> jvp(Function f, const Tensors& primals, const Tensors& tangents, JvpOptions options) {
+  auto [outs, out_tangents, aux] = push_forward(without_aux(std::move(f)), primals, tangents, "jvp", options);
   return {std::move(outs), std::move(out_tangents)};
 }
 

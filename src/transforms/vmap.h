@@ -12,6 +12,7 @@ std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Te
 
 /// Runs `f` under a jvp level named `label`: outputs, tangents (zeros materialised), aux.
 std::tuple<Tensors, Tensors, Tensors> push_forward(const dynamic::FunctionWithAux& f, const Tensors& primals,
-                                                   const Tensors& tangents, const char* label);
+                                                   const Tensors& tangents, const char* label,
+                                                   const JvpOptions& options = {});
 
 }  // namespace tower
