@@ -1,0 +1,48 @@
+// What a tensor inside a transform holds, for printing and debugging. No transform is changed by looking.
+//
+//   if (auto seen = tower::inspect(x)) std::cerr << seen->transform << ' ' << seen->level << ' ' <<
+//   seen->value.sizes();
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tower {
+
+/// A tensor that a transform made, seen from outside.
+struct Inspected {
+  std::string transform;             ///< "vmap", "jvp" or "vjp"
+  std::string label;                 ///< the public function that started it: "vmap", "grad", "jacfwd", …
+  int level = 0;                     ///< counted from the outermost transform, which is 1
+  bool ended = false;                ///< the transform has ended: the tensor can no longer be used
+  bool constant = false;             ///< the value does not depend on what the transform tracks
+  at::Tensor value;                  ///< one level down; under vmap with the whole batch
+  at::Tensor tangent;                ///< under jvp; undefined: zero
+  std::optional<int64_t> batch_dim;  ///< under vmap
+};
+
+/// What `t` holds, if a transform made it.
+std::optional<Inspected> inspect(const at::Tensor& t);
+
+/// True if a transform is running on this thread, and its function is being executed.
+bool inside_transform();
+
+/// While alive on this thread, operators are LibTorch's own, as outside every transform. For looking at plain values
+/// in the middle of one; tensors of the transforms cannot be used meanwhile.
+class Suspended {
+ public:
+  Suspended();
+  ~Suspended();
+  Suspended(const Suspended&) = delete;
+  Suspended& operator=(const Suspended&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tower
