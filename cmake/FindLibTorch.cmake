@@ -27,16 +27,20 @@ function(_libtorch_version dir out)
   endforeach()
 endfunction()
 
-# Where a Python finds `torch`. Does not import it: that takes seconds.
+# Where a Python finds `torch`. Does not import it: that takes seconds. The second time without PYTHONPATH: pip hides the
+# installed packages by it while it builds one (build isolation).
 function(_libtorch_of_python python out)
   set(${out} "" PARENT_SCOPE)
-  execute_process(
-    COMMAND "${python}" -c
-            "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
-    OUTPUT_VARIABLE dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
-  if(NOT failed)
-    set(${out} "${dir}" PARENT_SCOPE)
-  endif()
+  set(find "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')")
+  foreach(options "" "-E")
+    execute_process(
+      COMMAND "${python}" ${options} -c "${find}"
+      OUTPUT_VARIABLE dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+    if(dir AND NOT failed)
+      set(${out} "${dir}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
 endfunction()
 
 set(_libtorch_candidates)

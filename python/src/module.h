@@ -1,0 +1,11 @@
+// The parts of the extension module torch_tower._C; each names the definitions of one file.
+#pragma once
+
+#include "convert.h"
+
+namespace tower::python {
+
+void define_transforms(py::module_& module);
+void define_inspection(py::module_& module);
+
+}  // namespace tower::python

@@ -1,0 +1,150 @@
+// The dynamic layer's transforms, called at once: each takes the function, what makes a list of its result, the tensors
+// of the arguments, and gives back lists of tensors. The trees are the veneer's part (torch_tower/*.py).
+#include <pybind11/stl.h>
+#include <tower/check_grads.h>
+#include <tower/detail/flat.h>
+
+#include "function.h"
+#include "module.h"
+
+namespace tower::python {
+namespace {
+
+using dynamic::Dims;
+using Argnums = std::vector<int64_t>;
+using Chunk = std::optional<int64_t>;
+
+/// A pullback or pushforward: a function of lists of tensors.
+struct Linear {
+  dynamic::Function function;
+};
+
+py::list apply(const Linear& linear, py::handle directions) {
+  const Tensors given = to_tensors(directions);
+  return to_list(without_gil([&] { return linear.function(given); }));
+}
+
+// vmap's function also settles out_dims, once the tree of its outputs is known: `depart` returns (outputs, out_dims).
+class MappedCallback : public Callback {
+ public:
+  MappedCallback(py::handle function, py::handle depart, Dims& out_dims, bool always_depart)
+      : Callback(function, depart, always_depart), out_dims_(out_dims) {}
+
+  std::pair<Tensors, Tensors> operator()(const Tensors& args) const {
+    py::gil_scoped_acquire gil;
+    const py::object result = call(args);
+    if (THPVariable_Check(result.ptr())) return {{THPVariable_Unpack(result.ptr())}, {}};
+    const auto pair = py::cast<py::tuple>(result);
+    out_dims_ = to_dims(pair[1]);
+    return {to_tensors(pair[0]), {}};
+  }
+
+ private:
+  Dims& out_dims_;
+};
+
+// `out_dim` is that of a function that returns a single tensor; without one, `depart` is always asked.
+py::list vmap(py::handle function, py::handle depart, py::handle leaves, py::handle in_dims,
+              std::optional<int64_t> out_dim, const std::string& randomness, Chunk chunk_size, py::handle name) {
+  const Tensors args = to_tensors(leaves);
+  const Dims in = to_dims(in_dims);
+  const VmapOptions options{to_randomness(randomness), chunk_size};
+  Dims out{out_dim};
+  MappedCallback callback(function, depart, out, !out_dim);
+  auto name_of = [&](size_t i) {
+    py::gil_scoped_acquire gil;
+    return name(i).cast<std::string>();
+  };
+  return to_list(without_gil([&] { return detail::run_vmap(std::cref(callback), args, in, out, options, name_of); }));
+}
+
+py::tuple to_pair(const std::pair<Tensors, Tensors>& lists) {
+  return py::make_tuple(to_list(lists.first), to_list(lists.second));
+}
+
+py::tuple grad(py::handle function, py::handle depart, py::handle leaves, Argnums argnums, bool has_aux) {
+  const Tensors args = to_tensors(leaves);
+  Callback callback(function, depart, has_aux);
+  return to_pair(without_gil([&] { return dynamic::grad(callback.with_aux(), std::move(argnums))(args); }));
+}
+
+// With aux, it follows the value in the second list.
+py::tuple grad_and_value(py::handle function, py::handle depart, py::handle leaves, Argnums argnums, bool has_aux) {
+  const Tensors args = to_tensors(leaves);
+  Callback callback(function, depart, has_aux);
+  auto value_and_aux = [&](const Tensors& tensors) {
+    auto [values, aux] = callback(tensors);
+    values.insert(values.end(), aux.begin(), aux.end());
+    return values;
+  };
+  return to_pair(without_gil([&] { return dynamic::grad_and_value(value_and_aux, std::move(argnums))(args); }));
+}
+
+py::tuple vjp(py::handle function, py::handle depart, py::handle leaves, bool has_aux) {
+  const Tensors primals = to_tensors(leaves);
+  Callback callback(function, depart, has_aux);
+  auto [outs, pullback, aux] = without_gil([&] { return dynamic::vjp(callback.with_aux(), primals); });
+  return py::make_tuple(to_list(outs), Linear{std::move(pullback)}, to_list(aux));
+}
+
+py::tuple jvp(py::handle function, py::handle depart, py::handle leaves, py::handle directions, bool strict,
+              bool has_aux) {
+  const Tensors primals = to_tensors(leaves), tangents = to_tensors(directions);
+  Callback callback(function, depart, has_aux);
+  auto [outs, out_tangents, aux] =
+      without_gil([&] { return dynamic::jvp(callback.with_aux(), primals, tangents, {strict}); });
+  return py::make_tuple(to_list(outs), to_list(out_tangents), to_list(aux));
+}
+
+py::tuple linearize(py::handle function, py::handle depart, py::handle leaves) {
+  const Tensors primals = to_tensors(leaves);
+  Callback callback(function, depart);
+  auto [outs, pushforward] = without_gil([&] { return dynamic::linearize(callback.without_aux(), primals); });
+  return py::make_tuple(to_list(outs), Linear{std::move(pushforward)});
+}
+
+using Jacobian = dynamic::FunctionWithAux(dynamic::FunctionWithAux, Argnums, JacobianOptions);
+
+template <Jacobian* transform>
+py::tuple jacobian(py::handle function, py::handle depart, py::handle leaves, Argnums argnums, bool has_aux,
+                   Chunk chunk_size, const std::string& randomness) {
+  const Tensors args = to_tensors(leaves);
+  const JacobianOptions options{chunk_size, to_randomness(randomness)};
+  Callback callback(function, depart, has_aux);
+  return to_pair(without_gil([&] { return transform(callback.with_aux(), std::move(argnums), options)(args); }));
+}
+
+py::tuple hvp(py::handle function, py::handle depart, py::handle leaves, py::handle directions) {
+  const Tensors primals = to_tensors(leaves), tangents = to_tensors(directions);
+  Callback callback(function, depart);
+  return to_pair(without_gil([&] { return dynamic::hvp(callback.without_aux(), primals, tangents); }));
+}
+
+void check_grads(py::handle function, py::handle depart, py::handle leaves, int order, bool forward, bool reverse,
+                 double step, double relative, double absolute) {
+  const Tensors args = to_tensors(leaves);
+  std::vector<Mode> modes;
+  if (forward) modes.push_back(Mode::forward);
+  if (reverse) modes.push_back(Mode::reverse);
+  Callback callback(function, depart);
+  without_gil([&] { dynamic::check_grads(callback.without_aux(), args, order, modes, {step, relative, absolute}); });
+}
+
+}  // namespace
+
+void define_transforms(py::module_& module) {
+  py::class_<Linear>(module, "Linear").def("__call__", &apply);
+  module.def("vmap", &vmap);
+  module.def("grad", &grad);
+  module.def("grad_and_value", &grad_and_value);
+  module.def("vjp", &vjp);
+  module.def("jvp", &jvp);
+  module.def("linearize", &linearize);
+  module.def("jacrev", &jacobian<dynamic::jacrev>);
+  module.def("jacfwd", &jacobian<dynamic::jacfwd>);
+  module.def("hessian", &jacobian<dynamic::hessian>);
+  module.def("hvp", &hvp);
+  module.def("check_grads", &check_grads);
+}
+
+}  // namespace tower::python

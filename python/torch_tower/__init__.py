@@ -1,0 +1,59 @@
+"""Tower's function transforms: torch.func's calls on Tower's engine.
+
+    from torch_tower import vmap, grad
+
+    per_example = vmap(grad(loss), in_dims=(None, 0, 0))
+
+Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
+`hvp`, `check_grads`, `coverage`, `explain` and `set_fallback_is_error`.
+"""
+
+import torch
+
+from . import _build
+
+
+def _check_torch() -> None:
+    """C++ extensions fit the very torch they were built with; another would crash."""
+    installed = torch.__version__.split("+")[0]
+    if installed != _build.TORCH_VERSION or torch.compiled_with_cxx11_abi() != _build.CXX11_ABI:
+        raise ImportError(
+            f"torch_tower was built for torch {_build.TORCH_VERSION} (C++11 ABI: {_build.CXX11_ABI}), but torch "
+            f"{torch.__version__} (C++11 ABI: {torch.compiled_with_cxx11_abi()}) is installed. Build it again for this "
+            "torch: pip install --force-reinstall --no-deps . in Tower's repository."
+        )
+
+
+_check_torch()
+
+from torch.func import functional_call, stack_module_state  # noqa: E402
+
+from . import _C, _printing  # noqa: E402
+from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
+from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
+from ._tools import CoverageRow, check_grads, coverage, explain, set_fallback_is_error  # noqa: E402
+from ._vmap import vmap  # noqa: E402
+
+__version__ = _C.version
+
+__all__ = [
+    "CoverageRow",
+    "check_grads",
+    "coverage",
+    "explain",
+    "functional_call",
+    "grad",
+    "grad_and_value",
+    "hessian",
+    "hvp",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "linearize",
+    "set_fallback_is_error",
+    "stack_module_state",
+    "vjp",
+    "vmap",
+]
+
+_printing.install()

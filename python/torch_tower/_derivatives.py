@@ -1,0 +1,150 @@
+"""grad, grad_and_value, vjp, jvp, linearize, hvp."""
+
+import functools
+from typing import Any, Callable
+
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from . import _C
+from ._trees import Arguments, Chosen, Outputs, same_tree
+
+argnums_t = int | tuple[int, ...]
+
+
+class _Loss(Outputs):
+    """What the function of `grad` returns."""
+
+    __slots__ = ()
+
+    def _tensors(self, value: Any) -> list[Tensor]:
+        if not isinstance(value, Tensor):
+            raise RuntimeError(
+                f"{self.transform}: the function must return a scalar tensor, but it returned a {type(value).__name__}."
+            )
+        return [value]
+
+
+def grad(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Callable:
+    """The gradient of `func`, which returns a scalar tensor, with respect to the argument(s) `argnums`.
+
+    The same as :func:`torch.func.grad`. With `has_aux` the function returns (loss, aux), and its gradient
+    (gradient, aux).
+    """
+
+    @functools.wraps(func)
+    def gradient(*args, **kwargs):
+        arguments = Arguments(args)
+        chosen = Chosen("grad", arguments, argnums)
+        outputs = _Loss("grad", has_aux)
+        grads, aux = _C.grad(
+            arguments.function(func, kwargs), outputs.depart, arguments.tensors, chosen.tensors, has_aux
+        )
+        result = chosen.unflatten(grads)
+        return (result, outputs.aux.arrive(aux)) if has_aux else result
+
+    return gradient
+
+
+def grad_and_value(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Callable:
+    """The gradient, and the value: (gradient, value), or (gradient, (value, aux)) with `has_aux`.
+
+    The same as :func:`torch.func.grad_and_value`.
+    """
+
+    @functools.wraps(func)
+    def gradient_and_value(*args, **kwargs):
+        arguments = Arguments(args)
+        chosen = Chosen("grad_and_value", arguments, argnums)
+        outputs = _Loss("grad_and_value", has_aux)
+        grads, (value, *aux) = _C.grad_and_value(
+            arguments.function(func, kwargs), outputs.depart, arguments.tensors, chosen.tensors, has_aux
+        )
+        return chosen.unflatten(grads), (value, outputs.aux.arrive(aux)) if has_aux else value
+
+    return gradient_and_value
+
+
+def _differentiable(transform: str, what: str, arguments: Arguments) -> None:
+    """vjp, jvp and linearize differentiate with respect to all of their primals."""
+    if not arguments.all_tensors:
+        for leaf in arguments.flat:
+            if not isinstance(leaf, Tensor):
+                raise ValueError(f"{transform}: {what} must be tensors or trees of them; found a {type(leaf).__name__}.")
+    if not arguments.tensors:
+        raise RuntimeError(f"{transform}: {what} hold no tensor, so there is nothing to differentiate with respect to.")
+
+
+def vjp(func: Callable, *primals, has_aux: bool = False) -> tuple:
+    """(output, pullback), or (output, pullback, aux) with `has_aux`.
+
+    The same as :func:`torch.func.vjp`. The pullback takes a tree of cotangents like the output (None: zero) and gives
+    the tuple of the primals' cotangents, any number of times, also inside other transforms.
+    """
+    arguments = Arguments(primals)
+    _differentiable("vjp", "primals", arguments)
+    outputs = Outputs("vjp", has_aux)
+    outs, linear, aux = _C.vjp(arguments.function(func), outputs.depart, arguments.tensors, has_aux)
+    spec, shape = outputs.spec, arguments.shape
+
+    def pullback(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> tuple:
+        del retain_graph, create_graph  # the tape stays, and is differentiable
+        return shape.unflatten(linear(same_tree("vjp", "cotangents", cotangents, "the output", spec)))
+
+    result = outputs.arrive(outs)
+    return (result, pullback, outputs.aux.arrive(aux)) if has_aux else (result, pullback)
+
+
+def _directions(transform: str, tangents: Any, primals: tuple, arguments: Arguments) -> list[Tensor | None]:
+    """The leaves of the tangents, which are a tuple like the primals."""
+    if not isinstance(primals, tuple):
+        raise RuntimeError(
+            f"{transform}: primals is a {type(primals).__name__}; it must be a tuple, so that func(*primals) is valid."
+        )
+    if isinstance(tangents, tuple) and len(tangents) == len(primals) and arguments.all_tensors:
+        if all(isinstance(t, Tensor) or t is None for t in tangents):
+            return list(tangents)
+    return same_tree(transform, "tangents", tangents, "primals", tree_flatten(primals)[1])
+
+
+def jvp(func: Callable, primals: tuple, tangents: tuple, *, strict: bool = False, has_aux: bool = False) -> tuple:
+    """(output, derivative of the output along `tangents`), or (output, derivative, aux) with `has_aux`.
+
+    The same as :func:`torch.func.jvp`. A tangent may be None: zero. With `strict`, an output that does not depend on
+    the primals is an error.
+    """
+    arguments = Arguments(primals)
+    tangents = _directions("jvp", tangents, primals, arguments)
+    _differentiable("jvp", "primals", arguments)
+    outputs = Outputs("jvp", has_aux)
+    outs, out_tangents, aux = _C.jvp(
+        arguments.function(func), outputs.depart, arguments.tensors, tangents, strict, has_aux
+    )
+    result = outputs.arrive(outs), outputs.arrive(out_tangents)
+    return (*result, outputs.aux.arrive(aux)) if has_aux else result
+
+
+def linearize(func: Callable, *primals) -> tuple:
+    """(output, pushforward): the pushforward takes tangents like the primals and gives the output's derivative.
+
+    The same as :func:`torch.func.linearize`. `func` runs once; the pushforward replays what it recorded.
+    """
+    arguments = Arguments(primals)
+    _differentiable("linearize", "primals", arguments)
+    outputs = Outputs("linearize")
+    outs, linear = _C.linearize(arguments.function(func), outputs.depart, arguments.tensors)
+    spec = tree_flatten(primals)[1]
+
+    def pushforward(*tangents) -> Any:
+        return outputs.arrive(linear(same_tree("linearize", "tangents", tangents, "the primals", spec)))
+
+    return outputs.arrive(outs), pushforward
+
+
+def hvp(func: Callable, primals: tuple, tangents: tuple) -> tuple:
+    """(gradient, Hessian-vector product) of `func`, which returns a scalar tensor: two tuples like the primals."""
+    arguments = Arguments(primals)
+    tangents = _directions("hvp", tangents, primals, arguments)
+    _differentiable("hvp", "primals", arguments)
+    grads, products = _C.hvp(arguments.function(func), _Loss("hvp").depart, arguments.tensors, tangents)
+    return arguments.shape.unflatten(grads), arguments.shape.unflatten(products)

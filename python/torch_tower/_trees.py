@@ -1,0 +1,208 @@
+"""Between trees and the flat lists of tensors that Tower's dynamic layer takes."""
+
+from bisect import bisect_left, bisect_right
+from typing import Any, Callable, Sequence
+
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+LEAF = tree_flatten(None)[1]
+
+
+def describe(function: Callable) -> str:
+    return getattr(function, "__name__", None) or repr(function)
+
+
+class Shape:
+    """The trees of the arguments of a call, without their leaves."""
+
+    __slots__ = ("specs", "starts")
+
+    def __init__(self, specs: list[TreeSpec] | None, starts: Sequence[int]):
+        self.specs = specs  # of each argument; None: every argument is a tensor
+        self.starts = starts  # of each argument's leaves among all
+
+    def unflatten(self, flat: Sequence[Any]) -> tuple:
+        """The arguments with these leaves."""
+        if self.specs is None:
+            return tuple(flat)
+        return tuple(
+            flat[start] if spec is LEAF else tree_unflatten(flat[start : start + spec.num_leaves], spec)
+            for spec, start in zip(self.specs, self.starts)
+        )
+
+
+class Arguments:
+    """The positional arguments of a call: their tensors in a list, everything else kept here."""
+
+    __slots__ = ("args", "flat", "shape", "tensors", "positions")
+
+    def __init__(self, args: Sequence[Any]):
+        self.args = args
+        for arg in args:
+            if not isinstance(arg, Tensor):
+                self._flatten()
+                return
+        self.flat = self.tensors = args
+        self.positions = range(len(args))
+        self.shape = Shape(None, self.positions)
+
+    def _flatten(self) -> None:
+        self.flat, specs, starts = [], [], []
+        for arg in self.args:
+            starts.append(len(self.flat))
+            if isinstance(arg, Tensor):
+                self.flat.append(arg)
+                specs.append(LEAF)
+            else:
+                leaves, spec = tree_flatten(arg)
+                self.flat += leaves
+                specs.append(spec)
+        self.shape = Shape(specs, starts)
+        self.positions = [i for i, leaf in enumerate(self.flat) if isinstance(leaf, Tensor)]
+        self.tensors = [self.flat[i] for i in self.positions]
+
+    @property
+    def all_tensors(self) -> bool:
+        """Whether each argument is a tensor."""
+        return self.shape.specs is None
+
+    def function(self, func: Callable, kwargs: dict | None = None) -> Callable:
+        """`func` as a function of the tensors alone."""
+        if self.all_tensors:
+            return (lambda *tensors: func(*tensors, **kwargs)) if kwargs else func
+        kwargs = kwargs or {}
+
+        def call(*tensors):
+            flat = list(self.flat)
+            for i, tensor in zip(self.positions, tensors):
+                flat[i] = tensor
+            return func(*self.shape.unflatten(flat), **kwargs)
+
+        return call
+
+    def name(self, tensor: int) -> str:
+        """How messages name a tensor: "argument 1['weight']"."""
+        position = self.positions[tensor]
+        argument = bisect_right(self.shape.starts, position) - 1
+        path = tree_flatten_with_path(self.args[argument])[0][position - self.shape.starts[argument]][0]
+        return f"argument {argument}{keystr(path)}"
+
+
+class Chosen:
+    """The arguments to differentiate with respect to."""
+
+    __slots__ = ("single", "specs", "tensors")
+
+    def __init__(self, transform: str, arguments: Arguments, argnums: int | tuple[int, ...]):
+        self.single = isinstance(argnums, int) and not isinstance(argnums, bool)
+        numbers = (argnums,) if self.single else argnums
+        if not isinstance(numbers, tuple) or not all(isinstance(n, int) for n in numbers):
+            raise TypeError(f"{transform}: argnums is {argnums!r}; it must be an int or a tuple of ints.")
+        count = len(arguments.args)
+        for n in numbers:
+            if not -count <= n < count:
+                raise RuntimeError(f"{transform}: argnums has {n}, but the function was called with {count} arguments.")
+        numbers = [n % count for n in numbers]
+        if not numbers or len(set(numbers)) != len(numbers):
+            raise RuntimeError(f"{transform}: argnums is {argnums!r}; it must name at least one argument, and each once.")
+        if arguments.all_tensors:
+            self.specs, self.tensors = [LEAF] * len(numbers), numbers
+            return
+        self.specs = [arguments.shape.specs[n] for n in numbers]
+        self.tensors = []
+        for n, spec in zip(numbers, self.specs):
+            start = arguments.shape.starts[n]
+            for i in range(start, start + spec.num_leaves):
+                if not isinstance(arguments.flat[i], Tensor):
+                    raise ValueError(
+                        f"{transform}: argument {n} holds a {type(arguments.flat[i]).__name__}, but only tensors can be "
+                        "differentiated with respect to. Leave it out of argnums or out of the argument."
+                    )
+                self.tensors.append(bisect_left(arguments.positions, i))
+
+    def unflatten(self, tensors: Sequence[Any]) -> Any:
+        """A tree like the chosen argument, or a tuple of such."""
+        result, start = [], 0
+        for spec in self.specs:
+            end = start + spec.num_leaves
+            result.append(tensors[start] if spec is LEAF else tree_unflatten(tensors[start:end], spec))
+            start = end
+        return result[0] if self.single else tuple(result)
+
+
+class Tree:
+    """The tree of a value on its way through the flat layer: its tensors travel, the rest waits here."""
+
+    __slots__ = ("spec", "flat", "positions")
+
+    def __init__(self):
+        self.spec = None  # a single tensor, unless something departs
+
+    def depart(self, value: Any) -> list[Tensor]:
+        self.flat, self.spec = tree_flatten(value)
+        self.positions = [i for i, leaf in enumerate(self.flat) if isinstance(leaf, Tensor)]
+        tensors = [self.flat[i] for i in self.positions]
+        for i in self.positions:
+            self.flat[i] = None
+        return tensors
+
+    def arrive(self, values: Sequence[Any]) -> Any:
+        if self.spec is None:
+            return values[0]
+        flat = list(self.flat)
+        for i, value in zip(self.positions, values):
+            flat[i] = value
+        return tree_unflatten(flat, self.spec)
+
+
+class Outputs(Tree):
+    """What the user's function returns: tensors only, and, with has_aux, whatever aux is."""
+
+    __slots__ = ("transform", "aux")
+
+    def __init__(self, transform: str, has_aux: bool = False):
+        super().__init__()
+        self.transform = transform
+        self.aux = Tree() if has_aux else None
+
+    def depart(self, value: Any) -> Any:
+        if self.aux is None:
+            return self._tensors(value)
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise RuntimeError(
+                f"{self.transform}: with has_aux=True the function must return a tuple (output, aux), "
+                f"but it returned {_what(value)}."
+            )
+        return self._tensors(value[0]), self.aux.depart(value[1])
+
+    def _tensors(self, value: Any) -> list[Tensor]:
+        tensors = super().depart(value)
+        if len(tensors) != len(self.flat) or not tensors:
+            culprit = next((leaf for i, leaf in enumerate(self.flat) if i not in self.positions), value)
+            raise RuntimeError(
+                f"{self.transform}: the function must return tensors or a tree of tensors, but it returned "
+                f"{_what(value)}" + (f" with a {type(culprit).__name__} in it." if self.flat else ", which holds none.")
+            )
+        return tensors
+
+
+def _what(value: Any) -> str:
+    return f"a {type(value).__name__}" + (f" of {len(value)} elements" if isinstance(value, (tuple, list)) else "")
+
+
+def same_tree(transform: str, what: str, value: Any, like: str, spec: TreeSpec | None) -> list[Any]:
+    """The leaves of `value`, which must have the structure `spec` (None: a single tensor). None stands for zero."""
+    if spec is None or spec is LEAF:
+        if isinstance(value, Tensor) or value is None:
+            return [value]
+        spec = LEAF
+    leaves, found = tree_flatten(value)
+    if found != spec:
+        raise RuntimeError(
+            f"{transform}: {what} must have the tree of {like}, but it has {found} in place of {spec}."
+        )
+    for leaf in leaves:
+        if leaf is not None and not isinstance(leaf, Tensor):
+            raise RuntimeError(f"{transform}: {what} must be tensors, or None for zero; found a {type(leaf).__name__}.")
+    return leaves
