@@ -3,10 +3,13 @@
 
 #include "tower/axes.h"
 #include "tower/check_grads.h"
+#include "tower/cond.h"
 #include "tower/coverage.h"
 #include "tower/dynamic.h"
 #include "tower/errors.h"
 #include "tower/explain.h"
+#include "tower/higher_order.h"
+#include "tower/inspect.h"
 #include "tower/substitution.h"
 #include "tower/transforms.h"
 #include "tower/tree.h"

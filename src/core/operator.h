@@ -218,6 +218,8 @@ class Operator : public c10::intrusive_ptr_target {
   bool custom = false;
   /// Whether a vjp rule is a linear function of the cotangent, so that it serves forward mode by transposition.
   bool vjp_is_linear = true;
+  /// Tensors that its functions capture become operands, so its implementation must not see the levels above its own.
+  bool lifts_captured = false;
   /// Found out while running: the implementation reads memory or values of single tensors, so vmap must loop.
   mutable std::atomic<bool> reads_memory{false};
   /// What the derivative rules need, from the arguments and outputs of a call (Keeps are for rules without this).

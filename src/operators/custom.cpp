@@ -50,9 +50,10 @@ Operator::Values call_and_save(const Operator& op, Stack& stack) {
   return save_for_derivatives(op, args, stack);
 }
 
-bool run_implementation(const Level& level, const Operator& op, Stack& stack) {
+bool run_implementation(Level& level, const Operator& op, Stack& stack) {
   if (op.reads_memory || !any_tracked(level, op, stack)) return false;
   Stack own = stack;
+  const Topped as_top(op.lifts_captured ? &level : top());
   try {
     if (!decompose(op, own)) return false;
   } catch (const UnsupportedError&) {

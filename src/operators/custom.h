@@ -6,6 +6,18 @@
 
 namespace tower {
 
+/// Makes a level the thread's top for a while.
+class Topped {
+ public:
+  explicit Topped(Level* level) : previous_(thread_state.top) { thread_state.top = level; }
+  ~Topped() { thread_state.top = previous_; }
+  Topped(const Topped&) = delete;
+  Topped& operator=(const Topped&) = delete;
+
+ private:
+  Level* previous_;
+};
+
 /// A derivative rule of `op` could be asked for by a level at or below `from`, or by LibTorch's autograd.
 bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayRef<IValue> args);
 
@@ -15,6 +27,6 @@ Operator::Values call_and_save(const Operator& op, Stack& stack);
 
 /// Runs the implementation of `op` on tensors of `level`, a vmap level, as if it were written in the mapped function.
 /// False, with nothing changed, if there is none that could: it reads memory or values of single examples.
-bool run_implementation(const Level& level, const Operator& op, Stack& stack);
+bool run_implementation(Level& level, const Operator& op, Stack& stack);
 
 }  // namespace tower

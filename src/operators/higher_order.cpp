@@ -4,6 +4,8 @@
 
 #include "core/bind.h"
 #include "core/wrapper.h"
+#include "operators/custom.h"
+#include "operators/differentiate.h"
 #include "operators/libtorch_bridge.h"
 #include "tower/errors.h"
 #include "tower/substitution.h"
@@ -49,35 +51,13 @@ Residuals residuals_of(const Frame& frame) { return {tensors_of(frame.saved[0]),
 
 size_t count(const IValue& list) { return list.isInt() ? static_cast<size_t>(list.toInt()) : list.toListRef().size(); }
 
-// Derivatives of a function that has no rule for them: of its implementation, evaluated again.
-Tensors differentiate(const dynamic::Function& f, const Tensors& operands, const Tensors& cotangents,
-                      const std::vector<bool>& needs) {
-  Tensors some;
-  for (size_t i = 0; i < operands.size(); ++i)
-    if (needs[i]) some.push_back(operands[i]);
-  auto [outs, pullback] = dynamic::vjp(
-      [&](const Tensors& given) {
-        Tensors all = operands;
-        size_t next = 0;
-        for (size_t i = 0; i < all.size(); ++i)
-          if (needs[i]) all[i] = given[next++];
-        return f(all);
-      },
-      some, {.consume = true});
-  const Tensors found = pullback(cotangents);
-  Tensors gradients(operands.size());
-  size_t next = 0;
-  for (size_t i = 0; i < operands.size(); ++i)
-    if (needs[i]) gradients[i] = found[next++];
-  return gradients;
-}
-
 void generate_derivatives(HigherOrderRules& rules) {
   rules.save = [](const Tensors& operands, const Tensors&, const Attributes&) { return Residuals{operands, {}}; };
   auto forward = rules.forward;
   rules.vjp = [forward](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
                         const Attributes& attributes) {
-    return differentiate([&](const Tensors& x) { return forward(x, attributes); }, saved.tensors, cotangents, needs);
+    return pull_back_through([&](const Tensors& x) { return forward(x, attributes); }, saved.tensors, cotangents,
+                             needs);
   };
   rules.jvp = [forward](const Residuals& saved, const Tensors& tangents, const Attributes& attributes) {
     return dynamic::jvp([&](const Tensors& x) { return forward(x, attributes); }, saved.tensors, tangents).second;
@@ -95,6 +75,7 @@ class Implementation final : public Operator {
       };
     if (rules_.generate_derivatives && !rules_.vjp && !rules_.jvp) generate_derivatives(rules_);
     vjp_is_linear = rules_.linear_vjp;
+    lifts_captured = static_cast<bool>(rules_.lift);
     if (!rules_.generate_vmap && !rules_.vmap)
       unsupported[static_cast<size_t>(Kind::vmap)] = "it has no vmap rule, and generating one was not allowed";
     decomposition = [this](Stack& stack) { evaluate(stack); };
@@ -114,6 +95,7 @@ class Implementation final : public Operator {
 
   void call(Stack& stack) const override {
     if (c10::GradMode::is_enabled() && libtorch_records(*this, stack)) return record_in_libtorch(*this, stack);
+    const Topped alone(lifts_captured ? nullptr : top());
     decompose(*this, stack);
   }
 

@@ -4,6 +4,7 @@
 
 #include "core/bind.h"
 #include "interpreters/derivatives.h"
+#include "operators/custom.h"
 #include "operators/libtorch_bridge.h"
 #include "tower/errors.h"
 
@@ -47,6 +48,7 @@ class MappedOperator final : public Operator {
     });
     custom = true;
     vjp_is_linear = base.vjp_is_linear;
+    lifts_captured = base.lifts_captured;
     decomposition = [this](Stack& stack) { evaluate(stack); };
     const Keeps all{1, 0, 1};
     if (base.save) save = [this](c10::ArrayRef<IValue> a, c10::ArrayRef<IValue> o) { return save_mapped(a, o); };
@@ -56,6 +58,7 @@ class MappedOperator final : public Operator {
 
   void call(Stack& stack) const override {
     if (c10::GradMode::is_enabled() && libtorch_records(*this, stack)) return record_in_libtorch(*this, stack);
+    const Topped alone(lifts_captured ? nullptr : top());
     decompose(*this, stack);
   }
 

@@ -1,0 +1,80 @@
+// cond: one of two functions, chosen by a value. Unlike an `if`, the predicate may differ between the examples of a
+// vmap; unlike where() over both results, the branch that an example did not take has no part in its derivatives: no
+// nan of it gets into a gradient.
+//
+//   auto root = tower::cond(x > 0, [](const Tensor& x) { return x.sqrt(); },
+//                                  [](const Tensor& x) { return at::zeros_like(x); }, x);
+#pragma once
+
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "tower/detail/flat.h"
+#include "tower/dynamic.h"
+#include "tower/tree.h"
+
+namespace tower {
+
+namespace dynamic {
+
+/// `true_branch(operands)` where `predicate`, a tensor of one element, is not zero, else `false_branch(operands)`.
+///
+/// Where the predicate is the same for all examples of every surrounding vmap, only the branch taken is run, as if
+/// called from an `if`. Where it differs between examples both are run and each example takes its own results and
+/// derivatives; the branches must then return outputs of the same number, shape and dtype, or ArgumentError is thrown,
+/// and must be functions without side effects. Tensors that they capture are as good as operands; they must be captured
+/// by value, for the branches are kept, and run again when a pullback asks for their derivatives.
+Tensors cond(const at::Tensor& predicate, Function true_branch, Function false_branch, const Tensors& operands);
+
+}  // namespace dynamic
+
+namespace detail {
+
+/// A function of trees with the static parts of its arguments, as a function of their tensors that can be kept.
+template <class F, class... D>
+struct KeptCall {
+  F function;
+  std::tuple<D...> arguments;
+  Travelling<typename Flat<false, F, D...>::Value> value;
+
+  Tensors operator()(const Tensors& leaves) {
+    auto filled = with_leaves(arguments, leaves);
+    return value.depart(std::apply(function, std::move(filled)));
+  }
+};
+
+}  // namespace detail
+
+/// `true_branch(args...)` or `false_branch(args...)`, as dynamic::cond says. Arguments and results are trees
+/// (tower/tree.h); both branches return the same type.
+template <class F, class G, class... Args>
+auto cond(const at::Tensor& predicate, F true_branch, G false_branch, const Args&... args) {
+  using True = detail::KeptCall<F, Args...>;
+  using False = detail::KeptCall<G, Args...>;
+  static_assert(std::is_same_v<decltype(True::value), decltype(False::value)>,
+                "tower: the two branches of cond return different types.");
+  dynamic::Tensors leaves;
+  (append_leaves(args, leaves), ...);
+  const auto arguments = detail::static_parts(std::tuple<Args...>(args...));
+  auto when_true = std::make_shared<True>(True{std::move(true_branch), arguments, {}});
+  auto when_false = std::make_shared<False>(False{std::move(false_branch), arguments, {}});
+  bool took_true = false;
+  // What was run last tells the static parts of the result; of the derivatives nobody asks for them.
+  auto last = std::make_shared<bool*>(&took_true);
+  auto outs = dynamic::cond(
+      predicate,
+      [when_true, last](const dynamic::Tensors& leaves) {
+        if (*last) **last = true;
+        return (*when_true)(leaves);
+      },
+      [when_false, last](const dynamic::Tensors& leaves) {
+        if (*last) **last = false;
+        return (*when_false)(leaves);
+      },
+      leaves);
+  *last = nullptr;
+  return took_true ? when_true->value.arrive(outs) : when_false->value.arrive(outs);
+}
+
+}  // namespace tower
