@@ -10,6 +10,16 @@
 #include "tower/errors.h"
 
 namespace tower {
+namespace {
+
+// What numbers compare by in type promotion: bool, integers, reals, complex numbers.
+int category(at::ScalarType type) {
+  if (c10::isComplexType(type)) return 3;
+  if (c10::isFloatingType(type)) return 2;
+  return type == at::ScalarType::Bool ? 0 : 1;
+}
+
+}  // namespace
 
 // Nearly every call of a pointwise operator: the batch is in front of all batched operands, which have one rank and
 // dtype, and no unbatched operand has more dimensions. Then the physical call is the logical one. False, with nothing
@@ -17,6 +27,7 @@ namespace tower {
 bool Vmap::process_aligned(const Operator& op, Stack& stack) {
   int64_t batched_rank = -1, unbatched_rank = -1;
   at::ScalarType type = at::ScalarType::Undefined;
+  int number = -1;  // highest category among Python's or C++'s numbers, which promote by category alone
   bool plain = !below(), records = false;
   for (uint8_t i : op.tensor_args()) {
     if (!stack[i].isTensor()) continue;
@@ -36,12 +47,16 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
       batched_rank = impl->dim() - 1;
     }
     const auto here = c10::typeMetaToScalarType(impl->dtype());
+    if (dim < 0 && impl->is_wrapped_number()) {
+      number = std::max(number, category(here));
+      continue;
+    }
     if (type == at::ScalarType::Undefined) type = here;
     if (type != here) return false;
     plain = plain && !impl->key_set().has(kKey);
     records = records || impl->requires_grad();
   }
-  if (batched_rank < 0 || unbatched_rank > batched_rank) return false;
+  if (batched_rank < 0 || unbatched_rank > batched_rank || number > category(type)) return false;
   for (uint8_t i : op.tensor_args()) {
     if (!stack[i].isTensor()) continue;
     if (Wrapper* w = as_wrapper_of(stack[i].toTensor(), *this)) stack[i] = Tensor(w->stored().value);
