@@ -192,8 +192,50 @@ Tensor read_slices(const Tensor& ct, int64_t dim, const Tensor& index, const Met
 
 // ---- index_put ----
 
+// Where the only index is a mask (its first dimension), else -1. If every place that it lets through gets the same, as
+// in y[mask] = 7, where() does what index_put does, and how many places there are does not matter.
+int64_t place_of_mask(c10::ArrayRef<Tensor> indices) {
+  int64_t place = -1;
+  for (size_t e = 0; e < indices.size(); ++e) {
+    if (!indices[e].defined()) continue;
+    if (place >= 0 || indices[e].scalar_type() != at::kBool) return -1;
+    place = static_cast<int64_t>(e);
+  }
+  return place;
+}
+
+// Dimensions of size 1 for the mask to line up with those of what it masks, behind `batch` dimensions of its own.
+Tensor spread_mask(Tensor mask, int64_t batch, int64_t place, int64_t rank) {
+  while (mask.dim() < batch + rank - place) mask = mask.unsqueeze(-1);
+  for (int64_t d = 0; d < place; ++d) mask = mask.unsqueeze(batch);
+  return mask;
+}
+
+// Puts one value by a mask that differs between examples. False, with nothing changed, where it is not so simple.
+bool put_by_mask(VmapFrame& f, int64_t rank) {
+  std::vector<Tensor> indices;
+  for (const auto& element : f.stack[1].toListRef())
+    indices.push_back(element.isTensor() ? element.toTensor() : Tensor());
+  const int64_t place = place_of_mask(indices);
+  const int64_t batch = place < 0 ? VmapFrame::kUnbatched : f.list_dims[1][static_cast<size_t>(place)];
+  if (batch == VmapFrame::kUnbatched) return false;
+  Tensor mask = indices[static_cast<size_t>(place)];
+  const int64_t others = rank - place - (mask.dim() - 1);
+  if (f.logical_dim(2) > others || f.tensor(0).scalar_type() != f.tensor(2).scalar_type()) return false;
+  mask = spread_mask(mask.movedim(batch, 0), 1, place, rank);
+  f.to_front(0, true);
+  f.to_front(2, false);
+  const Tensor self = f.tensor(0);
+  Tensor value = f.tensor(2);
+  if (f.batched(2))
+    while (value.dim() < rank + 1) value = value.unsqueeze(1);
+  f.result(f.stack[3].toBool() ? at::where(mask, self + value, self) : at::where(mask, value, self));
+  return true;
+}
+
 void index_put_vmap(VmapFrame& f) {
   const int64_t rank = f.logical_dim(0);
+  if (put_by_mask(f, rank)) return;
   const IndexPlan plan(f, rank);
   f.to_front(0, true);
   // The indexed dimensions right behind the batch: then the values are [batch, indices, others].
@@ -248,6 +290,13 @@ void puts_by_index() {
          return at::index_put(*ct, optional_list(indices), at::zeros({}, ct->options()));
        })
        .template vjp<2>([](Ct<0> ct, Skip, const std::vector<Tensor>& indices, Shape values) {
+         const int64_t place = place_of_mask(indices);
+         if (place >= 0) {
+           const Tensor& mask = indices[static_cast<size_t>(place)];
+           const int64_t others = ct->dim() - place - mask.dim();
+           if (static_cast<int64_t>(values.sizes.size()) <= others)
+             return at::sum_to(at::where(spread_mask(mask, 0, place, ct->dim()), *ct, 0), values.sizes);
+         }
          return at::sum_to(at::index(*ct, optional_list(indices)), values.sizes);
        }),
    ...);
