@@ -28,4 +28,5 @@ PYBIND11_MODULE(_C, module) {
   module.attr("version") = tower::version();
   tower::python::define_transforms(module);
   tower::python::define_inspection(module);
+  tower::python::define_indexing(module);
 }

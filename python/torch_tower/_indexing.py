@@ -1,0 +1,54 @@
+"""x[i] and x[i] = v where the number i differs between the examples of a batch: it becomes an index tensor."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _C
+
+
+def _consumed(entry: Any) -> int:
+    """How many dimensions an entry of an index stands for; the ellipsis aside."""
+    if entry is None or isinstance(entry, bool):
+        return 0
+    if isinstance(entry, Tensor) and entry.dtype in (torch.bool, torch.uint8):
+        return entry.dim()
+    return 1
+
+
+def _plan(x: Tensor, index: Any) -> tuple[tuple, list[tuple]]:
+    """The index with 0 in place of the mapped numbers, and for each of these the index that leaves only its place."""
+    entries = index if isinstance(index, tuple) else (index,)
+    rest = x.dim() - sum(_consumed(entry) for entry in entries if entry is not Ellipsis)
+    plain, numbers, dim = [], [], 0
+    for entry in entries:
+        if isinstance(entry, Tensor) and _C.is_mapped_number(entry):
+            numbers.append((slice(None),) * dim + (entry.reshape(1),))
+            plain.append(0)
+        else:
+            plain.append(entry)
+        dim += rest if entry is Ellipsis else _consumed(entry)
+    return tuple(plain), numbers
+
+
+def _selected(x: Tensor, index: Any) -> Tensor:
+    plain, numbers = _plan(x, index)
+    for number in numbers:
+        x = x[number]
+    return x[plain]
+
+
+def _put(x: Tensor, index: Any, value: Any) -> None:
+    plain, numbers = _plan(x, index)
+    parts = [x]
+    for number in numbers:
+        parts.append(parts[-1][number])
+    parts[-1][plain] = value
+    for whole, number, part in reversed(list(zip(parts, numbers, parts[1:]))):
+        whole[number] = part
+
+
+def install() -> None:
+    """Makes torch's indexing take such numbers inside Tower's transforms. Other indices go their old way."""
+    _C.install_indexing(_selected, _put)
