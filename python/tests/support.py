@@ -1,0 +1,21 @@
+"""What the tests share."""
+
+import torch
+from torch.testing import assert_close
+from torch.utils._pytree import tree_flatten
+
+
+def assert_same(ours, theirs, **tolerances):
+    """The same tree with the same values and dtypes."""
+    our_leaves, our_spec = tree_flatten(ours)
+    their_leaves, their_spec = tree_flatten(theirs)
+    assert our_spec == their_spec
+    for a, b in zip(our_leaves, their_leaves):
+        if isinstance(b, torch.Tensor):
+            assert_close(a, b, **tolerances)
+        else:
+            assert a == b
+
+
+def randn(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
