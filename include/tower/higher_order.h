@@ -50,23 +50,23 @@ struct HigherOrderRules {
   std::string name;
 
   /// Evaluates on operands; all outputs are defined tensors.
-  std::function<Tensors(const Tensors& operands, const Attributes&)> forward;
+  std::function<Tensors(const Tensors& operands, const Attributes&)> forward = {};
 
   /// What vjp and jvp need, run once where the operator is recorded. If empty: the operands, then the outputs.
-  std::function<Residuals(const Tensors& operands, const Tensors& outputs, const Attributes&)> save;
+  std::function<Residuals(const Tensors& operands, const Tensors& outputs, const Attributes&)> save = {};
   /// Outputs and residuals in one evaluation, used instead of forward and save where no other rule is passed over.
   /// May stand without `save`.
-  std::function<std::pair<Tensors, Residuals>(const Tensors& operands, const Attributes&)> forward_and_save;
+  std::function<std::pair<Tensors, Residuals>(const Tensors& operands, const Attributes&)> forward_and_save = {};
 
   /// Gradients of the operands (undefined: zero). `needs[i]`: operand i is differentiated.
   std::function<Tensors(const Residuals&, const Tensors& cotangents, const std::vector<bool>& needs, const Attributes&)>
-      vjp;
+      vjp = {};
   /// Tangents of the outputs (undefined: zero); linear in `tangents`.
-  std::function<Tensors(const Residuals&, const Tensors& tangents, const Attributes&)> jvp;
+  std::function<Tensors(const Residuals&, const Tensors& tangents, const Attributes&)> jvp = {};
   /// Outputs for a batch, and where their batch dimensions are. Operands have theirs at `in_dims` (empty: none).
   std::function<std::pair<Tensors, Dims>(int64_t batch_size, const Dims& in_dims, const Tensors& operands,
                                          const Attributes&)>
-      vmap;
+      vmap = {};
 
   /// `vjp` is linear in the cotangents (no clipping, no noise): forward mode then needs no jvp rule.
   bool linear_vjp = false;
@@ -78,7 +78,7 @@ struct HigherOrderRules {
   /// The same operator with one more operand, the last, in place of a tensor that its functions captured. Only for
   /// operators whose rules then give the new operand its derivatives; without this, captured tensors are passed on
   /// only where they are not differentiated.
-  std::function<HigherOrderRules(const at::Tensor& captured)> lift;
+  std::function<HigherOrderRules(const at::Tensor& captured)> lift = {};
 };
 
 class HigherOrderOperator {
