@@ -6,7 +6,10 @@
 // traceback, and Tower's guards put the transform stack back on its way.
 #pragma once
 
+#include <tower/errors.h>
+
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "convert.h"
@@ -38,6 +41,18 @@ class Callback {
  private:
   py::handle function_, depart_;
   bool has_aux_;
+};
+
+/// What an implementation raised that vmap cannot look into: Tower may catch it and evaluate example by example. Where
+/// it does not, Python gets back its own exception.
+class ImplementationError : public UnsupportedError {
+ public:
+  explicit ImplementationError(py::error_already_set& error)
+      : UnsupportedError(error.what()), error_(std::make_shared<py::error_already_set>(error)) {}
+  void restore() const { error_->restore(); }
+
+ private:
+  std::shared_ptr<py::error_already_set> error_;
 };
 
 /// Runs something of Tower's or LibTorch's. Its warnings become Python's.

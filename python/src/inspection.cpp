@@ -14,6 +14,11 @@ bool is_wrapper(py::handle object) {
   return THPVariable_Check(object.ptr()) && inspect(THPVariable_Unpack(object.ptr())).has_value();
 }
 
+bool is_tracked(py::handle object) {
+  const auto seen = inspect(to_tensor(object));
+  return seen && (!seen->constant || is_tracked(to_object(seen->value)));
+}
+
 // (transform, label, level, ended, constant, value, tangent, batch_dim), or None for a plain tensor.
 py::object inspect_tensor(py::handle object) {
   const auto seen = inspect(to_tensor(object));
@@ -46,6 +51,7 @@ py::list coverage_rows() {
 
 void define_inspection(py::module_& module) {
   module.def("is_wrapper", &is_wrapper);
+  module.def("is_tracked", &is_tracked);
   module.def("inspect", &inspect_tensor);
   module.def("inside_transform", &inside_transform);
   module.def("suspended", &suspended);

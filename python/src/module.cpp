@@ -1,8 +1,9 @@
 // torch_tower._C: Tower's dynamic layer for Python. torch_tower/*.py gives it the shape of torch.func.
 #include "module.h"
 
-#include <tower/errors.h>
 #include <tower/version.h>
+
+#include "function.h"
 
 namespace {
 
@@ -10,6 +11,8 @@ namespace {
 void translate(std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
+  } catch (const tower::python::ImplementationError& e) {
+    e.restore();
   } catch (const tower::ArgumentError& e) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const tower::Error& e) {
@@ -28,5 +31,6 @@ PYBIND11_MODULE(_C, module) {
   module.attr("version") = tower::version();
   tower::python::define_transforms(module);
   tower::python::define_inspection(module);
+  tower::python::define_operators(module);
   tower::python::define_indexing(module);
 }

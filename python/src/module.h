@@ -7,6 +7,7 @@ namespace tower::python {
 
 void define_transforms(py::module_& module);
 void define_inspection(py::module_& module);
+void define_operators(py::module_& module);
 void define_indexing(py::module_& module);
 
 }  // namespace tower::python

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 LEAF = tree_flatten(None)[1]
+KEPT = object()
 
 
 def describe(function: Callable) -> str:
@@ -147,10 +148,11 @@ class Tree:
             self.flat[i] = None
         return tensors
 
-    def arrive(self, values: Sequence[Any]) -> Any:
+    def arrive(self, values: Sequence[Any], static: Any = KEPT) -> Any:
+        """The tree with these in place of its tensors and, unless the rest is to stay, `static` in place of that."""
         if self.spec is None:
             return values[0]
-        flat = list(self.flat)
+        flat = list(self.flat) if static is KEPT else [static] * len(self.flat)
         for i, value in zip(self.positions, values):
             flat[i] = value
         return tree_unflatten(flat, self.spec)

@@ -1,5 +1,6 @@
-"""How tensors inside a transform print: what they are and hold, in place of numbers that one example does not have."""
+"""What reads a tensor's values from Python, inside a transform: print shows what it is and holds, numpy refuses."""
 
+import functools
 import textwrap
 
 import torch
@@ -38,6 +39,17 @@ def _str(self, *, tensor_contents=None):
     return _tensor_str(self, tensor_contents=tensor_contents)
 
 
+_numpy = torch._C.TensorBase.numpy
+
+
+@functools.wraps(_numpy)
+def numpy(self, *, force=False):
+    if not force and _C.is_tracked(self):
+        self.data_ptr()  # raises: an array would lose what the transform tracks
+    return _numpy(self, force=force)
+
+
 def install() -> None:
-    """Makes torch print tensors of Tower's transforms like this. Others print as before."""
+    """Makes tensors of Tower's transforms do this. Others are read as before."""
     torch._tensor_str._str = _str
+    torch.Tensor.numpy = numpy

@@ -1,0 +1,367 @@
+"""torch.autograd.Function inside Tower's transforms: an operator whose rules are the class's methods.
+
+A call becomes a higher-order operator. Its operands are the tensors among the arguments, and `Call` is what it carries
+besides; `forward`, `setup_context`, `backward`, `jvp` and `vmap` are run on the values of the level that asks for them.
+"""
+
+import inspect
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._functorch.autograd_function import VmapInfo
+from torch.autograd.function import FunctionCtx, _is_setup_context_defined, once_differentiable
+from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_unflatten
+
+from . import _C
+from ._trees import Tree
+
+
+def _is_real_or_complex(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+class Context(FunctionCtx):
+    """The ctx of one call."""
+
+    to_save: tuple = ()
+    saved_for_forward: tuple | None = None
+    non_differentiable: tuple = ()
+    materialize_grads: bool = True
+    needs_input_grad: tuple = ()
+
+    def mark_dirty(self, *args):
+        raise RuntimeError(
+            "torch_tower: an autograd.Function that writes into its arguments (ctx.mark_dirty) cannot be transformed. "
+            "Return a new tensor instead."
+        )
+
+    @property
+    def saved_tensors(self):
+        return self.to_save
+
+    @classmethod
+    def of(cls, args: tuple) -> "Context":
+        ctx = cls()
+        ctx.needs_input_grad = tuple(isinstance(arg, Tensor) and _is_real_or_complex(arg.dtype) for arg in args)
+        return ctx
+
+
+_MARKS = ("to_save", "saved_for_forward", "non_differentiable", "materialize_grads", "needs_input_grad", "dirty_tensors")
+
+
+class _Place(NamedTuple):
+    """Where a tensor of a kept tree is in the list of residuals."""
+
+    index: int
+
+
+class _Like(NamedTuple):
+    """What a tensor was: enough to make a zero in its place."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, t: Tensor) -> "_Like":
+        return cls(t.shape, t.dtype, t.device)
+
+    def zero(self) -> Tensor:
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+
+class Saved:
+    """What a ctx holds, without its tensors: these are the residuals of the operator, in the order of the places."""
+
+    def __init__(self, ctx: Context, args: tuple, output: Any):
+        self.tensors: list[Tensor] = []
+        self.to_save = self._put(tuple(ctx.to_save))
+        self.saved_for_forward = self._put(ctx.saved_for_forward)
+        self.attributes = {k: self._put(v) for k, v in vars(ctx).items() if k not in _MARKS}
+        self.materialize_grads = ctx.materialize_grads
+        outputs = output if isinstance(output, (tuple, list)) else (output,)
+        self.outputs = [_Like.of(t) if isinstance(t, Tensor) else None for t in outputs]
+        marked = {id(t) for t in ctx.non_differentiable}
+        self.constant = [
+            not isinstance(t, Tensor) or id(t) in marked or not _is_real_or_complex(t.dtype)
+            for t in outputs
+        ]
+        self.inputs = [_Like.of(t) if isinstance(t, Tensor) else None for t in args]
+
+    def _put(self, value: Any) -> tuple:
+        flat, spec = tree_flatten(value)
+        for i, leaf in enumerate(flat):
+            if isinstance(leaf, Tensor):
+                flat[i] = _Place(len(self.tensors))
+                self.tensors.append(leaf)
+        return flat, spec
+
+    def release(self) -> list[Tensor]:
+        tensors, self.tensors = self.tensors, []
+        return tensors
+
+    def context(self, tensors: list[Tensor], *, forward: bool) -> Context:
+        def take(kept: tuple) -> Any:
+            flat, spec = kept
+            return tree_unflatten([tensors[x.index] if isinstance(x, _Place) else x for x in flat], spec)
+
+        ctx = Context()
+        vars(ctx).update({k: take(v) for k, v in self.attributes.items()})
+        ctx.to_save = take(self.to_save)
+        ctx.saved_for_forward = take(self.saved_for_forward)
+        if forward and ctx.saved_for_forward is not None:
+            ctx.to_save = ctx.saved_for_forward
+        ctx.materialize_grads = self.materialize_grads
+        ctx.needs_input_grad = (True,) * len(self.inputs)
+        return ctx
+
+
+class Call:
+    """One call of a Function: its class, and its arguments and output without their tensors."""
+
+    def __init__(self, cls: type, args: Tree, positions: list[int | None], count: int):
+        self.cls = cls
+        self.args = args
+        self.positions = positions  # for each operand, which argument it is; None: it is inside of one
+        self.count = count  # of arguments
+        self.output = Tree()
+
+    def error(self, text: str) -> RuntimeError:
+        return RuntimeError(f"{self.cls.__name__}: {text}")
+
+
+def _listed(value: Any) -> tuple:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _leave(call: Call, output: Any) -> list[Tensor]:
+    """The tensors of what forward returned, whose structure stays with the call."""
+    if any(isinstance(leaf, Tensor) for o in _listed(output) if not isinstance(o, Tensor) for leaf in tree_flatten(o)[0]):
+        raise call.error("forward returned tensors inside of containers; return a tensor or a tuple of tensors.")
+    return call.output.depart(output)
+
+
+def _by_argument(call: Call, values: list, absent: Any = None) -> list:
+    """What belongs to the operands, by argument."""
+    result = [absent] * call.count
+    for position, value in zip(call.positions, values):
+        if position is not None:
+            result[position] = value
+    return result
+
+
+def _by_output(saved: Saved, values: list) -> list:
+    """What belongs to the tensors among the outputs, by output: None or zeros where there is no derivative."""
+    values, result = iter(values), []
+    for like, constant in zip(saved.outputs, saved.constant):
+        value = None if like is None else next(values)
+        value = None if constant else value
+        result.append(like.zero() if value is None and like is not None and saved.materialize_grads else value)
+    return result
+
+
+def _fit(call: Call, given: Any, like: _Like, what: str) -> Tensor | None:
+    """A gradient or tangent as its tensor: summed where that was broadcast, of its dtype."""
+    if given is None:
+        return None
+    if not isinstance(given, Tensor):
+        raise call.error(f"{what} is a {type(given).__name__}; it must be a tensor, or None for zero.")
+    if given.shape != like.shape:
+        try:
+            given = given.sum_to_size(like.shape)
+        except RuntimeError:
+            raise call.error(f"{what} has shape {tuple(given.shape)}, expected {tuple(like.shape)}.") from None
+    return given if given.dtype == like.dtype else given.to(like.dtype)
+
+
+def _forward(call, operands):
+    return _leave(call, call.cls.forward(*call.args.arrive(operands)))
+
+
+def _save(call, operands, outs):
+    args, output = call.args.arrive(operands), call.output.arrive(outs)
+    ctx = Context.of(args)
+    call.cls.setup_context(ctx, args, output)
+    saved = Saved(ctx, args, output)
+    return saved.release(), saved
+
+
+def _forward_and_save(call, operands):
+    """For a forward that takes the ctx."""
+    args = call.args.arrive(operands)
+    ctx = Context.of(args)
+    output = call.cls.forward(ctx, *args)
+    saved = Saved(ctx, args, output)
+    return _leave(call, output), (saved.release(), saved)
+
+
+def _overrides(cls: type, method: str) -> bool:
+    return getattr(cls, method) is not getattr(torch.autograd.Function, method)
+
+
+def _backward_of(cls: type) -> Any:
+    return cls.vjp if _overrides(cls, "vjp") else cls.backward
+
+
+def _vjp(call, tensors, saved, cotangents, needs):
+    if any(need and position is None for need, position in zip(needs, call.positions)):
+        raise call.error(
+            "a tensor inside of a container among its arguments is differentiated, but backward gives gradients of "
+            "arguments only. Pass the tensor as an argument of its own."
+        )
+    ctx = saved.context(tensors, forward=False)
+    ctx.needs_input_grad = tuple(_by_argument(call, needs, absent=False))
+    grads = _by_output(saved, cotangents)
+    backward = _backward_of(call.cls)
+    given = _listed(backward(ctx, grads) if call.cls.boxed_grads_call else backward(ctx, *grads))
+    if len(given) < call.count or any(g is not None for g in given[call.count :]):
+        raise call.error(f"backward returned {len(given)} gradients, but forward has {call.count} arguments.")
+    return [
+        None if position is None or not need else _fit(call, given[position], saved.inputs[position], f"gradient {position}")
+        for position, need in zip(call.positions, needs)
+    ]
+
+
+def _jvp(call, tensors, saved, tangents):
+    ctx = saved.context(tensors, forward=True)
+    if any(t is not None and position is None for t, position in zip(tangents, call.positions)):
+        raise call.error(
+            "a tensor inside of a container among its arguments is differentiated, but jvp takes tangents of "
+            "arguments only. Pass the tensor as an argument of its own."
+        )
+    given = _by_argument(call, tangents)
+    if saved.materialize_grads:
+        given = [
+            like.zero() if t is None and like is not None and _is_real_or_complex(like.dtype) else t
+            for t, like in zip(given, saved.inputs)
+        ]
+    found = _listed(call.cls.jvp(ctx, *given))
+    if len(found) != len(saved.outputs):
+        raise call.error(f"jvp returned {len(found)} tangents, but forward has {len(saved.outputs)} outputs.")
+    return [
+        None if constant else _fit(call, t, like, f"tangent {k}")
+        for k, (t, like, constant) in enumerate(zip(found, saved.outputs, saved.constant))
+        if like is not None
+    ]
+
+
+def _vmap(call, batch_size, in_dims, operands):
+    args = call.args.arrive(operands)
+    dims = call.args.arrive(in_dims, static=None)
+    output, out_dims = call.cls.vmap(VmapInfo(batch_size, "error"), dims, *args)
+    tensors = _leave(call, output)
+    flat = _broadcast_to_and_flatten(out_dims, call.output.spec)
+    if flat is None:
+        raise call.error(f"vmap returned out_dims {out_dims}, which do not fit the structure of its output.")
+    return tensors, [flat[i] for i in call.output.positions]
+
+
+class _Rules(NamedTuple):
+    """A rule gets the call first, then what tower/higher_order.h says. None: there is none."""
+
+    forward: Any = None
+    save: Any = None
+    forward_and_save: Any = None
+    vjp: Any = None
+    jvp: Any = None
+    vmap: Any = None
+
+
+# Every function that once_differentiable returns runs this code.
+_ONCE = once_differentiable(lambda ctx: None).__code__
+
+
+def _backward_once(run, operands):
+    return run(operands)
+
+
+def _refuse(run, *_):
+    raise RuntimeError(
+        f"{run.__qualname__} is differentiated, but it is once_differentiable: its derivative is not known. Write a "
+        "backward of differentiable operators without that mark."
+    )
+
+
+def _vjp_once(call, tensors, saved, cotangents, needs):
+    """A backward that must not be differentiated is an operator whose derivatives are errors."""
+    given, found = [*tensors, *cotangents], []
+    present = [i for i, t in enumerate(given) if t is not None]
+
+    def run(operands):
+        full = [None] * len(given)
+        for i, t in zip(present, operands):
+            full[i] = t
+        gradients = _vjp(call, full[: len(tensors)], saved, full[len(tensors) :], needs)
+        found[:] = [g is not None for g in gradients]
+        return [g for g in gradients if g is not None]
+
+    run.__qualname__ = f"{call.cls.__name__}.backward"
+    operator = _C.HigherOrderOperator(run.__qualname__, _Rules(forward=_backward_once, vjp=_refuse, jvp=_refuse))
+    outs = iter(operator([given[i] for i in present], run))
+    return [next(outs) if there else None for there in found]
+
+
+def _no_vjp(call, *_):
+    raise NotImplementedError(f"{call.cls.__name__} is differentiated, but has no backward staticmethod.")
+
+
+def _operator_of(cls: type) -> Any:
+    if _overrides(cls, "vmap") and cls.generate_vmap_rule:
+        raise RuntimeError(f"{cls.__name__} has a vmap staticmethod and generate_vmap_rule=True; only one can hold.")
+    if _overrides(cls, "backward") and _overrides(cls, "vjp"):
+        raise RuntimeError(f"{cls.__name__} has a backward and a vjp staticmethod; they are the same, so give one.")
+    once = getattr(_backward_of(cls), "__code__", None) is _ONCE
+    if _overrides(cls, "backward") or _overrides(cls, "vjp"):
+        backward = _vjp_once if once else _vjp
+    else:
+        backward = None if _overrides(cls, "jvp") else _no_vjp
+    rules = _Rules(
+        vjp=backward,
+        jvp=_jvp if _overrides(cls, "jvp") else None,
+        vmap=_vmap if _overrides(cls, "vmap") else None,
+    )
+    if _is_setup_context_defined(cls.setup_context):
+        rules = rules._replace(forward=_forward, save=_save)
+    else:
+        rules = rules._replace(forward_and_save=_forward_and_save)
+    return _C.HigherOrderOperator(cls.__name__, rules)
+
+
+_operators: "weakref.WeakKeyDictionary[type, Any]" = weakref.WeakKeyDictionary()
+
+
+def _apply(cls: type, args: tuple, kwargs: dict) -> Any:
+    if _is_setup_context_defined(cls.setup_context):
+        bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        args, kwargs = bound.args, bound.kwargs
+    if kwargs:
+        raise TypeError(f"{cls.__name__}.apply takes no keyword arguments: {', '.join(kwargs)}")
+    operator = _operators.get(cls)
+    if operator is None:
+        operator = _operators[cls] = _operator_of(cls)
+    tree = Tree()
+    operands = tree.depart(args)
+    positions = []
+    for i, arg in enumerate(args):
+        if isinstance(arg, Tensor):
+            positions.append(i)
+        else:
+            positions += [None for leaf in tree_flatten(arg)[0] if isinstance(leaf, Tensor)]
+    call = Call(cls, tree, positions, len(args))
+    return call.output.arrive(operator(operands, call))
+
+
+def install() -> None:
+    """Makes Function.apply do this inside Tower's transforms. Outside it is as before."""
+    original = torch.autograd.Function.apply.__func__
+
+    @classmethod
+    def apply(cls, *args, **kwargs):
+        if _C.inside_transform():
+            return _apply(cls, args, kwargs)
+        return original(cls, *args, **kwargs)
+
+    torch.autograd.Function.apply = apply
