@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKey.h>
 
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,10 @@ struct Inspected {
 
 /// What `t` holds, if a transform made it.
 std::optional<Inspected> inspect(const at::Tensor& t);
+
+/// LibTorch's dispatch key through which Tower sees operators: a kernel registered there for an operator runs in Tower's
+/// place.
+c10::DispatchKey dispatch_key();
 
 /// True if a transform is running on this thread, and its function is being executed.
 bool inside_transform();

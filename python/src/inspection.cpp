@@ -50,6 +50,7 @@ py::list coverage_rows() {
 }  // namespace
 
 void define_inspection(py::module_& module) {
+  module.attr("dispatch_key") = c10::toString(dispatch_key());
   module.def("is_wrapper", &is_wrapper);
   module.def("is_tracked", &is_tracked);
   module.def("inspect", &inspect_tensor);

@@ -28,7 +28,7 @@ _check_torch()
 
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
-from . import _C, _functions, _indexing, _reading  # noqa: E402
+from . import _C, _custom_ops, _functions, _indexing, _reading  # noqa: E402
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
 from ._tools import CoverageRow, check_grads, coverage, explain, set_fallback_is_error  # noqa: E402
@@ -56,6 +56,7 @@ __all__ = [
     "vmap",
 ]
 
+_custom_ops.install()
 _functions.install()
 _indexing.install()
 _reading.install()

@@ -4,6 +4,7 @@ A call becomes a higher-order operator. Its operands are the tensors among the a
 besides; `forward`, `setup_context`, `backward`, `jvp` and `vmap` are run on the values of the level that asks for them.
 """
 
+import functools
 import inspect
 import weakref
 from typing import Any, NamedTuple
@@ -332,8 +333,10 @@ def _operator_of(cls: type) -> Any:
 _operators: "weakref.WeakKeyDictionary[type, Any]" = weakref.WeakKeyDictionary()
 
 
-def _apply(cls: type, args: tuple, kwargs: dict) -> Any:
-    if _is_setup_context_defined(cls.setup_context):
+def apply(cls: type, args: tuple, kwargs: dict | None = None) -> Any:
+    """`cls.apply(*args, **kwargs)` inside a transform."""
+    kwargs = kwargs or {}
+    if _is_setup_context_defined(cls.setup_context) and (kwargs or getattr(cls.forward, "__defaults__", True)):
         bound = inspect.signature(cls.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
@@ -358,10 +361,9 @@ def install() -> None:
     """Makes Function.apply do this inside Tower's transforms. Outside it is as before."""
     original = torch.autograd.Function.apply.__func__
 
-    @classmethod
-    def apply(cls, *args, **kwargs):
+    def apply_of(cls, *args, **kwargs):
         if _C.inside_transform():
-            return _apply(cls, args, kwargs)
+            return apply(cls, args, kwargs)
         return original(cls, *args, **kwargs)
 
-    torch.autograd.Function.apply = apply
+    torch.autograd.Function.apply = classmethod(functools.wraps(original)(apply_of))

@@ -21,6 +21,8 @@ std::optional<Inspected> inspect(const Tensor& t) {
   return seen;
 }
 
+c10::DispatchKey dispatch_key() { return kKey; }
+
 bool inside_transform() { return top() != nullptr; }
 
 struct Suspended::State {

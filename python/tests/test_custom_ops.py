@@ -1,0 +1,195 @@
+"""torch.library.custom_op inside transforms. Derivatives are said to be 3 times what they are, to see who gave them."""
+
+import uuid
+
+import numpy as np
+import pytest
+import torch
+from support import assert_same, randn
+from torch import Tensor
+from torch_tower import grad, hessian, jacrev, jvp, vjp, vmap
+
+
+def name():
+    return f"torch_tower_tests::op_{uuid.uuid4().hex}"
+
+
+def numpy_sin():
+    @torch.library.custom_op(name(), mutates_args=())
+    def op(x: Tensor) -> Tensor:
+        return torch.from_numpy(np.sin(x.numpy()))
+
+    return op
+
+
+def with_autograd(op):
+    op.register_autograd(
+        lambda ctx, g: 3 * g * ctx.saved_tensors[0].cos(),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    return op
+
+
+def with_vmap(op, seen=None):
+    def rule(info, in_dims, x):
+        if seen is not None:
+            seen.append((info.batch_size, in_dims))
+        return op(x), in_dims[0]
+
+    op.register_vmap(rule)
+    return op
+
+
+@pytest.fixture(params=["by torch.ops", "by the object"])
+def call(request):
+    def calling(op):
+        namespace, opname = op._qualname.split("::")
+        return getattr(getattr(torch.ops, namespace), opname) if request.param == "by torch.ops" else op
+
+    return calling
+
+
+def test_backward_is_used_at_every_level(call):
+    f = call(with_autograd(with_vmap(numpy_sin())))
+    x = randn(4, 3)
+    assert_same(grad(lambda x: f(x).sum())(x), 3 * x.cos())
+    assert_same(vmap(grad(lambda x: f(x).sum()))(x), 3 * x.cos())
+    assert_same(grad(lambda x: vmap(f)(x).sum())(x), 3 * x.cos())
+    assert_same(grad(lambda x: vmap(vmap(f))(x).sum())(x), 3 * x.cos())
+    assert_same(grad(lambda x: grad(lambda x: f(x).sum())(x).sum())(x), -3 * x.sin())
+    assert_same(vmap(jacrev(f))(x), torch.diag_embed(3 * x.cos()))
+    assert_same(vjp(f, x)[1](x)[0], 3 * x * x.cos())
+
+
+def test_the_vmap_rule_is_used(call):
+    seen = []
+    f = call(with_vmap(numpy_sin(), seen))
+    x = randn(4, 3)
+    assert_same(vmap(f)(x), x.sin())
+    assert_same(vmap(f, 1)(x), x.sin().t())
+    assert seen == [(4, (0,)), (3, (1,))]
+
+
+def test_without_a_vmap_rule_it_is_looped(call):
+    f = call(with_autograd(numpy_sin()))
+    x = randn(4, 3)
+    assert_same(vmap(f)(x), x.sin())
+    assert_same(vmap(grad(lambda x: f(x).sum()))(x), 3 * x.cos())
+    assert_same(grad(lambda x: vmap(f)(x).sum())(x), 3 * x.cos())
+
+
+def test_an_implementation_of_operators_is_mapped_by_them(call):
+    calls = []
+
+    @torch.library.custom_op(name(), mutates_args=())
+    def op(x: Tensor) -> Tensor:
+        calls.append(x.shape)
+        return x.exp() * 2
+
+    x = randn(4, 3)
+    assert_same(vmap(call(op))(x), 2 * x.exp())
+    assert calls == [(3,)]
+
+
+def test_a_registration_made_later_counts(call):
+    op = numpy_sin()
+    f = call(op)
+    x = randn(4, 3)
+    with pytest.raises(NotImplementedError, match="has no backward"):
+        grad(lambda x: f(x).sum())(x)
+    with_autograd(op)
+    assert_same(grad(lambda x: f(x).sum())(x), 3 * x.cos())
+
+
+def test_forward_mode_without_a_rule_for_it_is_an_error_not_a_zero(call):
+    f = call(with_autograd(numpy_sin()))
+    with pytest.raises(RuntimeError, match="no jvp rule"):
+        jvp(f, (randn(3),), (randn(3),))
+    with pytest.raises(RuntimeError, match="no jvp rule"):
+        hessian(lambda x: f(x).sum())(randn(3))
+
+
+def test_numbers_keywords_and_several_outputs():
+    @torch.library.custom_op(name(), mutates_args=())
+    def op(x: Tensor, n: int, y: Tensor, *, scale: float = 2.0) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(n * x.numpy() * y.numpy()), torch.from_numpy(scale * x.numpy())
+
+    def setup(ctx, inputs, keyword_only_inputs, output):
+        x, ctx.n, y = inputs
+        ctx.scale = keyword_only_inputs["scale"]
+        assert len(output) == 2
+        ctx.save_for_backward(x, y)
+
+    def backward(ctx, product, scaled):
+        x, y = ctx.saved_tensors
+        assert ctx.needs_input_grad[1] is False
+        return ctx.n * product * y + ctx.scale * scaled, None, ctx.n * product * x
+
+    op.register_autograd(backward, setup_context=setup)
+    op.register_vmap(
+        lambda info, in_dims, x, n, y, *, scale=2.0: (
+            op(x.movedim(in_dims[0], 0), n, y.expand_as(x) if in_dims[2] is None else y, scale=scale),
+            (0, 0),
+        )
+    )
+    x, y = randn(4, 3), randn(3)
+
+    def f(x, y):
+        product, scaled = op(x, 5, y, scale=7.0)
+        return (product.sin() + scaled).sum()
+
+    expected = lambda x, y: ((5 * x * y).sin() + 7 * x).sum()
+    leaves = x.clone().requires_grad_(), y.clone().requires_grad_()
+    expected(*leaves).backward()
+    assert_same(grad(f, (0, 1))(x, y), (leaves[0].grad, leaves[1].grad))
+    assert_same(vmap(grad(f), (0, None))(x, y), leaves[0].grad)
+    assert_same(grad(lambda x, y: vmap(f, (0, None))(x, y).sum(), 1)(x, y), leaves[1].grad)
+
+
+def test_lists_of_tensors():
+    @torch.library.custom_op(name(), mutates_args=())
+    def op(xs: list[Tensor], weights: list[float]) -> list[Tensor]:
+        return [torch.from_numpy(w * x.numpy() ** 2) for x, w in zip(xs, weights)]
+
+    def setup(ctx, inputs, output):
+        ctx.xs, ctx.weights = inputs
+
+    def backward(ctx, grads):
+        return [2 * w * x * g for x, w, g in zip(ctx.xs, ctx.weights, grads)], None
+
+    op.register_autograd(backward, setup_context=setup)
+    x, y = randn(4, 3), randn(4, 3)
+
+    def f(x, y):
+        a, b = op([x, y], [2.0, 3.0])
+        return (a * b).sum()
+
+    gradients = grad(f, (0, 1))(x, y)
+    leaves = x.clone().requires_grad_(), y.clone().requires_grad_()
+    (2 * leaves[0] ** 2 * 3 * leaves[1] ** 2).sum().backward()
+    assert_same(gradients, (leaves[0].grad, leaves[1].grad))
+    assert_same(vmap(grad(f, (0, 1)))(x, y), (leaves[0].grad, leaves[1].grad))
+
+
+def test_plain_tensors_that_require_grad_go_through_transformed_functions():
+    op = with_autograd(with_vmap(numpy_sin()))
+    w = torch.randn(4, 3, requires_grad=True)
+
+    @torch.library.custom_op(name(), mutates_args=())
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    double.register_autograd(lambda ctx, g: 5 * g)
+    vmap(double)(w).sum().backward()
+    assert_same(w.grad, torch.full((4, 3), 5.0))
+    x = randn(3)
+    u = randn(3).requires_grad_()
+    grad(lambda x: (op(x) * u).sum())(x).sum().backward()
+    assert_same(u.grad, 3 * x.cos())
+
+
+def test_outside_of_transforms_nothing_changes():
+    op = with_autograd(numpy_sin())
+    x = torch.randn(3)
+    assert_same(op(x), x.sin())
+    torch.library.opcheck(op, (x,), test_utils=("test_schema", "test_autograd_registration"))

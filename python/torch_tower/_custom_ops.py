@@ -1,0 +1,141 @@
+"""torch.library.custom_op inside Tower's transforms: register_autograd and register_vmap give its rules.
+
+Each operator gets a kernel of its own at the dispatch key through which Tower sees operators. It calls a Function
+(_functions.py) whose methods are what was registered for the operator.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._library import custom_ops, utils
+from torch._library.autograd import not_list_of_optional_tensor, not_list_of_tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from . import _C
+from ._functions import apply
+
+
+class _Call:
+    """The structure of one call's arguments and results, in which each tensor of a list stands for itself."""
+
+    def __init__(self, opdef: custom_ops.CustomOpDef, args: tuple, kwargs: dict):
+        self.opdef = opdef
+        self.kwargs = kwargs
+        self.flat, self.inputs = tree_flatten(args, is_leaf=not_list_of_tensor)
+        self.outputs: TreeSpec | None = None
+        self.returns_tuple = True
+
+    def arguments(self, flat: tuple) -> tuple:
+        return tree_unflatten(list(flat), self.inputs)
+
+    def depart(self, result: Any) -> tuple:
+        self.returns_tuple = isinstance(result, tuple)
+        flat, self.outputs = tree_flatten(result if self.returns_tuple else (result,), is_leaf=not_list_of_tensor)
+        return tuple(flat)
+
+    def arrive(self, flat: tuple) -> Any:
+        result = tree_unflatten(list(flat), self.outputs)
+        return result if self.returns_tuple else result[0]
+
+
+def _run(opdef: custom_ops.CustomOpDef, args: tuple, kwargs: dict) -> Any:
+    if not _C.inside_transform():
+        return opdef._opoverload(*args, **kwargs)
+    # The implementation itself: if it is made of operators, these are transformed.
+    devices = {t.device.type for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
+    for device in (*devices, None):
+        if device in opdef._backend_fns:
+            return opdef._backend_fns[device](*args, **kwargs)
+    return opdef._init_fn(*args, **kwargs)
+
+
+def _forward(call, *flat):
+    return call.depart(_run(call.opdef, call.arguments(flat), call.kwargs))
+
+
+def _setup_context(ctx, inputs, output):
+    call, *flat = inputs
+    ctx._tower_call = call
+    setup = call.opdef._setup_context_fn
+    if setup is None:
+        return
+    schema = call.opdef._opoverload._schema
+    args, kwargs = utils.fill_defaults(schema, call.arguments(flat), call.kwargs)
+    output = call.arrive(output)
+    if utils.has_kwarg_only_args(schema):
+        setup(ctx=ctx, inputs=args, keyword_only_inputs=kwargs, output=output)
+    else:
+        setup(ctx=ctx, inputs=args, output=output)
+
+
+def _backward(ctx, *grads):
+    call = ctx._tower_call
+    ctx.needs_input_grad = call.arguments(ctx.needs_input_grad[1:])
+    given = call.opdef._backward_fn(ctx, *tree_unflatten(list(grads), call.outputs))
+    given = given if isinstance(given, tuple) else (given,)
+    # No gradients for a list are no gradient for any of its tensors.
+    given = tuple(
+        [None] * spec.num_leaves if g is None and spec.type is list else g
+        for g, spec in zip(given, call.inputs.children())
+    ) + given[call.inputs.num_children :]
+    flat, spec = tree_flatten(given, is_leaf=not_list_of_optional_tensor)
+    if spec != call.inputs:
+        raise RuntimeError(
+            f"{call.opdef._qualname}: backward returned gradients with the structure {spec}, but the arguments have "
+            f"{call.inputs}."
+        )
+    return None, *flat
+
+
+def _vmap(info, in_dims, call, *flat):
+    result, out_dims = call.opdef._vmap_fn(info, call.arguments(in_dims[1:]), *call.arguments(flat), **call.kwargs)
+    flat = call.depart(result)
+    if not isinstance(out_dims, tuple):
+        out_dims = (out_dims,) * call.outputs.num_children
+    dims = []
+    for dim, spec in zip(out_dims, call.outputs.children()):
+        dims += dim if isinstance(dim, list) else [dim] * spec.num_leaves
+    return flat, tuple(dims)
+
+
+_functions: dict[tuple, type] = {}
+
+
+def _function_of(opdef: custom_ops.CustomOpDef) -> type:
+    """The Function with those methods that have a registration now."""
+    key = opdef._qualname, opdef._backward_fn is not None, opdef._vmap_fn is not None
+    if key not in _functions:
+        methods = {"forward": _forward, "setup_context": _setup_context}
+        if opdef._backward_fn is not None:
+            methods["backward"] = _backward
+        if opdef._vmap_fn is not None:
+            methods["vmap"] = _vmap
+        body = {name: staticmethod(method) for name, method in methods.items()}
+        _functions[key] = type(opdef._qualname, (torch.autograd.Function,), body)
+    return _functions[key]
+
+
+def _register(opdef: custom_ops.CustomOpDef) -> None:
+    schema = opdef._opoverload._schema
+    if not utils.is_functional_schema(schema):
+        return  # writes are the front end's part
+
+    def kernel(*args, **kwargs):
+        call = _Call(opdef, args, kwargs)
+        return call.arrive(apply(_function_of(opdef), (call, *call.flat)))
+
+    opdef._lib.impl(opdef._name, kernel, _C.dispatch_key)
+
+
+def install() -> None:
+    """Registers such a kernel for the operators that there are, and for each that will be defined."""
+    for opdef in list(custom_ops.OPDEFS.values()):
+        _register(opdef)
+    original = custom_ops.CustomOpDef._register_to_dispatcher
+
+    def register(self, tags):
+        original(self, tags)
+        _register(self)
+
+    custom_ops.CustomOpDef._register_to_dispatcher = register
