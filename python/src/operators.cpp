@@ -56,10 +56,11 @@ py::object implement(const Kept& methods, const char* method, const Attributes& 
   }
 }
 
-// The attributes of `object` that are not None. They get and return lists of tensors, None for undefined ones.
+// The methods of `object` that are not None, and its `linear_vjp`. They get and return lists of tensors, None for undefined ones.
 HigherOrderRules rules_of(const std::string& name, py::object object) {
   HigherOrderRules rules;
   rules.name = name;
+  rules.linear_vjp = object.attr("linear_vjp").cast<bool>();
   const auto has = [&](const char* method) { return !object.attr(method).is_none(); };
   const bool forward = has("forward"), save = has("save"), both = has("forward_and_save"), vjp = has("vjp"),
              jvp = has("jvp"), vmap = has("vmap");

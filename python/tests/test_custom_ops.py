@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import assert_same, randn
 from torch import Tensor
-from torch_tower import grad, hessian, jacrev, jvp, vjp, vmap
+from torch_tower import grad, hessian, jacrev, jvp, linear_backward, vjp, vmap
 
 
 def name():
@@ -107,6 +107,13 @@ def test_forward_mode_without_a_rule_for_it_is_an_error_not_a_zero(call):
         jvp(f, (randn(3),), (randn(3),))
     with pytest.raises(RuntimeError, match="no jvp rule"):
         hessian(lambda x: f(x).sum())(randn(3))
+
+
+def test_a_backward_declared_linear_serves_forward_mode(call):
+    f = call(linear_backward(with_autograd(numpy_sin())))
+    x, v = randn(3), randn(3)
+    assert_same(jvp(f, (x,), (v,))[1], 3 * x.cos() * v)
+    assert_same(hessian(lambda x: f(x).sum())(x), (-3 * x.sin()).diag())
 
 
 def test_numbers_keywords_and_several_outputs():

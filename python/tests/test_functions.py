@@ -13,7 +13,7 @@ import torch.func
 import torch_tower
 from support import assert_same, randn
 from torch.autograd import Function
-from torch_tower import grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch_tower import grad, hessian, jacfwd, jacrev, jvp, linear_backward, linearize, vjp, vmap
 
 
 class Cube(Function):
@@ -309,6 +309,29 @@ def test_a_jvp_alone_serves_reverse_mode():
 
     x = randn(3)
     assert_same(grad(lambda x: Forward.apply(x).sum())(x), 2 * x.cos())
+
+
+def test_a_backward_declared_linear_serves_forward_mode():
+    class Sin(Function):
+        @staticmethod
+        def forward(x):
+            return x.sin()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 3 * ctx.saved_tensors[0].cos() * grad
+
+    x, v = randn(3), randn(3)
+    with pytest.raises(RuntimeError, match="no jvp rule"):
+        jvp(Sin.apply, (x,), (v,))
+    assert linear_backward(Sin) is Sin
+    assert_same(jvp(Sin.apply, (x,), (v,))[1], 3 * x.cos() * v)
+    assert_same(hessian(lambda x: Sin.apply(x).sum())(x), (-3 * x.sin()).diag())
+    assert_same(vmap(jacfwd(Sin.apply))(torch.stack([x, v])), torch.diag_embed(3 * torch.stack([x, v]).cos()))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`hvp`, `check_grads`, `coverage`, `explain` and `set_fallback_is_error`.
+`hvp`, `check_grads`, `coverage`, `explain`, `set_fallback_is_error` and `linear_backward`.
 """
 
 import torch
@@ -30,6 +30,7 @@ from torch.func import functional_call, stack_module_state  # noqa: E402
 
 from . import _C, _custom_ops, _functions, _indexing, _reading  # noqa: E402
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
+from ._functions import linear_backward  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
 from ._tools import CoverageRow, check_grads, coverage, explain, set_fallback_is_error  # noqa: E402
 from ._vmap import vmap  # noqa: E402
@@ -49,6 +50,7 @@ __all__ = [
     "jacfwd",
     "jacrev",
     "jvp",
+    "linear_backward",
     "linearize",
     "set_fallback_is_error",
     "stack_module_state",

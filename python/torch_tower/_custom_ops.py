@@ -13,7 +13,7 @@ from torch._library.autograd import not_list_of_optional_tensor, not_list_of_ten
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from . import _C
-from ._functions import apply
+from ._functions import LINEAR, apply
 
 
 class _Call:
@@ -104,14 +104,15 @@ _functions: dict[tuple, type] = {}
 
 def _function_of(opdef: custom_ops.CustomOpDef) -> type:
     """The Function with those methods that have a registration now."""
-    key = opdef._qualname, opdef._backward_fn is not None, opdef._vmap_fn is not None
+    linear = getattr(opdef, LINEAR, False)
+    key = opdef._qualname, opdef._backward_fn is not None, opdef._vmap_fn is not None, linear
     if key not in _functions:
         methods = {"forward": _forward, "setup_context": _setup_context}
         if opdef._backward_fn is not None:
             methods["backward"] = _backward
         if opdef._vmap_fn is not None:
             methods["vmap"] = _vmap
-        body = {name: staticmethod(method) for name, method in methods.items()}
+        body = {name: staticmethod(method) for name, method in methods.items()} | {LINEAR: linear}
         _functions[key] = type(opdef._qualname, (torch.autograd.Function,), body)
     return _functions[key]
 

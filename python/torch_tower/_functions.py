@@ -268,6 +268,7 @@ class _Rules(NamedTuple):
     vjp: Any = None
     jvp: Any = None
     vmap: Any = None
+    linear_vjp: bool = False
 
 
 # Every function that once_differentiable returns runs this code.
@@ -322,12 +323,29 @@ def _operator_of(cls: type) -> Any:
         vjp=backward,
         jvp=_jvp if _overrides(cls, "jvp") else None,
         vmap=_vmap if _overrides(cls, "vmap") else None,
+        linear_vjp=vars(cls).get(LINEAR, False),
     )
     if _is_setup_context_defined(cls.setup_context):
         rules = rules._replace(forward=_forward, save=_save)
     else:
         rules = rules._replace(forward_and_save=_forward_and_save)
     return _C.HigherOrderOperator(cls.__name__, rules)
+
+
+LINEAR = "_tower_linear_backward"
+
+
+def linear_backward(target: Any) -> Any:
+    """Declares that the backward of a Function or custom_op is linear in the gradients: no clipping, no noise.
+
+    It then serves forward mode as well, where the Function has no jvp. Returns what it was given:
+
+        @linear_backward
+        class Cube(torch.autograd.Function): ...
+    """
+    setattr(target, LINEAR, True)
+    _operators.pop(target, None)
+    return target
 
 
 _operators: "weakref.WeakKeyDictionary[type, Any]" = weakref.WeakKeyDictionary()
