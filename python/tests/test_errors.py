@@ -100,7 +100,8 @@ def test_kinds_of_exceptions_of_operators_are_torchs():
 
 
 @pytest.mark.parametrize(
-    "read", [lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x.data_ptr(), lambda x: x.untyped_storage().data_ptr()]
+    "read",
+    [lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x.data_ptr(), lambda x: x.untyped_storage().data_ptr()],
 )
 @pytest.mark.parametrize("name", ["vmap", "grad", "jvp"])
 def test_raw_memory_is_refused_with_towers_words(name, read):
@@ -112,7 +113,9 @@ def test_raw_memory_is_refused_with_towers_words(name, read):
         CALLS[name](f, randn(3, 2))
 
 
-@pytest.mark.parametrize("read", [lambda x: x.item(), bool, float, int, lambda x: [0, 1][x.long()], lambda x: range(x.long())])
+@pytest.mark.parametrize(
+    "read", [lambda x: x.item(), bool, float, int, lambda x: [0, 1][x.long()], lambda x: range(x.long())]
+)
 def test_numbers_of_a_batch_are_refused_with_towers_words(read):
     with pytest.raises(RuntimeError, match=r"vmap \(level 1\): .* reads one number out of a tensor"):
         vmap(lambda x: read(x))(randn(3).abs())

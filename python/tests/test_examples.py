@@ -65,8 +65,10 @@ def jacobians_and_hessians(lib):
 def ensembling(lib):
     """Five networks at once, on one batch and on a batch for each."""
     torch.manual_seed(3)
-    networks = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.GELU(), torch.nn.Linear(8, 3))
-                for _ in range(5)]
+    networks = [
+        torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.GELU(), torch.nn.Linear(8, 3))
+        for _ in range(5)
+    ]
     for network in networks:
         network.double().eval()
         network[1].running_mean.normal_()
@@ -123,9 +125,10 @@ def directional_derivatives(lib):
 
     state = {"angle": torch.tensor(0.5).double(), "speed": torch.tensor(-0.2).double()}
     parameters = {"length": torch.tensor(2.0).double()}
-    direction = {"angle": torch.tensor(1.0).double(), "speed": torch.tensor(0.0).double()}, {
-        "length": torch.tensor(0.3).double()
-    }
+    direction = (
+        {"angle": torch.tensor(1.0).double(), "speed": torch.tensor(0.0).double()},
+        {"length": torch.tensor(0.3).double()},
+    )
     out, along = lib.jvp(move, (state, parameters), direction)
     angles = torch.randn(6).double()
 
@@ -147,7 +150,7 @@ def test_a_program_of_torch_func_runs_after_changing_the_import(program):
 
 
 def test_only_the_import_changes():
-    source = "from {} import vmap, grad, jacrev, hessian\n" "result = vmap(hessian(f))(x), vmap(jacrev(grad(f)))(x)\n"
+    source = "from {} import vmap, grad, jacrev, hessian\nresult = vmap(hessian(f))(x), vmap(jacrev(grad(f)))(x)\n"
     results = []
     for library in LIBRARIES:
         module = types.ModuleType("program")

@@ -460,33 +460,31 @@ def test_functions_inside_of_functions():
 
 
 def test_the_class_and_the_tape_are_let_go():
-    class Local(Function):
-        @staticmethod
-        def forward(x):
-            return x.sin()
+    def run():
+        class Local(Function):
+            @staticmethod
+            def forward(x):
+                return x.sin()
 
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
-            ctx.also = inputs[0]
+            @staticmethod
+            def setup_context(ctx, inputs, output):
+                ctx.save_for_backward(*inputs)
+                ctx.also = inputs[0]
 
-        @staticmethod
-        def backward(ctx, grad):
-            return ctx.also.cos() * grad
+            @staticmethod
+            def backward(ctx, grad):
+                return ctx.also.cos() * grad
 
-    x = randn(3)
-    seen = []
+        references = [weakref.ref(Local)]
 
-    def f(x):
-        seen.append(weakref.ref(x))
-        return Local.apply(x)
+        def f(x):
+            references.append(weakref.ref(x))
+            return Local.apply(x)
 
-    out, pullback = vjp(f, x)
-    pullback(out)
-    del out, pullback
+        out, pullback = vjp(f, randn(3))
+        pullback(out)
+        return references
+
+    references = run()
     gc.collect()
-    assert seen[0]() is None
-    reference = weakref.ref(Local)
-    del Local
-    gc.collect()
-    assert reference() is None
+    assert [reference() for reference in references] == [None, None]

@@ -48,7 +48,9 @@ def test_chunks(name, chunk_size):
     assert_same(ours, getattr(torch.func, name)(f, (0, 1))(*args))
 
 
-@pytest.mark.parametrize("compose", [("jacfwd", "jacfwd"), ("jacrev", "jacrev"), ("jacrev", "jacfwd"), ("jacfwd", "jacrev")])
+@pytest.mark.parametrize(
+    "compose", [("jacfwd", "jacfwd"), ("jacrev", "jacrev"), ("jacrev", "jacfwd"), ("jacfwd", "jacrev")]
+)
 def test_second_derivatives_by_every_composition(compose):
     x = randn(4)
     g = lambda x: x.sin().prod() * x

@@ -112,7 +112,7 @@ def test_tensor_methods_operators_and_indexing():
     def f(x, i):
         y = x[1:, ::2] + x[0, None, :2] - 2 * x[..., -1:][1]
         y = y / (1 + x.abs().max()) @ x.new_ones(2, 3)
-        return y[i], y.T.reshape(-1), (x > 0) & (x < 1), -x**2, x.to(torch.float32), len(x), x.shape
+        return y[i], y.T.reshape(-1), (x > 0) & (x < 1), -(x**2), x.to(torch.float32), len(x), x.shape
 
     out_dims = (0, 0, 0, 0, 0, None, None)
     ours = vmap(f, out_dims=out_dims)(x, i)
@@ -243,7 +243,11 @@ def test_batches_of_size_zero_and_one():
         (lambda x: vmap(torch.sin, (None,))(x), ValueError, "nothing to map"),
         (lambda x: vmap(torch.sin)(x[0, 0]), ValueError, "argument 0 is a scalar tensor"),
         (lambda x: vmap(torch.mul)(x, 2.0), ValueError, "in_dim 0 is that of a float"),
-        (lambda x: vmap(torch.add)(x, x.t()), ValueError, "argument 0 has size 2 along dimension 0, argument 1 has size 3"),
+        (
+            lambda x: vmap(torch.add)(x, x.t()),
+            ValueError,
+            "argument 0 has size 2 along dimension 0, argument 1 has size 3",
+        ),
         (
             lambda x: vmap(lambda p, x: x, ({"w": 1}, 0))({"w": x}, x),
             ValueError,

@@ -75,10 +75,13 @@ def _backward(ctx, *grads):
     given = call.opdef._backward_fn(ctx, *tree_unflatten(list(grads), call.outputs))
     given = given if isinstance(given, tuple) else (given,)
     # No gradients for a list are no gradient for any of its tensors.
-    given = tuple(
-        [None] * spec.num_leaves if g is None and spec.type is list else g
-        for g, spec in zip(given, call.inputs.children())
-    ) + given[call.inputs.num_children :]
+    given = (
+        tuple(
+            [None] * spec.num_leaves if g is None and spec.type is list else g
+            for g, spec in zip(given, call.inputs.children())
+        )
+        + given[call.inputs.num_children :]
+    )
     flat, spec = tree_flatten(given, is_leaf=not_list_of_optional_tensor)
     if spec != call.inputs:
         raise RuntimeError(

@@ -70,7 +70,9 @@ def _differentiable(transform: str, what: str, arguments: Arguments) -> None:
     if not arguments.all_tensors:
         for leaf in arguments.flat:
             if not isinstance(leaf, Tensor):
-                raise ValueError(f"{transform}: {what} must be tensors or trees of them; found a {type(leaf).__name__}.")
+                raise ValueError(
+                    f"{transform}: {what} must be tensors or trees of them; found a {type(leaf).__name__}."
+                )
     if not arguments.tensors:
         raise RuntimeError(f"{transform}: {what} hold no tensor, so there is nothing to differentiate with respect to.")
 

@@ -49,7 +49,14 @@ class Context(FunctionCtx):
         return ctx
 
 
-_MARKS = ("to_save", "saved_for_forward", "non_differentiable", "materialize_grads", "needs_input_grad", "dirty_tensors")
+_MARKS = (
+    "to_save",
+    "saved_for_forward",
+    "non_differentiable",
+    "materialize_grads",
+    "needs_input_grad",
+    "dirty_tensors",
+)
 
 
 class _Place(NamedTuple):
@@ -86,8 +93,7 @@ class Saved:
         self.outputs = [_Like.of(t) if isinstance(t, Tensor) else None for t in outputs]
         marked = {id(t) for t in ctx.non_differentiable}
         self.constant = [
-            not isinstance(t, Tensor) or id(t) in marked or not _is_real_or_complex(t.dtype)
-            for t in outputs
+            not isinstance(t, Tensor) or id(t) in marked or not _is_real_or_complex(t.dtype) for t in outputs
         ]
         self.inputs = [_Like.of(t) if isinstance(t, Tensor) else None for t in args]
 
@@ -139,7 +145,9 @@ def _listed(value: Any) -> tuple:
 
 def _leave(call: Call, output: Any) -> list[Tensor]:
     """The tensors of what forward returned, whose structure stays with the call."""
-    if any(isinstance(leaf, Tensor) for o in _listed(output) if not isinstance(o, Tensor) for leaf in tree_flatten(o)[0]):
+    if any(
+        isinstance(leaf, Tensor) for o in _listed(output) if not isinstance(o, Tensor) for leaf in tree_flatten(o)[0]
+    ):
         raise call.error("forward returned tensors inside of containers; return a tensor or a tuple of tensors.")
     return call.output.depart(output)
 
@@ -220,7 +228,9 @@ def _vjp(call, tensors, saved, cotangents, needs):
     if len(given) < call.count or any(g is not None for g in given[call.count :]):
         raise call.error(f"backward returned {len(given)} gradients, but forward has {call.count} arguments.")
     return [
-        None if position is None or not need else _fit(call, given[position], saved.inputs[position], f"gradient {position}")
+        None
+        if position is None or not need
+        else _fit(call, given[position], saved.inputs[position], f"gradient {position}")
         for position, need in zip(call.positions, needs)
     ]
 

@@ -106,7 +106,7 @@ class Chosen:
                 raise RuntimeError(f"{transform}: argnums has {n}, but the function was called with {count} arguments.")
         numbers = [n % count for n in numbers]
         if not numbers or len(set(numbers)) != len(numbers):
-            raise RuntimeError(f"{transform}: argnums is {argnums!r}; it must name at least one argument, and each once.")
+            raise RuntimeError(f"{transform}: argnums is {argnums!r}; it must name at least one argument, each once.")
         if arguments.all_tensors:
             self.specs, self.tensors = [LEAF] * len(numbers), numbers
             return
@@ -117,8 +117,8 @@ class Chosen:
             for i in range(start, start + spec.num_leaves):
                 if not isinstance(arguments.flat[i], Tensor):
                     raise ValueError(
-                        f"{transform}: argument {n} holds a {type(arguments.flat[i]).__name__}, but only tensors can be "
-                        "differentiated with respect to. Leave it out of argnums or out of the argument."
+                        f"{transform}: argument {n} holds a {type(arguments.flat[i]).__name__}, but only tensors can "
+                        "be differentiated with respect to. Leave it out of argnums or out of the argument."
                     )
                 self.tensors.append(bisect_left(arguments.positions, i))
 
@@ -201,9 +201,7 @@ def same_tree(transform: str, what: str, value: Any, like: str, spec: TreeSpec |
         spec = LEAF
     leaves, found = tree_flatten(value)
     if found != spec:
-        raise RuntimeError(
-            f"{transform}: {what} must have the tree of {like}, but it has {found} in place of {spec}."
-        )
+        raise RuntimeError(f"{transform}: {what} must have the tree of {like}, but it has {found} in place of {spec}.")
     for leaf in leaves:
         if leaf is not None and not isinstance(leaf, Tensor):
             raise RuntimeError(f"{transform}: {what} must be tensors, or None for zero; found a {type(leaf).__name__}.")

@@ -4,7 +4,7 @@ import functools
 from typing import Any, Callable
 
 from torch import Tensor
-from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_leaves, TreeSpec
+from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_leaves
 
 from . import _C
 from ._trees import Arguments, Tree, describe
@@ -98,13 +98,15 @@ def _in_dims(func: Callable, in_dims: in_dims_t, arguments: Arguments) -> list[i
     """One entry for each tensor of the arguments."""
     args = arguments.args
     if not args:
-        raise ValueError(f"vmap({describe(func)}): there is nothing to map: it was called without positional arguments.")
+        raise ValueError(
+            f"vmap({describe(func)}): there is nothing to map: it was called without positional arguments."
+        )
     if type(in_dims) is int and arguments.all_tensors:
         return [in_dims] * len(args)
     if not isinstance(in_dims, (int, tuple)):
         raise ValueError(
-            f"vmap({describe(func)}): in_dims is a {type(in_dims).__name__}; it must be an int or a tuple with an entry "
-            "for each positional argument."
+            f"vmap({describe(func)}): in_dims is a {type(in_dims).__name__}; it must be an int or a tuple with an "
+            "entry for each positional argument."
         )
     spec = tree_flatten(tuple(args))[1]
     dims = _broadcast_to_and_flatten(in_dims, spec)
