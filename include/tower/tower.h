@@ -1,4 +1,5 @@
-// Tower: composable function transforms for C++ on LibTorch. This header has everything but torch::nn (tower/nn.h).
+// Tower: composable function transforms for C++ on LibTorch. This header has everything but what needs
+// more of LibTorch than tensors: torch::nn (tower/nn.h) and decompositions (tower/decompose.h).
 #pragma once
 
 #include "tower/axes.h"

@@ -67,11 +67,40 @@ Operator::Values save_for_derivatives(const Operator& op, c10::ArrayRef<IValue> 
   return op.save(args, outs);
 }
 
+namespace {
+
+// A decomposition that ends in its own operator would run until the stack overflows.
+class Nested {
+ public:
+  explicit Nested(const Operator& op) {
+    constexpr int kDeepest = 200;
+    if (depth_ == kDeepest)
+      throw UnsupportedError("The decomposition of " + op.name() + " does not end: decompositions are " +
+                             std::to_string(kDeepest) +
+                             " deep in each other. It must not call the operator that it stands for.");
+    ++depth_;
+  }
+  ~Nested() { --depth_; }
+  Nested(const Nested&) = delete;
+  Nested& operator=(const Nested&) = delete;
+
+ private:
+  static thread_local int depth_;
+};
+thread_local int Nested::depth_ = 0;
+
+}  // namespace
+
 bool decompose(const Operator& op, Stack& stack) {
-  if (!op.decomposition && !op.composite()) return false;
+  const auto rule = op.decomposition;
+  if (!rule && !op.composite()) return false;
   const AsUserCode user;
-  if (op.decomposition) op.decomposition(stack);
-  else op.handle()->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  if (rule) {
+    const Nested nested(op);
+    (*rule)(stack);
+  } else {
+    op.handle()->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  }
   return true;
 }
 

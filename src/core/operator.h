@@ -135,6 +135,8 @@ struct VmapFrame {
 };
 
 using VmapRule = std::function<void(VmapFrame&)>;
+/// Replaces the arguments on the stack by the results, calling other operators.
+using DecompositionRule = std::function<void(Stack&)>;
 
 /// A rule serves the arguments in `serves`: one for a partial derivative, several where one kernel gives them jointly.
 template <class F>
@@ -203,7 +205,7 @@ class Operator : public c10::intrusive_ptr_target {
   const char* vmap_family = nullptr;  // names the family in coverage; null for a rule of its own
   std::vector<DerivativeRule<VjpFrame>> vjp;
   std::vector<DerivativeRule<JvpFrame>> jvp;
-  std::function<void(Stack&)> decomposition;
+  std::shared_ptr<const DecompositionRule> decomposition;  // may be replaced while it runs (tower/decompose.h)
   Mask nondifferentiable_outs = 0;  // by schema position
   Mask inactive_args = 0;           // derivative is declared zero with respect to these
   /// For a view: the base after the view of it was overwritten by `written` (`args` as in the call, base undefined).

@@ -441,19 +441,20 @@ class Rule {
 
   // ---- others ----
 
-  /// The operator in terms of others: serves every transform that has no rule of its own.
+  /// The operator in terms of others: serves every transform that has no rule of its own. (tower/decompose.h is the
+  /// same for users: there the function takes all arguments.)
   template <class Function>
   Rule& decomposes(Function f) {
     using B = detail::Bound<Op, Function>;
     static_cast<void>(B::keeps());  // checks the parameters
     const Operator* record = &record_;
-    record_.decomposition = [f, record](Stack& stack) {
+    record_.decomposition = std::make_shared<const DecompositionRule>([f, record](Stack& stack) {
       const std::vector<IValue> args(stack.begin(), stack.end());
       const Frame frame{*record, args, {}, nullptr, 0};
       auto result = B::call(f, frame);
       stack.clear();
       push(stack, std::move(result));
-    };
+    });
     return *this;
   }
 
