@@ -212,6 +212,7 @@ void register_tests(const std::string& op_db_folder) {
   Silent silent;
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   for (auto& loaded : op_db::load(op_db_folder)) {
+    if (loaded.has("no_samples")) continue;
     const auto entry = std::make_shared<const op_db::Entry>(std::move(loaded));
     totals().names.insert("aten::" + entry->name);
     totals().samples += static_cast<long>(entry->sample_texts.size());

@@ -178,12 +178,12 @@ void activation_backwards() {
     return da * s + y * one_minus(s) * db;
   });
   op<at::_ops::glu_backward_jvp>().decomposes(
-      [](Skip, const Tensor& g, const Tensor& x, const Tensor& dg, const Tensor& dx, int64_t dim) {
+      [](const Tensor& grad_x, Skip, const Tensor& x, const Tensor& dg, const Tensor& dx, int64_t dim) {
         const auto [a, b] = halves(x, dim);
         const auto [da, db] = halves(dx, dim);
-        const Tensor s = b.sigmoid(), ds = s * one_minus(s);
-        const Tensor curvature = ds * one_minus(2 * s);
-        return at::cat({dg * s + g * ds * db, dg * a * ds + g * (da * ds + a * curvature * db)}, dim);
+        const Tensor ga = halves(grad_x, dim).first, s = b.sigmoid(), away = one_minus(s);
+        const Tensor dga = dg * s + ga * away * db;
+        return at::cat({dga, dga * a * away + ga * away * (da - a * s * db)}, dim);
       });
 }
 

@@ -218,8 +218,10 @@ Pair multilabel_margin(const Tensor& x, const Tensor& target, int64_t reduction)
           labels.is_target.to(x.scalar_type()).reshape(target.sizes())};
 }
 
-Tensor multilabel_margin_backward(const Tensor& g, const Tensor& x, const Tensor& target, int64_t reduction) {
-  const Labels labels(x, target);
+Tensor multilabel_margin_backward(const Tensor& g, const Tensor& x, const Tensor& target, int64_t reduction,
+                                  const Tensor& is_target) {
+  Labels labels(x, target);
+  labels.is_target = as_items(is_target).ne(0);
   const Tensor violated = labels.counts().logical_and(labels.violation() > 0).to(x.scalar_type());
   const Tensor slope = violated.sum(1).scatter_add(1, labels.classes, -violated.sum(2));
   Tensor per_item = g.dim() == 0 ? g : g.reshape({-1, 1});

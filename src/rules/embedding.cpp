@@ -84,7 +84,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, co
   const Tensor none = at::zeros({bags, table.size(1)}, rows.options());
   if (mode != max) {
     const Tensor sums = none.index_add(0, bag, rows);
-    return {mode == mean ? sums / sizes.clamp_min(1).unsqueeze(-1) : sums, bag, sizes, at::zeros({bags}, integers)};
+    return {mode == mean ? sums / sizes.clamp_min(1).unsqueeze(-1) : sums, bag, sizes, sizes.clone()};
   }
   const Tensor bags_of = bag.unsqueeze(-1).expand(rows.sizes());
   const Tensor greatest =

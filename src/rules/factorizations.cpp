@@ -343,10 +343,33 @@ void factorizations() {
       });
   op<at::_ops::linalg_lu_solve>().vmap(lu_solve_vmap).inactive<1>().decomposes(lu_solve);
 
-  // Derivatives of these come from LibTorch.
-  op<at::_ops::linalg_eig>().batches_natively();
-  op<at::_ops::geqrf>().batches_natively();
-  op<at::_ops::linalg_householder_product>().vmap(vmap_expanded);
+  // A V = V diag(λ): with P = V⁻¹ dA V, dλ = diag P and dV = V (P / (λ_j - λ_i)) off the diagonal. The eigenvectors
+  // have length one, which takes away what the part of dV along them adds to it.
+  op<at::_ops::linalg_eig>()
+      .batches_natively()
+      .vjp<0>([](Ct<0> gl, Ct<1> gv, Skip, Out<0> l, Out<1> v) {
+        Tensor inner;
+        if (gv->defined()) {
+          const Tensor vgv = at::matmul(v->mH(), *gv), along = at::real(vgv.diagonal(0, -2, -1)).unsqueeze(-2);
+          inner = off_diagonal(vgv - at::matmul(v->mH(), *v * along)) / gaps(*l).conj();
+        }
+        if (gl->defined()) {
+          const Tensor diagonal = at::diag_embed(*gl);
+          inner = inner.defined() ? inner + diagonal : diagonal;
+        }
+        return at::linalg_solve(v->mH(), at::matmul(inner, v->mH()));
+      })
+      .jvp<0>([](Tan<0> da, Skip, Out<0> l, Out<1> v) {
+        const Tensor p = at::linalg_solve(*v, at::matmul(like(*da, *v), *v));
+        const Tensor turned = at::matmul(*v, off_diagonal(p) / gaps(*l));
+        const Tensor along = at::real((v->conj() * turned).sum(-2, true));
+        return std::tuple(p.diagonal(0, -2, -1).clone(), turned - *v * along);
+      });
+  op<at::_ops::_linalg_eigvals>().batches_natively().decomposes(
+      [](const Tensor& a) { return std::get<0>(at::linalg_eig(a)); });
+
+  const char* packed = "the reflectors that it packs are LAPACK's own and have no derivative. Use linalg_qr().";
+  op<at::_ops::geqrf>().batches_natively().unsupported(Kind::vjp, packed).unsupported(Kind::jvp, packed);
 }
 
 }  // namespace tower::rules

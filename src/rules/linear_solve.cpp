@@ -5,6 +5,10 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <cmath>
+#include <limits>
+
+#include "core/wrapper.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -67,6 +71,55 @@ Tensor triangle(const Tensor& m, bool upper, bool unit) { return upper ? m.triu(
 Tensor with_matrix(const Tensor& scalars) { return scalars.unsqueeze(-1).unsqueeze(-1); }
 Tensor inverse_of(const Tensor& a) { return std::get<0>(at::linalg_inv_ex(a, false)); }
 Tensor trace_of_product(const Tensor& a, const Tensor& b) { return (a * b.mT()).sum(std::vector<int64_t>{-2, -1}); }
+
+// ---- determinants ----
+
+// The value without the wrappers of transforms: all examples together.
+Tensor plain(Tensor t) {
+  while (Wrapper* w = as_wrapper(t)) t = Tensor(w->payload().value);  // a copy: the wrapper may go with `t`
+  return t;
+}
+
+// NOTE [Determinants of singular matrices]
+// det is a polynomial, and its gradient, the adjugate, exists where the inverse does not: adj A = lim det(B) B⁻¹ for
+// B → A. Where A = P L U has pivots near zero, B = A + t P L N with N a one at each of those has pivots t there, and
+// det(B) B⁻¹ is a polynomial in t of as many degrees as there are such pivots. So its value at t = 0 is extrapolated
+// from four points at which B is regular: exact up to degree three, and where four or more pivots vanish the adjugate
+// and its first derivatives do, too. Derivatives of any order go through the four terms.
+// Which formula is used is decided on values, for all examples together: both are right for a regular matrix.
+double epsilon_of(const Tensor& t) {
+  return c10::toRealValueType(t.scalar_type()) == at::kFloat ? std::numeric_limits<float>::epsilon()
+                                                             : std::numeric_limits<double>::epsilon();
+}
+
+Tensor vanishing_pivots(const Tensor& lu) {
+  const Tensor sizes = lu.diagonal(0, -2, -1).abs();
+  return sizes.le(sizes.amax(-1, true) * std::pow(epsilon_of(lu), 0.4));
+}
+
+// `kept` is the factorization that came with the determinant, of the matrix or its transpose.
+Tensor adjugate(const Tensor& a, const Tensor& det, const Tensor& kept) {
+  if (a.size(-1) == 0) return at::zeros_like(a);
+  {
+    const Tensor vanishing = plain(vanishing_pivots(kept));
+    DispatchGuard keys;
+    keys.see_every_operator(false);
+    if (!vanishing.any().item<bool>()) return with_matrix(det) * inverse_of(a);
+  }
+  const auto [lu, pivots, info] = at::linalg_lu_factor_ex(a.detach());
+  const auto [p, l, u] = at::lu_unpack(lu, pivots);
+  const Tensor largest = u.diagonal(0, -2, -1).abs().amax(-1, true);
+  const Tensor step = largest.masked_fill(largest == 0, 1) * std::pow(epsilon_of(a), 0.2);
+  const Tensor steps = (vanishing_pivots(lu).to(step.scalar_type()) * step).to(a.scalar_type());
+  const Tensor direction = at::matmul(p, at::matmul(l, at::diag_embed(steps)));
+  Tensor sum;
+  for (const auto& [t, weight] : {std::pair(1.0, 4.0 / 6), {-1.0, 4.0 / 6}, {2.0, -1.0 / 6}, {-2.0, -1.0 / 6}}) {
+    const Tensor b = a + direction * t;
+    const Tensor term = with_matrix(at::linalg_det(b) * weight) * inverse_of(b);
+    sum = sum.defined() ? sum + term : term;
+  }
+  return sum;
+}
 
 }  // namespace
 
@@ -151,13 +204,16 @@ void linear_solve() {
     return at::cholesky_solve(at::eye(factor.size(-1), factor.options()).expand_as(factor), factor, upper);
   });
 
-  // d det = det tr(A⁻¹ dA)
+  // d det = tr(adj(A) dA)
   op<at::_ops::_linalg_det>()
       .batches_natively()
       .nondifferentiable_outputs<1, 2>()
-      .vjp<0>(
-          [](Ct<0> ct, const Tensor& a, Out<0> det) { return with_matrix(*ct * conjugate(*det)) * inverse_of(a).mH(); })
-      .jvp<0>([](Tan<0> da, const Tensor& a, Out<0> det) { return *det * trace_of_product(inverse_of(a), *da); });
+      .vjp<0>([](Ct<0> ct, const Tensor& a, Out<0> det, Out<1> lu) {
+        return with_matrix(*ct) * adjugate(a, *det, *lu).mH();
+      })
+      .jvp<0>([](Tan<0> da, const Tensor& a, Out<0> det, Out<1> lu) {
+        return trace_of_product(adjugate(a, *det, *lu), *da);
+      });
 
   // With z = tr(A⁻¹ dA):  d log|det| = Re z,  d sign = i Im(z) sign.
   op<at::_ops::_linalg_slogdet>()

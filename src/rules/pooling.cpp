@@ -15,6 +15,38 @@ Tensor at_indices(const Tensor& t, const Tensor& indices, int64_t spatial) {
   return chosen.view(indices.sizes());
 }
 
+// fractional_max_poolNd(x, kernel, output, samples): `samples` [N, C, d] are where its windows begin. They have one
+// dimension of items too many for a single one.
+void fractional_vmap(VmapFrame& f, int64_t rank) {
+  for (size_t i : {0, 3}) f.to_front(i, true);
+  const bool single = f.tensor(0).dim() == rank;
+  const int64_t items = f.tensor(0).size(1);
+  if (!single) f.stack[0] = f.tensor(0).flatten(0, 1);
+  f.stack[3] = f.tensor(3).flatten(0, 1);
+  f.call();
+  if (!single)
+    for (auto& out : f.stack) out = out.toTensor().unflatten(0, {f.batch_size, items});
+  f.out_dims.assign(2, 0);
+}
+
+template <class Pool, class Backward, int64_t rank>
+void fractional_max_pool() {
+  op<Pool>()
+      .family("folded into items", [](VmapFrame& f) { fractional_vmap(f, rank); })
+      .template inactive<3>()
+      .template nondifferentiable_outputs<1>()
+      .template vjp<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& size, Skip, Out<1> indices) {
+        return Backward::call(*ct, x, kernel, size, *indices);
+      })
+      .template jvp<0>(
+          [](Tan<0> dx, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, rank - 2); });
+  op<Backward>()
+      .folds_into_items(rank)
+      .template linear<0>(
+          [](Ct<0> ct, Skip, Skip, Skip, Skip, const Tensor& indices) { return at_indices(*ct, indices, rank - 2); })
+      .template inactive<1>();
+}
+
 }  // namespace
 
 void pooling() {
@@ -116,6 +148,9 @@ void pooling() {
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Tensor& indices) { return at_indices(*ct, indices, 3); })
       .inactive<1>();
+
+  fractional_max_pool<at::_ops::fractional_max_pool2d, at::_ops::fractional_max_pool2d_backward, 4>();
+  fractional_max_pool<at::_ops::fractional_max_pool3d, at::_ops::fractional_max_pool3d_backward, 5>();
 
   // Puts each value where its index says: the reverse of a gather.
   op<at::_ops::max_unpool2d>().folds_into_items(4).linear<0>(

@@ -15,6 +15,7 @@ void register_all() {
   activation_backwards();
   losses();
   class_losses();
+  ctc_losses();
   softmax();
   reductions();
   views();
@@ -22,8 +23,10 @@ void register_all() {
   shapes();
   indexing();
   scatter();
+  segments();
   cumulative();
   sorting();
+  histograms();
   factories();
   random();
   refusals();
@@ -34,8 +37,10 @@ void register_all() {
   embedding();
   padding();
   resampling();
+  grid_sampling();
   linear_solve();
   factorizations();
+  orthogonal();
   fourier();
 }
 

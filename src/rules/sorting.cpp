@@ -1,6 +1,7 @@
 // sort, topk, searchsorted, unique: order and its inverse.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+#include <ATen/WrapDimUtils.h>
 
 #include "rules/dims.h"
 #include "rules/op.h"
@@ -61,6 +62,60 @@ void distinct_values(const std::string& no_shape, const std::string& no_derivati
    ...);
 }
 
+// ---- quantiles ----
+
+// Rank q (n - 1) among the sorted values, and a mean of its two neighbours. NaN sorts last: one makes all quantiles
+// NaN, unless they are left out.
+Tensor quantile(const Tensor& x, const Tensor& q, const std::optional<int64_t>& dim, bool keepdim,
+                const std::string& interpolation, bool ignore_nan) {
+  TORCH_CHECK(x.numel() > 0, "quantile() input tensor must be non-empty");
+  TORCH_CHECK(q.dim() <= 1, "quantile() q must be a scalar or 1D tensor");
+  TORCH_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble,
+              "quantile() input tensor must be either float or double dtype");
+  TORCH_CHECK(q.scalar_type() == x.scalar_type(), "quantile() q tensor must be same dtype as the input tensor");
+  const bool linear = interpolation == "linear", midpoint = interpolation == "midpoint";
+  TORCH_CHECK(linear || midpoint || interpolation == "lower" || interpolation == "higher" || interpolation == "nearest",
+              "quantile() interpolation must be one of linear, lower, higher, midpoint or nearest, but got ",
+              interpolation);
+  const int64_t axis = at::maybe_wrap_dim(dim.value_or(0), x.dim());
+  const Tensor rows = !dim || x.dim() == 0 ? x.reshape(-1) : x.movedim(axis, -1);
+  const Tensor sorted = std::get<0>(rows.sort(-1)), nan = sorted.isnan();
+  const int64_t last = rows.size(-1) - 1;
+  const Tensor fractions = q.reshape(-1);
+  Tensor ranks;
+  if (ignore_nan) ranks = (fractions * (nan.logical_not().sum(-1, true) - 1).to(x.scalar_type())).clamp_min(0);
+  else ranks = (fractions * last).masked_fill(nan.select(-1, last).unsqueeze(-1), last);
+  if (interpolation == "lower") ranks = ranks.floor();
+  if (interpolation == "higher") ranks = ranks.ceil();
+  if (interpolation == "nearest") ranks = ranks.round();
+  const Tensor below = ranks.floor();
+  Tensor result = sorted.gather(-1, below.to(at::kLong));
+  if (linear || midpoint) {
+    const Tensor above = sorted.gather(-1, ranks.ceil().to(at::kLong));
+    result = at::lerp(result, above, midpoint ? at::full_like(ranks, 0.5) : ranks - below);
+  }
+  if (keepdim) {
+    if (dim) result = x.dim() > 0 ? result.unsqueeze(axis) : result;
+    else
+      for (int64_t d = 0; d < x.dim(); ++d) result = result.unsqueeze(0);
+  }
+  return q.dim() == 0 ? result.squeeze(-1) : result.movedim(-1, 0);
+}
+
+template <class Op, bool ignore_nan>
+void quantile_of_tensor() {
+  op<Op>().decomposes([](const Tensor& x, const Tensor& q, const std::optional<int64_t>& dim, bool keepdim,
+                         const std::string& how) { return quantile(x, q, dim, keepdim, how, ignore_nan); });
+}
+template <class Op, bool ignore_nan>
+void quantile_of_number() {
+  op<Op>().decomposes(
+      [](const Tensor& x, double q, const std::optional<int64_t>& dim, bool keepdim, const std::string& how) {
+        TORCH_CHECK(q >= 0 && q <= 1, "quantile() q must be in the range [0, 1] but got ", q);
+        return quantile(x, at::full({}, q, x.options()), dim, keepdim, how, ignore_nan);
+      });
+}
+
 }  // namespace
 
 void sorting() {
@@ -91,6 +146,11 @@ void sorting() {
     return at::searchsorted(boundaries, x, out_int32, right);
   });
 
+  quantile_of_tensor<at::_ops::quantile, false>();
+  quantile_of_tensor<at::_ops::nanquantile, true>();
+  quantile_of_number<at::_ops::quantile_scalar, false>();
+  quantile_of_number<at::_ops::nanquantile_scalar, true>();
+
   distinct_values<at::_ops::_unique, at::_ops::_unique2, at::_ops::unique_dim, at::_ops::unique_consecutive,
                   at::_ops::unique_dim_consecutive>(
       "how many different values there are depends on the data, so that the results of the examples have different "
@@ -98,8 +158,6 @@ void sorting() {
       "which elements are equal changes with their values, so that it is not differentiable. Use sort(), or detach() "
       "its "
       "argument.");
-  // Counts do not change with the values, where they change at all.
-  op<at::_ops::histc>().no_derivative();
   op<at::_ops::bincount>()
       .unsupported(
           Kind::vmap,

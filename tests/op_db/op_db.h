@@ -30,6 +30,7 @@
 //   no_second     second derivatives are not checked
 //   no_variants   in-place and out= variants are not checked
 //   no_float32    float32 is not checked
+//   no_samples    it cannot be called with reproducible results
 //   outs i,j      only these outputs have derivatives
 //   tolerance t   relative tolerance of derivatives against finite differences
 #pragma once
