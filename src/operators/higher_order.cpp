@@ -78,7 +78,7 @@ class Implementation final : public Operator {
     lifts_captured = static_cast<bool>(rules_.lift);
     if (!rules_.generate_vmap && !rules_.vmap)
       unsupported[static_cast<size_t>(Kind::vmap)] = "it has no vmap rule, and generating one was not allowed";
-    decomposition = [this](Stack& stack) { evaluate(stack); };
+    decomposition = std::make_shared<const DecompositionRule>([this](Stack& stack) { evaluate(stack); });
     save = [this](c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) { return save_call(args, outs); };
     if (rules_.forward_and_save)
       call_and_save = [this](c10::ArrayRef<IValue> args) {

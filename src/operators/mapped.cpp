@@ -49,7 +49,7 @@ class MappedOperator final : public Operator {
     custom = true;
     vjp_is_linear = base.vjp_is_linear;
     lifts_captured = base.lifts_captured;
-    decomposition = [this](Stack& stack) { evaluate(stack); };
+    decomposition = std::make_shared<const DecompositionRule>([this](Stack& stack) { evaluate(stack); });
     const Keeps all{1, 0, 1};
     if (base.save) save = [this](c10::ArrayRef<IValue> a, c10::ArrayRef<IValue> o) { return save_mapped(a, o); };
     if (!base.vjp.empty()) vjp.push_back({1, base.save ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});

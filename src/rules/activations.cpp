@@ -64,6 +64,7 @@ void activations() {
 
   // ---- randomized: a slope drawn for each negative element ----
   op<at::_ops::rrelu>().decomposes([](const Tensor& x, const Scalar& lower, const Scalar& upper, bool training) {
+    TORCH_CHECK(lower.toDouble() <= upper.toDouble(), "Lower bound should be less than or equal to the upper bound");
     if (!training) return at::leaky_relu(x, (lower.toDouble() + upper.toDouble()) / 2);
     const Tensor slope = at::rand_like(x) * (upper.toDouble() - lower.toDouble()) + lower;
     return at::where(x <= 0, x * slope, x);

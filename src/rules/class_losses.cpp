@@ -105,7 +105,8 @@ void vmap_nll_backward(VmapFrame& frame) {
 Pair nll_forward(const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction, int64_t ignore) {
   const int64_t classes = x.dim() == 1 ? 0 : 1;
   const Tensor w = class_weights(weight, y, ignore, x.options());
-  const Tensor losses = -w * x.gather(classes, safe_class(y, ignore).unsqueeze(classes)).squeeze(classes);
+  const Tensor chosen = x.gather(classes, safe_class(y, ignore).unsqueeze(classes)).squeeze(classes);
+  const Tensor losses = zero_where(y == ignore, -w * chosen);
   const Tensor total = reduction == kNone && x.dim() > 1 ? at::zeros({}, x.options()) : w.sum();
   if (reduction == kNone) return {losses, total};
   return {reduction == at::Reduction::Mean ? losses.sum() / total : losses.sum(), total};
@@ -147,6 +148,9 @@ void negative_log_likelihood() {
 // ---- margins
 // --------------------------------------------------------------------------------------------------------------
 
+// Nothing where it is not a number, as the kernels count what exceeds the margin.
+Tensor positive_part(const Tensor& t) { return keep_where(t > 0, t); }
+
 // Items [N, C] and their targets [N] of what may be a single item.
 Tensor as_items(const Tensor& x) { return x.dim() == 0 ? x.reshape({1, 1}) : x.dim() == 1 ? x.unsqueeze(0) : x; }
 
@@ -162,7 +166,12 @@ void check_margin(const Tensor& x, const Tensor& y, const Scalar& p, const Tenso
 // What each class exceeds its margin by, and which classes are not the target. Both [N, C].
 Pair excess(const Tensor& items, const Tensor& y, const Scalar& margin) {
   const Tensor z = items - items.gather(1, y) + margin;
-  return {at::relu(z), at::arange(items.size(1), y.options()) != y};
+  return {positive_part(z), at::arange(items.size(1), y.options()) != y};
+}
+
+// The mean of no items is zero to the kernels.
+Tensor reduce_margins(const Tensor& losses, int64_t reduction) {
+  return reduce(losses, reduction == at::Reduction::Mean && losses.numel() == 0 ? at::Reduction::Sum : reduction);
 }
 
 // Σ w[y] max(0, m - x[y] + x[c])^p / C over classes c ≠ y.
@@ -173,7 +182,7 @@ Tensor multi_margin(const Tensor& x, const Tensor& target, const Scalar& p, cons
   const auto [z, others] = excess(items, y, margin);
   Tensor losses = p.toDouble() == 1 ? z : z * z;
   if (weight.defined()) losses = losses * at::take(weight, y);
-  return reduce(keep_where(others, losses).mean(1).reshape(target.sizes()), reduction);
+  return reduce_margins(keep_where(others, losses).mean(1).reshape(target.sizes()), reduction);
 }
 
 Tensor multi_margin_backward(const Tensor& g, const Tensor& x, const Tensor& target, const Scalar& p,
@@ -212,9 +221,9 @@ struct Labels {
 // Σ max(0, 1 - x[k] + x[c]) / C over targets k and other classes c.
 Pair multilabel_margin(const Tensor& x, const Tensor& target, int64_t reduction) {
   const Labels labels(x, target);
-  const Tensor z = keep_where(labels.counts(), at::relu(labels.violation()));
+  const Tensor z = keep_where(labels.counts(), positive_part(labels.violation()));
   const Tensor losses = z.sum({1, 2}) / static_cast<double>(labels.items.size(1));
-  return {reduce(x.dim() < 2 ? losses.squeeze(0) : losses, reduction),
+  return {reduce_margins(x.dim() < 2 ? losses.squeeze(0) : losses, reduction),
           labels.is_target.to(x.scalar_type()).reshape(target.sizes())};
 }
 

@@ -103,11 +103,11 @@ Pair losses_of_numbers(const Tensor& log_probs, const Tensor& targets, const Int
 // With lengths as tensors nobody knows the longest label but by its room.
 Pair losses_of_tensors(const Tensor& log_probs, const Tensor& targets, const Tensor& inputs, const Tensor& lengths,
                        int64_t blank) {
-  TORCH_CHECK(inputs.dim() == 1 && lengths.dim() == 1, "input_lengths and target_lengths must be vectors");
-  check_ctc(log_probs, inputs.size(0), lengths.size(0), blank);
+  check_ctc(log_probs, inputs.numel(), lengths.numel(), blank);
   TORCH_CHECK(targets.dim() == 1 || (targets.dim() == 2 && targets.size(0) == log_probs.size(1)),
               "Expected targets to be a vector, or a row of labels for each item, got ", targets.sizes());
-  return recursion(log_probs, targets, inputs.to(at::kLong), lengths.to(at::kLong), targets.size(-1), blank);
+  return recursion(log_probs, targets, inputs.reshape(-1).to(at::kLong), lengths.reshape(-1).to(at::kLong),
+                   targets.size(-1), blank);
 }
 
 // All examples' items one after the other.
@@ -156,9 +156,8 @@ void ctc_losses() {
                                                 bool zero_infinity) {
     const bool single = log_probs.dim() != 3;
     const auto [losses, alpha] =
-        losses_of_tensors(single ? log_probs.unsqueeze(1) : log_probs, targets, single ? inputs.reshape({1}) : inputs,
-                          single ? lengths.reshape({1}) : lengths, blank);
-    return reduced(losses, lengths, reduction, zero_infinity, single);
+        losses_of_tensors(single ? log_probs.unsqueeze(1) : log_probs, targets, inputs, lengths, blank);
+    return reduced(losses, lengths.reshape(-1), reduction, zero_infinity, single);
   });
 }
 

@@ -73,13 +73,13 @@ Tensor sorted_in(const Tensor& points, const std::vector<Tensor>& edges, const T
   return histogram;
 }
 
-void check(const Tensor& x, const Tensor& weight, at::IntArrayRef sizes) {
+void check_values(const Tensor& x, const Tensor& weight, int64_t count) {
   TORCH_CHECK(x.is_floating_point(), "torch.histogram: input tensor must be of a floating dtype");
-  TORCH_CHECK(!weight.defined() || (weight.scalar_type() == x.scalar_type() && weight.sizes().equals(sizes)),
+  TORCH_CHECK(!weight.defined() || (weight.scalar_type() == x.scalar_type() && weight.numel() == count),
               "torch.histogram: weight tensor must have the dtype of the input and a number for each of its values");
 }
 
-void check(const Tensor& edges, const Tensor& x) {
+void check_edges(const Tensor& edges, const Tensor& x) {
   TORCH_CHECK(edges.dim() == 1 && edges.size(0) > 0,
               "torch.histogram: bins tensor should have one dimension and no "
               "zero size, got ",
@@ -90,7 +90,7 @@ void check(const Tensor& edges, const Tensor& x) {
 // Points, in the last dimension of x.
 Tensor points_of(const Tensor& x, size_t dimensions, const Tensor& weight) {
   TORCH_CHECK(x.dim() >= 2, "torch.histogramdd: input tensor should have at least 2 dimensions, but got ", x.dim());
-  check(x, weight, x.sizes().slice(0, x.dim() - 1));
+  check_values(x, weight, c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)));
   TORCH_CHECK(static_cast<size_t>(x.size(-1)) == dimensions,
               "torch.histogramdd: expected as many sequences of bins as the size of the innermost dimension, ",
               x.size(-1));
@@ -135,13 +135,13 @@ void histograms() {
   op<at::_ops::histc>().no_derivative().decomposes(histc);
   op<at::_ops::histogram_bins_tensor>().decomposes(
       [](const Tensor& x, const Tensor& edges, const Tensor& weight, bool density) {
-        check(edges, x);
-        check(x, weight, x.sizes());
+        check_edges(edges, x);
+        check_values(x, weight, x.numel());
         return std::tuple(sorted_in(x.reshape({-1, 1}), {edges}, weight, density), edges.clone());
       });
   op<at::_ops::histogram_bin_ct>().decomposes(
       [](const Tensor& x, int64_t bins, const MaybeRange& range, const Tensor& weight, bool density) {
-        check(x, weight, x.sizes());
+        check_values(x, weight, x.numel());
         const Tensor points = x.reshape({x.numel(), 1});
         const auto edges = all_edges(points, {bins}, range);
         return std::tuple(sorted_in(points, edges, weight, density), edges[0]);
@@ -157,7 +157,7 @@ void histograms() {
       });
   op<at::_ops::_histogramdd_from_bin_tensors>().decomposes(
       [](const Tensor& x, const std::vector<Tensor>& edges, const Tensor& weight, bool density) {
-        for (const Tensor& of_one : edges) check(of_one, x);
+        for (const Tensor& of_one : edges) check_edges(of_one, x);
         return sorted_in(points_of(x, edges.size(), weight), edges, weight, density);
       });
 }

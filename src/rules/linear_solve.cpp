@@ -172,8 +172,10 @@ void linear_solve() {
       });
   op<at::_ops::triangular_solve>().decomposes(
       [](const Tensor& b, const Tensor& a, bool upper, bool transposed, bool unit) {
-        return std::tuple(at::linalg_solve_triangular(transposed ? a.mT() : a, b, upper != transposed, true, unit),
-                          a.clone());
+        const Tensor x = at::linalg_solve_triangular(transposed ? a.mT() : a, b, upper != transposed, true, unit);
+        Ints copied(x.sizes().begin(), x.sizes().end() - 2);
+        copied.insert(copied.end(), a.sizes().end() - 2, a.sizes().end());
+        return std::tuple(x, a.expand(copied).clone());
       });
 
   // A = L Lᴴ:  dL = L φ(L⁻¹ dA L⁻ᴴ), φ = the lower half. The gradient is taken in the space of Hermitian matrices.

@@ -2,6 +2,7 @@
 // that a reduction is per example under vmap by itself. Losses over classes are in class_losses.cpp.
 #include "rules/losses.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -41,6 +42,7 @@ void vmap_cross_entropy(VmapFrame& frame) {
 
 // Σ x y / (‖x‖ ‖y‖), each length at least eps. LibTorch writes the bound into a tensor behind autograd's back.
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int64_t dim, double eps) {
+  TORCH_CHECK(eps >= 0, "cosine_similarity: eps must be non-negative, got: ", eps);
   const at::ScalarType type = at::result_type(a, b);
   TORCH_CHECK(at::isFloatingType(type), "expected common dtype to be floating point, yet common dtype is ", type);
   const auto pair = at::broadcast_tensors({a.to(type), b.to(type)});
@@ -89,7 +91,7 @@ void losses() {
   // d² / 2 near zero, δ (|d| - δ/2) beyond.
   op<at::_ops::huber_loss>().decomposes([](const Tensor& a, const Tensor& b, int64_t reduction, double delta) {
     TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
-    return reduce(huber(a - b, delta), reduction);
+    return reduce(huber(a - b, delta).to(a.scalar_type()), reduction);
   });
   op<at::_ops::huber_loss_backward>().decomposes(
       [](const Tensor& g, const Tensor& a, const Tensor& b, int64_t reduction, double delta) {
@@ -98,7 +100,7 @@ void losses() {
 
   // log(1 + e^(-yx)); beyond 50 it is -yx to the last digit.
   op<at::_ops::soft_margin_loss>().decomposes([](const Tensor& x, const Tensor& y, int64_t reduction) {
-    return reduce(at::softplus(-(y * x), 1, 50), reduction);
+    return reduce(at::softplus(-(y * x), 1, 50).to(x.scalar_type()), reduction);
   });
   op<at::_ops::soft_margin_loss_backward>().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& y, int64_t reduction) {
@@ -128,17 +130,17 @@ void losses() {
       });
   op<at::_ops::binary_cross_entropy_backward>().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction) {
-        const Tensor slope = (x - y) / (x * one_minus(x)).clamp_min(1e-12);
+        const Tensor slope = (x - y) / (x * one_minus(x)).clamp_min(static_cast<double>(1e-12F));
         return spread(g, weighted(slope, weight), reduction);
       });
   // (1 - y) x - (1 + (p - 1) y) log σ(x), p the weight of positive examples.
   op<at::_ops::binary_cross_entropy_with_logits>().decomposes([](const Tensor& x, const Tensor& y, const Tensor& weight,
                                                                  const Tensor& positive_weight, int64_t reduction) {
-    TORCH_CHECK(y.sizes().equals(x.sizes()), "Target size (", y.sizes(), ") must be the same as input size (",
-                x.sizes(), ")");
+    TORCH_CHECK(y.sizes().equals(at::infer_size(x.sizes(), y.sizes())), "Target size (", y.sizes(),
+                ") must be the same as input size (", x.sizes(), ")");
     const Tensor log = at::log_sigmoid(x);
     const Tensor loss = one_minus(y) * x - (positive_weight.defined() ? ((positive_weight - 1) * y + 1) * log : log);
-    return reduce(weighted(loss, weight), reduction);
+    return reduce(weighted(loss, weight).to(y.scalar_type()), reduction);
   });
 
   op<at::_ops::cosine_similarity>().decomposes(cosine_similarity);

@@ -50,11 +50,16 @@ void vdot_vmap(VmapFrame& f) {
 }
 
 // beta·self + alpha·product, for the fused products.
-Tensor combine(const Tensor& self, const Tensor& product, const Scalar& beta, const Scalar& alpha) {
+Tensor combine(const Tensor& self, const Tensor& product, const Scalar& given_beta, const Scalar& given_alpha) {
+  // The kernels turn the numbers into those of the dtype.
+  const bool whole = c10::isIntegralType(product.scalar_type(), true);
+  const Scalar beta = whole ? Scalar(given_beta.toLong()) : given_beta;
+  const Scalar alpha = whole ? Scalar(given_alpha.toLong()) : given_alpha;
   Tensor scaled = times(product, alpha);
   // As the kernels do: beta = 0 ignores self, even its nan.
+  const Tensor addend = self.expand(product.sizes());
   if (beta.equal(0)) return scaled;
-  return at::add(scaled, self, beta);
+  return at::add(scaled, addend, beta);
 }
 
 }  // namespace
@@ -97,7 +102,7 @@ void matmul() {
                                         const Scalar& alpha) { return combine(self, at::bmm(a, b), beta, alpha); });
   op<at::_ops::addbmm>().decomposes(
       [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-        return combine(self, at::bmm(a, b).sum(0), beta, alpha);
+        return combine(self, at::bmm(a, b).sum(0, false, a.scalar_type()), beta, alpha);
       });
   op<at::_ops::_addmm_activation>().decomposes(
       [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha, bool gelu) {

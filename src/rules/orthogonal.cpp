@@ -58,8 +58,8 @@ Tensor ormqr(const Tensor& reflectors, const Tensor& tau, const Tensor& other, b
   const int64_t m = other.size(left ? -2 : -1);
   TORCH_CHECK(tau.dim() >= 1 && m >= tau.size(-1) && m == reflectors.size(-2),
               "torch.ormqr: the sizes of input, tau and other do not fit each other");
-  TORCH_CHECK(tau.size(-1) <= reflectors.size(-1),
-              "torch.ormqr: tau.shape[-1] must be less than or equal to input.shape[-1]");
+  TORCH_CHECK(tau.size(-1) == std::min(m, reflectors.size(-1)),
+              "torch.ormqr: tau.shape[-1] must be equal to min(other.shape[-2], input.shape[-1])");
   TORCH_CHECK(reflectors.dim() == tau.dim() + 1 && reflectors.dim() == other.dim(),
               "torch.ormqr: Expected tau to have one dimension less than input, and other to have as many");
   const auto batch = reflectors.sizes().slice(0, reflectors.dim() - 2);

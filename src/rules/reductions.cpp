@@ -338,6 +338,9 @@ void reductions() {
 
   // Slices longer than a maximum are shortened to it, as the kernel does it.
   op<at::_ops::renorm>().decomposes([](const Tensor& x, const Scalar& p, int64_t dim, const Scalar& longest) {
+    TORCH_CHECK(!p.isComplex() && p.toDouble() > 0, "renorm: non-positive-norm not supported");
+    TORCH_CHECK(!longest.isComplex() && longest.toDouble() >= 0, "renorm: expected maxnorm to be >= 0");
+    TORCH_CHECK(x.dim() > 1, "renorm: input needs at least 2 dimensions, got ", x.dim(), " dimensions");
     Ints others;
     for (int64_t d = 0; d < x.dim(); ++d)
       if (d != at::maybe_wrap_dim(dim, x.dim())) others.push_back(d);

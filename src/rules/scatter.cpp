@@ -369,6 +369,18 @@ void scatter() {
   // "prod", "mean", "amax", "amin" of whole slices.
   op<at::_ops::index_reduce>().decomposes([](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
                                              const std::string& reduce, bool include_self) {
+    TORCH_CHECK(index.dim() <= 1, "index_reduce_(): Index is supposed to be a vector, but got dim: ", index.dim());
+    TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+                "index_reduce_(): self and source expected to have the same scalar type");
+    const int64_t along = at::maybe_wrap_dim(dim, self.dim());
+    TORCH_CHECK(along < std::max<int64_t>(source.dim(), 1), "index_reduce_(): Indexing dim ", dim,
+                " is out of bounds of the source tensor with dim ", source.dim());
+    TORCH_CHECK(index.numel() == (source.dim() == 0 ? 1 : source.size(along)), "index_reduce_(): Number of indices (",
+                index.numel(), ") should be equal to source.size(dim)");
+    for (int64_t d = 0; d < std::max(self.dim(), source.dim()); ++d)
+      TORCH_CHECK(d == along || (self.dim() == source.dim() && self.size(d) == source.size(d)),
+                  "index_reduce_(): self and source should have the same sizes but for the indexed dimension, got ",
+                  self.sizes(), " and ", source.sizes());
     std::vector<int64_t> ones(static_cast<size_t>(source.dim()), 1);
     if (!ones.empty()) ones[static_cast<size_t>(at::maybe_wrap_dim(dim, source.dim()))] = index.numel();
     return at::scatter_reduce(self, dim, index.reshape(ones).expand(source.sizes()), source, reduce, include_self);

@@ -1,6 +1,7 @@
 // Rearranging without sharing memory: cat, stack, flip, roll, repeat, clone, dtype conversion, …
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+#include <ATen/native/TypeProperties.h>
 
 #include "rules/dims.h"
 #include "rules/op.h"
@@ -162,10 +163,12 @@ Tensor itself(Ct<0> ct) { return *ct; }
 // One matrix from blocks along its diagonal, zeros beside them.
 Tensor block_diagonal(const std::vector<Tensor>& blocks) {
   std::vector<Tensor> matrices;
+  at::native::ResultTypeState types{};  // of the tensors as they are: numbers give way to vectors
   int64_t width = 0;
   for (const Tensor& b : blocks) {
     TORCH_CHECK(b.dim() <= 2, "torch.block_diag: Input tensors must have 2 or fewer dimensions. Input has ", b.dim());
-    matrices.push_back(b.dim() == 2 ? b : b.reshape({1, -1}));
+    matrices.push_back(b.dim() == 2 ? b : b.reshape({1, b.numel()}));
+    types = at::native::update_result_type_state(b, types);
     width += matrices.back().size(1);
   }
   if (matrices.empty()) return at::empty({1, 0});
@@ -175,7 +178,7 @@ Tensor block_diagonal(const std::vector<Tensor>& blocks) {
     rows.push_back(at::constant_pad_nd(m, {start, width - start - m.size(1)}));
     start += m.size(1);
   }
-  return at::cat(rows);
+  return at::cat(rows).to(at::native::result_type(types));
 }
 
 // Each tensor as `chunks` equal pieces along `dim` (zeros fill up the last), the pieces of all tensors side by side.

@@ -142,8 +142,11 @@ Tensor read_strided(const Tensor& x, const Ints& sizes, const Ints& strides, con
 
 Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, const Ints& strides,
                      const MaybeInt& offset) {
+  TORCH_CHECK(src.sizes().equals(sizes),
+              "expected src to have a size equal to the slice of self. src size = ", src.sizes(),
+              ", slice size = ", at::IntArrayRef(sizes));
   const Tensor places = elements_read("aten::as_strided_scatter", layout_of(x), sizes, strides, offset, x.device());
-  return at::put(x, places, src.expand(sizes));
+  return at::put(x, places, src.to(x.scalar_type()).expand(sizes));
 }
 
 void as_strided_vmap(VmapFrame& f) {

@@ -321,7 +321,7 @@ void views() {
   op<at::_ops::detach>().vmap(same_vmap).no_derivative();
 
   // ---- views of which a copy is asked for ----
-  op<at::_ops::view_copy>().decomposes([](const Tensor& x, const Ints& sizes) { return x.view(sizes).clone(); });
+  op<at::_ops::view_copy>().decomposes([](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(); });
   op<at::_ops::view_copy_dtype>().decomposes([](const Tensor& x, at::ScalarType type) { return x.view(type).clone(); });
   op<at::_ops::_reshape_copy>().decomposes([](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(); });
   op<at::_ops::_reshape_alias_copy>().decomposes(
