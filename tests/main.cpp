@@ -1,4 +1,5 @@
-// Runs every test of Tower: the ordinary ones, and the matrix of operators × transforms (matrix.h).
+// Runs every test of Tower: the ordinary ones, the matrix of operators × transforms (matrix.h), and
+// decompositions against their operators (decompositions.h).
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tanh.h>
@@ -6,6 +7,7 @@
 
 #include <cstdlib>
 
+#include "decompositions.h"
 #include "matrix.h"
 
 namespace {
@@ -20,6 +22,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const char* folder = std::getenv("TOWER_OP_DB");
   matrix::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
+  decompositions::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   const int result = RUN_ALL_TESTS();
   matrix::print_totals();
   return result;
