@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "decomposition_costs.h"
 #include "support.h"
 
 namespace docs {
@@ -105,6 +106,15 @@ std::string coverage_document() {
     for (const auto& op : ops) out << " `" << op << "`";
     out << " | " << why << " |\n";
   }
+
+  out << "\n## Decompositions\n\n"
+      << "How many kernels one call becomes (views are not counted), under the transforms that the decomposition "
+         "serves, for the\noperator's first sample in the op database. With a rule of its own an operator is about one "
+         "kernel under vmap, and two\nunder vjp (with its pullback) and jvp: that ratio is what a rule of its own "
+         "could "
+         "gain where tensors are small; where they\nare large, count the kernels that go over all of the data. "
+         "`tower/decompose.h` replaces them.\n\n"
+      << decomposition_costs(op_db_folder());
 
   std::map<std::string, std::map<Service, std::vector<std::string>>> by_family;
   for (const auto& [op, service] : all.functional) by_family[service.vmap][service].push_back(op);

@@ -25,6 +25,9 @@ std::string coverage_document();
 
 std::string read(const std::string& path);
 
+/// The folder of the operator database.
+std::string op_db_folder();
+
 }  // namespace docs
 
 using at::Tensor;
