@@ -171,7 +171,8 @@ Pair excess(const Tensor& items, const Tensor& y, const Scalar& margin) {
 
 // The mean of no items is zero to the kernels.
 Tensor reduce_margins(const Tensor& losses, int64_t reduction) {
-  return reduce(losses, reduction == at::Reduction::Mean && losses.numel() == 0 ? at::Reduction::Sum : reduction);
+  return reduce(losses,
+                reduction == at::Reduction::Mean && losses.numel() == 0 ? int64_t{at::Reduction::Sum} : reduction);
 }
 
 // Σ w[y] max(0, m - x[y] + x[c])^p / C over classes c ≠ y.
