@@ -29,7 +29,9 @@ bool any_tracked(const Level& level, const Operator& op, c10::ArrayRef<IValue> a
 }  // namespace
 
 bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayRef<IValue> args) {
-  if (op.vjp.empty() && op.jvp.empty()) return false;
+  // Without a derivative rule an operator of LibTorch's dispatcher is differentiated by what it is made of. One that
+  // Tower made has no derivative then, which is an error at any level: it must not be opened up either.
+  if (op.handle() && op.vjp.empty() && op.jvp.empty()) return false;
   for (; from; from = from->below())
     if (from->kind() != Kind::vmap) return true;
   bool found = false;
