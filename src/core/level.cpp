@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "core/libtorch_functions.h"
+
 namespace tower {
 namespace {
 
@@ -42,9 +44,11 @@ Scope::Scope(c10::intrusive_ptr<Level> level) : level_(std::move(level)), previo
   level_->ended_ = false;
   thread_state.top = level_.get();
   keys_.see_every_operator(true);
+  if (!previous_) refuse_libtorch_functions();
 }
 
 Scope::~Scope() {
+  if (!previous_) allow_libtorch_functions();
   level_->ended_ = true;
   thread_state.top = previous_;
 }
