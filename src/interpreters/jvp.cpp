@@ -4,6 +4,7 @@
 
 #include "core/bind.h"
 #include "interpreters/derivatives.h"
+#include "operators/custom.h"
 
 namespace tower {
 
@@ -46,13 +47,14 @@ void Jvp::process(const Operator& op, Stack& stack) {
     return;
   }
   c10::SmallVector<IValue, 6> args(stack.begin(), stack.end());
-  bind_call(op, stack);
+  Operator::Values saved;
+  if (op.save) saved = call_and_save(op, stack);
+  else bind_call(op, stack);
   auto outs = flatten_outputs(stack);
   c10::SmallVector<Meta, 2> metas;
   for (const Tensor& t : outs) metas.push_back(t.defined() ? Meta(t) : Meta());
   c10::SmallVector<const Meta*, 2> outs_meta;
   for (const Meta& m : metas) outs_meta.push_back(&m);
-  const Operator::Values saved = save_for_derivatives(op, args, stack);
   JvpFrame frame{{op, args, stack, nullptr, 0, saved}, leaves, {}, outs_meta};
   frame.tangents.resize(outs.size());
   run_jvp(frame, tracked, served_jvp(op, tracked));

@@ -23,6 +23,7 @@ struct Call final : torch::CustomClassHolder {
   Stack args;                   // placeholders for the tensors
   std::vector<LeafRef> leaves;  // where they go
   Stack outs;                   // the outputs' structure
+  Operator::Values saved;       // what came with the outputs, if anything, placeholders for its tensors
 };
 
 Stack fill(const Call& call, c10::ArrayRef<Tensor> tensors) {
@@ -41,7 +42,13 @@ Stack fill_outputs(const Call& call, c10::ArrayRef<Tensor> tensors) {
 struct Recorded : torch::autograd::Function<Recorded> {
   static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, at::TensorList operands) {
     Stack stack = fill(*call, operands);
-    call->op.call(stack);
+    Operator::Values saved;
+    if (call->op.call_and_save) {
+      const AsUserCode user;
+      std::tie(stack, saved) = call->op.call_and_save(stack);
+    } else {
+      call->op.call(stack);
+    }
     auto flat = flatten_outputs(stack);
     variable_list outs(flat.begin(), flat.end());
     // Only the structure is kept with the call: LibTorch must know of every tensor.
@@ -50,6 +57,11 @@ struct Recorded : torch::autograd::Function<Recorded> {
     call->outs = std::move(stack);
     variable_list kept(operands.begin(), operands.end());
     kept.insert(kept.end(), outs.begin(), outs.end());
+    replace_outputs(saved, [&](const Tensor& t, size_t) {
+      kept.push_back(t);
+      return place;
+    });
+    call->saved = std::move(saved);
     ctx->save_for_backward(std::move(kept));
     ctx->saved_data["call"] = IValue::make_capsule(call);
     ctx->set_materialize_grads(false);
@@ -62,9 +74,17 @@ struct Recorded : torch::autograd::Function<Recorded> {
     const variable_list kept = ctx->get_saved_variables();
     const auto all = c10::ArrayRef<Tensor>(kept);
     const Stack args = fill(call, all.slice(0, call.leaves.size()));
-    const Stack outs = fill_outputs(call, all.slice(call.leaves.size()));
-    // Computed now, so that a second derivative sees how it depends on the operands.
-    const Operator::Values saved = save_for_derivatives(call.op, args, outs);
+    const size_t num_outs = flatten_outputs(call.outs).size();
+    const Stack outs = fill_outputs(call, all.slice(call.leaves.size(), num_outs));
+    // Computed now where a second derivative may ask how it depends on the operands.
+    Operator::Values saved = call.saved;
+    if (saved.empty() || c10::GradMode::is_enabled()) {
+      saved = save_for_derivatives(call.op, args, outs);
+    } else {
+      const auto came_with_the_outputs = all.slice(call.leaves.size() + num_outs);
+      size_t next = 0;
+      replace_outputs(saved, [&](const Tensor&, size_t) { return came_with_the_outputs[next++]; });
+    }
     c10::SmallVector<LeafRef, 4> wanted;
     std::vector<Meta> metas;
     std::vector<size_t> operands;

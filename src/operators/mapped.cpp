@@ -52,6 +52,7 @@ class MappedOperator final : public Operator {
     decomposition = std::make_shared<const DecompositionRule>([this](Stack& stack) { evaluate(stack); });
     const Keeps all{1, 0, 1};
     if (base.save) save = [this](c10::ArrayRef<IValue> a, c10::ArrayRef<IValue> o) { return save_mapped(a, o); };
+    if (base.call_and_save) call_and_save = [this](c10::ArrayRef<IValue> a) { return evaluate_and_save(a); };
     if (!base.vjp.empty()) vjp.push_back({1, base.save ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});
     if (!base.jvp.empty()) jvp.push_back({1, all, [this](JvpFrame& frame) { push_forward(frame); }});
   }
@@ -114,17 +115,29 @@ class MappedOperator final : public Operator {
     Scope scope(level);
     Stack own = arguments(*level, tensors_of(stack[0]));
     level->evaluate(base_, own);
+    stack = take_out_outputs(*level, own);
+  }
+
+  // Both in one evaluation.
+  std::pair<Stack, Values> evaluate_and_save(c10::ArrayRef<IValue> args) const {
+    auto level = new_level();
+    Scope scope(level);
+    Stack own = arguments(*level, tensors_of(args[0]));
+    Values saved = tower::call_and_save(base_, own);
+    return {take_out_outputs(*level, own), take_out_saved(*level, std::move(saved))};
+  }
+
+  Stack take_out_outputs(Vmap& level, const Stack& own) const {
     list_sizes_.clear();
     for (const IValue& v : own) {
       if (!v.isTensor() && !v.isTensorList())
-        throw UnsupportedError(level->describe() + ": " + base_.name() +
+        throw UnsupportedError(level.describe() + ": " + base_.name() +
                                " returns a value that is not a tensor; it cannot differ between examples.");
       list_sizes_.push_back(v.isTensor() ? -1 : static_cast<int64_t>(v.toListRef().size()));
     }
     c10::List<Tensor> outs;
-    for (const Tensor& t : flatten_outputs(own)) outs.push_back(take_out(*level, t, 0));
-    stack.clear();
-    stack.emplace_back(std::move(outs));
+    for (const Tensor& t : flatten_outputs(own)) outs.push_back(take_out(level, t, 0));
+    return {std::move(outs)};
   }
 
   // The base operator's outputs, put into the level.
@@ -138,10 +151,14 @@ class MappedOperator final : public Operator {
   Values save_mapped(c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) const {
     auto level = new_level();
     Scope scope(level);
-    Values saved = save_for_derivatives(base_, arguments(*level, tensors_of(args[0])), outputs(*level, outs[0]));
+    return take_out_saved(
+        *level, save_for_derivatives(base_, arguments(*level, tensors_of(args[0])), outputs(*level, outs[0])));
+  }
+
+  static Values take_out_saved(Vmap& level, Values saved) {
     std::vector<int64_t> dims;
     each_tensor(saved, [&](const Tensor& t) {
-      Wrapper* w = as_wrapper_of(t, *level);
+      Wrapper* w = as_wrapper_of(t, level);
       dims.push_back(w ? w->payload().index : kUnbatched);
       return w ? w->payload().value : t;
     });
