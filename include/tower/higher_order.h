@@ -68,6 +68,9 @@ struct HigherOrderRules {
                                          const Attributes&)>
       vmap = {};
 
+  /// What messages call an operand; if empty, its number.
+  std::function<std::string(std::size_t operand, const Attributes&)> operand_name = {};
+
   /// `vjp` is linear in the cotangents (no clipping, no noise): forward mode then needs no jvp rule.
   bool linear_vjp = false;
   /// vmap without a rule maps `forward`, its derivatives by the mapped rules.

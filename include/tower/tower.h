@@ -1,5 +1,6 @@
-// Tower: composable function transforms for C++ on LibTorch. This header has everything but what needs
-// more of LibTorch than tensors: torch::nn (tower/nn.h) and decompositions (tower/decompose.h).
+// Tower: composable function transforms for C++ on LibTorch. This header has everything but what needs more of LibTorch
+// than tensors: torch::nn (tower/nn.h), functions with rules of their own (tower/function.h) and decompositions
+// (tower/decompose.h).
 #pragma once
 
 #include "tower/axes.h"

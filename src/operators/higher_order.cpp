@@ -112,6 +112,17 @@ class Implementation final : public Operator {
                             ". Return one for each, undefined where it is zero.");
   }
 
+  // Gradients and tangents have shape and dtype of what they belong to.
+  void check_like(const Tensor& found, const Meta& meta, const char* what, const std::string& of) const {
+    if (found.defined() && !meta.matches(found))
+      throw DerivativeError(name() + ": its " + what + " rule gave " + describe(found) + " for " + of + ", which is " +
+                            meta.describe() + ". Return a tensor of that shape and dtype.");
+  }
+
+  std::string name_of(size_t operand, const Attributes& attributes) const {
+    return rules_.operand_name ? rules_.operand_name(operand, attributes) : "operand " + std::to_string(operand);
+  }
+
   void evaluate(Stack& stack) const {
     Tensors outs = rules_.forward(tensors_of(stack[0]), unpack(stack[1]));
     check_defined(outs);
@@ -135,8 +146,12 @@ class Implementation final : public Operator {
     Tensors gradients = rules_.vjp(residuals_of(frame), Tensors(frame.cotangents.begin(), frame.cotangents.end()),
                                    needs, unpack(frame.args[1]));
     check_count(gradients.size(), operands, "vjp rule", "operands");
-    for (size_t i = 0; i < operands; ++i)
-      if (needs[i]) frame.give(0, std::move(gradients[i]), i);
+    for (size_t k = 0; k < frame.wanted.size(); ++k) {
+      Tensor& gradient = gradients[frame.wanted[k].element];
+      if (gradient.defined() && !frame.wanted_meta[k]->matches(gradient))
+        check_like(gradient, *frame.wanted_meta[k], "vjp", name_of(frame.wanted[k].element, unpack(frame.args[1])));
+      frame.gradients[k] = std::move(gradient);
+    }
   }
 
   void push_forward(JvpFrame& frame) const {
@@ -144,7 +159,10 @@ class Implementation final : public Operator {
     Tensors tangents =
         rules_.jvp(residuals_of(frame), Tensors(frame.leaves.begin(), frame.leaves.end()), unpack(frame.args[1]));
     check_count(tangents.size(), frame.outs_meta.size(), "jvp rule", "outputs");
-    for (size_t k = 0; k < tangents.size(); ++k) frame.give(k, std::move(tangents[k]));
+    for (size_t k = 0; k < tangents.size(); ++k) {
+      check_like(tangents[k], *frame.outs_meta[k], "jvp", "output " + std::to_string(k));
+      frame.tangents[k] = std::move(tangents[k]);
+    }
   }
 
   void map(VmapFrame& frame) const {
