@@ -139,31 +139,31 @@ void normalization() {
   });
 
   op<at::_ops::native_group_norm>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t n,
-                                                  int64_t, int64_t, int64_t groups, double eps) {
-    const Tensor grouped = x.reshape({n, groups, -1});
+                                                  int64_t c, int64_t inner, int64_t groups, double eps) {
+    const Tensor grouped = x.reshape({n, groups, c / groups * inner});
     const Moments m = moments(grouped, {2}, eps);
     const Tensor normalized = ((grouped - m.mean) * m.rstd).reshape(x.sizes());
     return std::tuple(scaled(normalized, per_channel(weight, x.dim()), per_channel(bias, x.dim())), m.mean.squeeze(-1),
                       m.rstd.squeeze(-1));
   });
 
-  op<at::_ops::native_group_norm_backward>().decomposes(
-      [](const Tensor& g, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight, int64_t n,
-         int64_t c, int64_t inner, int64_t groups, const std::vector<bool>& mask) {
-        const Tensor normalized =
-            ((x.reshape({n, groups, -1}) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).reshape({n, c, inner});
-        const Tensor cotangent = g.reshape({n, c, inner});
-        Tensor dx, dw, db;
-        if (mask[0]) {
-          const Tensor weighted = weight.defined() ? cotangent * weight.view({1, c, 1}) : cotangent;
-          dx = normalized_backward(weighted.reshape({n, groups, -1}), normalized.reshape({n, groups, -1}),
-                                   rstd.unsqueeze(-1), {2})
-                   .reshape(x.sizes());
-        }
-        if (mask[1]) dw = (cotangent * normalized).sum(Ints{0, 2});
-        if (mask[2]) db = cotangent.sum(Ints{0, 2});
-        return std::tuple(dx, dw, db);
-      });
+  op<at::_ops::native_group_norm_backward>().decomposes([](const Tensor& g, const Tensor& x, const Tensor& mean,
+                                                           const Tensor& rstd, const Tensor& weight, int64_t n,
+                                                           int64_t c, int64_t inner, int64_t groups,
+                                                           const std::vector<bool>& mask) {
+    const Ints by_group{n, groups, c / groups * inner};
+    const Tensor normalized = ((x.reshape(by_group) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).reshape({n, c, inner});
+    const Tensor cotangent = g.reshape({n, c, inner});
+    Tensor dx, dw, db;
+    if (mask[0]) {
+      const Tensor weighted = weight.defined() ? cotangent * weight.view({1, c, 1}) : cotangent;
+      dx = normalized_backward(weighted.reshape(by_group), normalized.reshape(by_group), rstd.unsqueeze(-1), {2})
+               .reshape(x.sizes());
+    }
+    if (mask[1]) dw = (cotangent * normalized).sum(Ints{0, 2});
+    if (mask[2]) db = cotangent.sum(Ints{0, 2});
+    return std::tuple(dx, dw, db);
+  });
 
   // LibTorch's native_batch_norm writes to the running statistics without saying so in its schema. Here that is an
   // in-place write like any other: no gradient flows into it, and a batched value into an unbatched buffer is refused.

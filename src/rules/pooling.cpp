@@ -95,6 +95,10 @@ void pooling() {
 
   // ---- maximum ----
 
+  // LibTorch's own composition reads memory where it sees no gradient.
+  op<at::_ops::max_pool1d>().decomposes(
+      [](const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, const Ints& dilation,
+         bool ceil) { return std::get<0>(at::max_pool1d_with_indices(x, kernel, stride, padding, dilation, ceil)); });
   op<at::_ops::max_pool2d_with_indices>()
       .folds_into_items(4)
       .nondifferentiable_outputs<1>()
