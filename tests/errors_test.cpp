@@ -204,7 +204,7 @@ TEST(ErrorsOfBatches, OneNumberCannotBeReadFromABatch) {
   const Tensors x{numbers({3})};
   const auto item = of_one([](const Tensor& v) { return v * v.item<double>(); });
   const auto branch = of_one([](const Tensor& v) { return (v > 1).is_nonzero() ? v : -v; });
-  const auto compare = of_one([](const Tensor& v) { return at::equal(v, v) ? v : -v; });
+  const auto compare = of_one([](const Tensor& v) { return at::equal(v, at::ones_like(v)) ? v : -v; });
   EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(item, {0}, {0})(x); }),
                    {"vmap (level 1): aten::_local_scalar_dense is not supported", "item()", "where()"}));
   EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(branch, {0}, {0})(x); }),
@@ -214,6 +214,24 @@ TEST(ErrorsOfBatches, OneNumberCannotBeReadFromABatch) {
   // The level that holds the batch is named, however deep the function is.
   const auto inside = td::grad(of_one([&](const Tensor& v) { return td::grad(item, {0})({v})[0]; }), {0});
   EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(inside, {0}, {0})(x); }), {"vmap (level 1)", "item()"}));
+}
+
+TEST(ErrorsOfBatches, OneBoolCanBeReadWhereAllExamplesAgree) {
+  const Tensors x{numbers({3, 2})};
+  const auto same_shape = of_one([](const Tensor& v) { return at::equal(v, v.clone()) ? v * 2 : v; });
+  EXPECT_TRUE(same(td::vmap(same_shape, {0}, {0})(x)[0], x[0] * 2));
+  const auto other_shape = of_one([](const Tensor& v) { return at::equal(v, v.unsqueeze(0)) ? v * 2 : v; });
+  EXPECT_TRUE(same(td::vmap(other_shape, {0}, {0})(x)[0], x[0]));
+  const auto in_range = of_one([](const Tensor& v) { return v.abs().lt(1e9).all().is_nonzero() ? v * 2 : v; });
+  EXPECT_TRUE(same(td::vmap(in_range, {0}, {0})(x)[0], x[0] * 2));
+  EXPECT_TRUE(same(td::vmap(td::vmap(in_range, {0}, {0}), {0}, {0})({numbers({2, 3, 2})})[0], numbers({2, 3, 2}) * 2));
+  // The inner level has one answer for each example of the outer one, and those differ.
+  const auto first_row = of_one([](const Tensor& v) {
+    return td::vmap(of_one([](const Tensor& e) { return e.lt(2).is_nonzero() ? e : -e; }), {0}, {0})({v})[0];
+  });
+  const Tensors rows{at::tensor({0.0, 1.0, 5.0, 6.0}).view({2, 2})};
+  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(first_row, {0}, {0})(rows); }),
+                   {"vmap (level 1): aten::", "differs between the examples"}));
 }
 
 TEST(ErrorsOfBatches, OneNumberCanBeReadFromAConstantAndAlongDerivatives) {

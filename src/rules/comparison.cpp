@@ -28,10 +28,6 @@ void comparison() {
   discrete<bitwise_left_shift_Tensor, bitwise_left_shift_Tensor_Scalar, bitwise_left_shift_Scalar_Tensor,
            bitwise_right_shift_Tensor, bitwise_right_shift_Tensor_Scalar, bitwise_right_shift_Scalar_Tensor,
            __lshift___Tensor, __lshift___Scalar, __rshift___Tensor, __rshift___Scalar>();
-
-  // equal() is with its kin in refusals.cpp.
-  op<at::_ops::allclose>().no_derivative().unsupported(
-      Kind::vmap, "it gives one bool for whole tensors, which may differ between examples. Use isclose().all().");
 }
 
 }  // namespace tower::rules
