@@ -92,9 +92,19 @@ TEST(Layouts, WithTheBatchInTheMiddleAreThoseOfEachExample) {
   const Tensor x = numbers({3, 4, 5}).transpose(0, 2);  // strides are not in order, batch in the middle
   const auto f = of_one([](const Tensor& e) { return e.t().reshape({-1}).cumsum(0).slice(0, 1, 12, 3); });
   EXPECT_TRUE(same(td::vmap(f, {1}, {0})({x})[0], looped(f, x, 1)));
-  const auto strides =
-      of_one([](const Tensor& e) { return e * static_cast<double>(e.stride(0)) + static_cast<double>(e.stride(1)); });
-  EXPECT_TRUE(same(td::vmap(strides, {1}, {0})({x})[0], looped(strides, x, 1)));
+  // Strides are those of an example that is alone in memory, and as_strided takes them so.
+  td::vmap(of_one([](const Tensor& e) {
+             EXPECT_EQ(e.strides(), (std::vector<int64_t>{1, 5}));
+             EXPECT_EQ(e.t().strides(), (std::vector<int64_t>{5, 1}));
+             EXPECT_TRUE(e.t().is_contiguous());
+             return e;
+           }),
+           {1}, {0})({x});
+  const auto by_strides = of_one([](const Tensor& e) { return e.as_strided(e.sizes(), e.strides()); });
+  for (int64_t dim : {0, 1, 2}) EXPECT_TRUE(same(td::vmap(by_strides, {dim}, {0})({x})[0], x.movedim(dim, 0)));
+  const auto columns = of_one([](const Tensor& e) { return e.as_strided({2}, {e.stride(1)}); });
+  for (int64_t dim : {0, 1, 2})
+    EXPECT_TRUE(same(td::vmap(columns, {dim}, {0})({x})[0], x.movedim(dim, 0).select(1, 0).slice(1, 0, 2)));
 }
 
 TEST(InDims, DifferPerArgumentAndAreCountedFromTheEnd) {

@@ -1,5 +1,6 @@
 #include "core/wrapper.h"
 
+#include "core/layout.h"
 #include "core/torch_version.h"
 #include "frontend/views.h"
 #include "tower/errors.h"
@@ -21,11 +22,11 @@ void Wrapper::take_metadata() {
     if (payload_.index == 0 && value->is_contiguous()) {
       set_sizes_contiguous(value->sizes().slice(1));
     } else {
-      Sizes sizes(value->sizes()), strides(value->strides());
-      sizes.erase(sizes.begin() + payload_.index);
-      strides.erase(strides.begin() + payload_.index);
-      set_sizes_and_strides(sizes, strides);
+      Layout layout(value->sizes(), value->strides());
+      layout.take_out(payload_.index);
+      set_sizes_and_strides(layout.sizes, layout.strides);
     }
+    storage_offset_ = 0;
     data_type_ = value->dtype();
     if (storage_) storage_ = c10::Storage();
     storage_access_should_throw_ = true;
@@ -47,7 +48,8 @@ void Wrapper::refresh() { frontend::refresh(*this); }
 namespace {
 std::string no_memory(const Level& level) {
   return level.describe() + ": " + kNoMemory +
-         " (data_ptr, accessor, storage or a kernel that reads memory itself); there is no memory of one example or one "
+         " (data_ptr, accessor, storage or a kernel that reads memory itself); there is no memory of one example or "
+         "one "
          "tracked value. Use operators, or register a rule for the operator that reads it.";
 }
 }  // namespace

@@ -4,10 +4,9 @@
 #include <ATen/Operators.h>
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 
-#include "core/wrapper.h"
+#include "core/layout.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -52,54 +51,24 @@ Tensor zeros_of(const Meta& m, const Tensor& like) { return at::zeros(m.sizes, l
 
 // ---- as_strided ----
 
-// NOTE [Strides of one example]
 // as_strided names addresses in memory, which neither an example of a batch nor a traced value has. What it reads is
-// worked out from the layout of its argument: for every address, which element lies there. So it becomes a look-up by
-// index, and the examples are never mixed. Addresses that belong to no element of the argument are refused.
-struct Layout {
-  std::vector<int64_t> sizes, strides;
-  int64_t offset = 0;
+// worked out from the layout of its argument (NOTE [Strides of one example]): for every address, which element lies
+// there. So it becomes a look-up by index, and the examples are never mixed. Addresses that belong to no element of the
+// argument are refused.
+struct Addresses {
+  Layout layout;
+  int64_t offset;
 
-  bool leaves_no_gaps() const {
-    std::vector<size_t> order(sizes.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
-    int64_t expected = 1;
-    for (size_t d : order) {
-      if (sizes[d] == 1) continue;
-      if (strides[d] != expected) return false;
-      expected *= sizes[d];
+  static Addresses of(const Tensor& t) { return {Layout(t.sizes(), t.strides()), t.storage_offset()}; }
+  static Addresses of_example(const VmapFrame& f) {
+    Addresses own = of(f.tensor(0));
+    if (f.batched(0)) {
+      own.layout.take_out(f.in_dims[0]);
+      own.offset = 0;
     }
-    return true;
-  }
-
-  /// The layout of one example: with the batch dimension taken out of memory, if there are no gaps.
-  void take_out(int64_t dim) {
-    const auto d = static_cast<size_t>(dim);
-    const int64_t stride = strides[d], size = sizes[d];
-    if (size > 1 && leaves_no_gaps())
-      for (int64_t& s : strides)
-        if (s > stride) s /= size;
-    sizes.erase(sizes.begin() + dim);
-    strides.erase(strides.begin() + dim);
-    offset = 0;
+    return own;
   }
 };
-
-Layout layout_of(const Tensor& t) {
-  Wrapper* w = as_wrapper(t);
-  if (!w) return {t.sizes().vec(), t.strides().vec(), t.storage_offset()};
-  const Payload& payload = w->payload();
-  Layout layout = layout_of(payload.value);
-  if (w->level().kind() == Kind::vmap && payload.tracked()) layout.take_out(payload.index);
-  return layout;
-}
-
-Layout layout_of_example(const VmapFrame& f) {
-  Layout layout = layout_of(f.tensor(0));
-  if (f.batched(0)) layout.take_out(f.in_dims[0]);
-  return layout;
-}
 
 template <class F>
 void for_each_address(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t start, F&& f) {
@@ -118,11 +87,11 @@ void for_each_address(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t st
 }
 
 // For each element of the view, the position of that element in the flattened argument.
-Tensor elements_read(const char* op, const Layout& of, at::IntArrayRef sizes, at::IntArrayRef strides,
+Tensor elements_read(const char* op, const Addresses& of, at::IntArrayRef sizes, at::IntArrayRef strides,
                      const MaybeInt& offset, at::Device device) {
   TORCH_CHECK(sizes.size() == strides.size(), "mismatch in length of strides and shape");
   std::unordered_map<int64_t, int64_t> element_at;
-  for_each_address(of.sizes, of.strides, of.offset,
+  for_each_address(of.layout.sizes, of.layout.strides, of.offset,
                    [&](int64_t k, int64_t address) { element_at.emplace(address, k); });
   std::vector<int64_t> elements;
   for_each_address(sizes, strides, offset.value_or(of.offset), [&](int64_t, int64_t address) {
@@ -137,7 +106,7 @@ Tensor elements_read(const char* op, const Layout& of, at::IntArrayRef sizes, at
 }
 
 Tensor read_strided(const Tensor& x, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
-  return at::take(x, elements_read("aten::as_strided", layout_of(x), sizes, strides, offset, x.device()));
+  return at::take(x, elements_read("aten::as_strided", Addresses::of(x), sizes, strides, offset, x.device()));
 }
 
 Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, const Ints& strides,
@@ -145,20 +114,20 @@ Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, cons
   TORCH_CHECK(src.sizes().equals(sizes),
               "expected src to have a size equal to the slice of self. src size = ", src.sizes(),
               ", slice size = ", at::IntArrayRef(sizes));
-  const Tensor places = elements_read("aten::as_strided_scatter", layout_of(x), sizes, strides, offset, x.device());
+  const Tensor places = elements_read("aten::as_strided_scatter", Addresses::of(x), sizes, strides, offset, x.device());
   return at::put(x, places, src.to(x.scalar_type()).expand(sizes));
 }
 
 void as_strided_vmap(VmapFrame& f) {
   const auto sizes = f.stack[1].toIntVector();
-  const Tensor places = elements_read("aten::as_strided", layout_of_example(f), sizes, f.stack[2].toIntVector(),
+  const Tensor places = elements_read("aten::as_strided", Addresses::of_example(f), sizes, f.stack[2].toIntVector(),
                                       f.stack[3].to<MaybeInt>(), f.tensor(0).device());
   f.result(in_shape(batch_of_rows(f, 0).index_select(1, places.reshape(-1)), with_batch(f, sizes)));
 }
 
 void as_strided_scatter_vmap(VmapFrame& f) {
   const auto base = logical_sizes(f, 0);
-  const Tensor places = elements_read("aten::as_strided_scatter", layout_of_example(f), f.stack[2].toIntVector(),
+  const Tensor places = elements_read("aten::as_strided_scatter", Addresses::of_example(f), f.stack[2].toIntVector(),
                                       f.stack[3].toIntVector(), f.stack[4].to<MaybeInt>(), f.tensor(0).device());
   const Tensor rows = batch_of_rows(f, 0), src = batch_of_rows(f, 1);
   f.result(in_shape(rows.index_copy(1, places.reshape(-1), src), with_batch(f, base)));
