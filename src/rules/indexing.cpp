@@ -119,6 +119,29 @@ void take_vmap(VmapFrame& f) {
   f.result(in_shape(x.index_select(1, wrapped(f.tensor(1).reshape(-1), n)), with_batch(f, sizes)));
 }
 
+// ---- a part that begins at a number in a tensor ----
+
+Tensor places_of_part(const Tensor& start, int64_t size, int64_t length) {
+  return wrapped(start, size).unsqueeze(-1) + at::arange(length, start.options());
+}
+
+// Self, dim, start, length. Where each example has a start of its own, the part is read by index.
+void narrow_vmap(VmapFrame& f) {
+  if (!f.batched(2)) {
+    f.stack[1] = physical_dim(f, 0, f.stack[1].toInt());
+    f.out_dims.assign(1, f.in_dims[0]);
+    return f.call();
+  }
+  const int64_t dim = at::maybe_wrap_dim(f.stack[1].toInt(), f.logical_dim(0)) + 1;
+  TORCH_CHECK(f.logical_dim(2) == 0, "start must be an 0-dim integral Tensor.");
+  f.to_front(0, true);
+  const Tensor x = f.tensor(0), places = places_of_part(f.tensor(2), x.size(dim), f.stack[3].toInt());
+  Ints shape(static_cast<size_t>(x.dim()), 1), part = x.sizes().vec();
+  shape[0] = f.batch_size;
+  shape[static_cast<size_t>(dim)] = part[static_cast<size_t>(dim)] = places.size(1);
+  f.result(x.gather(dim, places.view(shape).expand(part)));
+}
+
 // ---- masks ----
 
 void masked_select_vmap(VmapFrame& f) {
@@ -184,6 +207,19 @@ void indexing() {
       "where() with three arguments, whose result has one shape, or call it outside of the mapped function.";
   op<at::_ops::nonzero>().unsupported(Kind::vmap, places).no_derivative();
   // Its shape is given, so it can be worked out without reading the data: true places first, in their order.
+  op<at::_ops::narrow_Tensor>()
+      .vmap(narrow_vmap)
+      .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& start, int64_t length) {
+        const auto size = x.sizes[static_cast<size_t>(at::maybe_wrap_dim(dim, ct->dim()))];
+        return at::zeros(x.sizes, ct->options()).index_copy(dim, places_of_part(start, size, length), *ct);
+      })
+      .jvp<0>([](Tan<0> t, Skip, int64_t dim, const Tensor& start, int64_t length) {
+        return at::narrow(*t, dim, start, length);
+      })
+      .inverse([](const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t) {
+        const int64_t dim = args[1].toInt();
+        return base.index_copy(dim, places_of_part(args[2].toTensor(), base.size(dim), args[3].toInt()), written);
+      });
   op<at::_ops::nonzero_static>().no_derivative().decomposes([](const Tensor& x, int64_t size, int64_t fill) {
     const Tensor flat = x.ne(0).reshape(-1);
     const int64_t n = flat.size(0);

@@ -72,6 +72,16 @@ Tensor with_matrix(const Tensor& scalars) { return scalars.unsqueeze(-1).unsquee
 Tensor inverse_of(const Tensor& a) { return std::get<0>(at::linalg_inv_ex(a, false)); }
 Tensor trace_of_product(const Tensor& a, const Tensor& b) { return (a * b.mT()).sum(std::vector<int64_t>{-2, -1}); }
 
+// The factors, their pivots (one dimension less) and B: batch dimensions in front, of one number.
+void ldl_solve_vmap(VmapFrame& f) {
+  const int64_t rank = std::max(f.logical_dim(0), f.logical_dim(2));
+  for (const size_t arg : {0, 1, 2}) {
+    f.to_front(arg, true);
+    while (f.tensor(arg).dim() < rank + (arg != 1)) f.stack[arg] = f.tensor(arg).unsqueeze(1);
+  }
+  f.call();
+}
+
 // ---- determinants ----
 
 // The value without the wrappers of transforms: all examples together.
@@ -195,6 +205,8 @@ void linear_solve() {
         const Tensor dl = at::matmul(l, lower_half(at::linalg_solve_triangular(l.mH(), half, true, false, false)));
         return upper ? dl.mH() : dl;
       });
+  op<at::_ops::linalg_ldl_factor_ex>().batches_natively();
+  op<at::_ops::linalg_ldl_solve>().vmap(ldl_solve_vmap);
   op<at::_ops::cholesky>().decomposes(
       [](const Tensor& a, bool upper) { return std::get<0>(at::linalg_cholesky_ex(a, upper, true)); });
   op<at::_ops::cholesky_solve>().decomposes([](const Tensor& b, const Tensor& factor, bool upper) {
