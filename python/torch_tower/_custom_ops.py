@@ -14,6 +14,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from . import _C
 from ._functions import LINEAR, apply
+from ._torch_operators import FORMULAS
 
 
 class _Call:
@@ -129,7 +130,7 @@ def _register(opdef: custom_ops.CustomOpDef) -> None:
         call = _Call(opdef, args, kwargs)
         return call.arrive(apply(_function_of(opdef), (call, *call.flat)))
 
-    opdef._lib.impl(opdef._name, kernel, _C.dispatch_key)
+    opdef._lib.impl(opdef._name, FORMULAS.get(opdef._qualname, kernel), _C.dispatch_key)
 
 
 def install() -> None:
