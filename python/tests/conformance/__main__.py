@@ -1,0 +1,63 @@
+"""Holds Tower and torch.func against PyTorch's operator database, and writes docs/conformance.md."""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import sys
+import time
+import warnings
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+def _arguments():
+    parser = argparse.ArgumentParser(prog="script/conformance", description=__doc__)
+    parser.add_argument(
+        "--fast", action="store_true", help="Tower only, two samples, the first rows; holds docs/conformance.md"
+    )
+    parser.add_argument("--only", metavar="REGEX", default="", help="entries to run; the others' results are kept")
+    parser.add_argument("--rows", metavar="REGEX", default="", help="rows to run")
+    parser.add_argument("--backends", default="torch.func,torch_tower", help="libraries, with commas between them")
+    parser.add_argument("--samples", type=int, default=0, help="of each entry")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
+    parser.add_argument("--limit", type=int, default=0, help="seconds for one entry")
+    parser.add_argument("--resume", action="store_true", help="keep results that are there, run the others")
+    parser.add_argument("--report-only", action="store_true", help="write the report from the results that are there")
+    return parser.parse_args()
+
+
+def main():
+    arguments = _arguments()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("MKL_NUM_THREADS", "1")
+    warnings.simplefilter("ignore")
+    import torch
+
+    torch.set_num_threads(1)
+    from . import report, samples, supervise
+    from .backends import PEER, TOWER, Backend
+    from .rows import ROWS
+
+    began = time.monotonic()
+    folder = ROOT / "build" / "conformance" / ("fast" if arguments.fast else "full")
+    count = arguments.samples or (2 if arguments.fast else 6)
+    backends = [Backend(name) for name in ([TOWER] if arguments.fast else arguments.backends.split(","))]
+    if not arguments.report_only:
+        names = [name for name in samples.entries() if re.search(arguments.only, name)]
+        rows = [row for row in ROWS if (row.fast or not arguments.fast) and re.search(arguments.rows, row.name)]
+        if not arguments.resume and folder.exists():
+            if arguments.only or arguments.rows or len(backends) == 1:
+                report.forget(folder, names, rows, backends)
+            else:
+                shutil.rmtree(folder)
+        limit = arguments.limit or (120 if arguments.fast else 400)
+        supervise.run(names, rows, backends, count, arguments.jobs, limit, folder)
+        print(f"{len(names)} entries, {time.monotonic() - began:.0f} s", flush=True)
+    versions = {backend.name: backend.version for backend in backends}
+    versions = {name: versions[name] if name in versions else Backend(name).version for name in (TOWER, PEER)}
+    return report.conclude(folder, ROOT / "docs" / "conformance.md", arguments.fast, versions, count)
+
+
+sys.exit(main())
