@@ -246,10 +246,16 @@ class TypedCall final : public FunctionCall {
     }
   }
 
+  template <class Arg>
+  static Stored<Arg> kept(const Arg& given) {
+    if constexpr (std::is_same_v<Arg, at::TensorList>) return given.vec();
+    else return given;
+  }
+
   // An argument's static parts; its tensors go to the operands.
   template <class T, class Arg>
   T taken_apart(Tensors& operands, const Arg& given) {
-    T arg(given);
+    T arg = kept(given);
     if constexpr (TensorTree<T>) {
       move_leaves(arg, operands);
       argument_of.resize(operands.size(), next_argument_);
