@@ -37,8 +37,9 @@ void enter(const Operator& op, Stack& stack) {
     bind_call(op, stack, nullptr);
     return wrap_fresh_outputs(op, stack);
   }
-  // A composite view is a sequence of real ones (or a copy): those are what must be tied to the base.
-  if (op.is_view()) return op.composite() ? static_cast<void>(decompose(op, stack)) : frontend::make_view(op, stack);
+  // A composite view without a rule is a sequence of real ones (or a copy): those are what must be tied to the base.
+  if (op.is_view() && (!op.composite() || op.has_rule(Kind::vmap))) return frontend::make_view(op, stack);
+  if (op.is_view()) return static_cast<void>(decompose(op, stack));
   bind_call(op, stack, highest);
 }
 

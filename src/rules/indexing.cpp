@@ -206,7 +206,6 @@ void indexing() {
       "how many elements it finds depends on the data, so that the results of the examples have different shapes. Use "
       "where() with three arguments, whose result has one shape, or call it outside of the mapped function.";
   op<at::_ops::nonzero>().unsupported(Kind::vmap, places).no_derivative();
-  // Its shape is given, so it can be worked out without reading the data: true places first, in their order.
   op<at::_ops::narrow_Tensor>()
       .vmap(narrow_vmap)
       .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& start, int64_t length) {
@@ -220,6 +219,7 @@ void indexing() {
         const int64_t dim = args[1].toInt();
         return base.index_copy(dim, places_of_part(args[2].toTensor(), base.size(dim), args[3].toInt()), written);
       });
+  // Its shape is given, so it can be worked out without reading the data: true places first, in their order.
   op<at::_ops::nonzero_static>().no_derivative().decomposes([](const Tensor& x, int64_t size, int64_t fill) {
     const Tensor flat = x.ne(0).reshape(-1);
     const int64_t n = flat.size(0);
