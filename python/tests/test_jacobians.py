@@ -80,6 +80,26 @@ def test_randomness_of_jacfwd():
     assert_same(torch_tower.jacrev(g)(x), expected.diag())
 
 
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_draw_that_is_the_same_for_all_columns_is_drawn_once(chunk_size):
+    x, y = randn(3), randn(3)
+
+    def g(x, y):
+        drawn = torch.randn(3, dtype=x.dtype)
+        return (x * drawn).sum() * y * drawn, drawn
+
+    def value(x, y):
+        return g(x, y)[0]
+
+    torch.manual_seed(1)
+    expected = torch.func.jacrev(value, (0, 1))(x, y)
+    torch.manual_seed(1)
+    ours, drawn = torch_tower.jacfwd(g, (0, 1), has_aux=True, randomness="same", chunk_size=chunk_size)(x, y)
+    assert_same(ours, expected)
+    torch.manual_seed(1)
+    assert_same(drawn, torch.randn(3, dtype=x.dtype))
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [

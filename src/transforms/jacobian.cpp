@@ -74,6 +74,62 @@ Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
   return result;
 }
 
+// What jacfwd computes, before it is put in shape.
+struct Columns {
+  std::vector<Tensors> columns;  // by differentiated argument, by output: [columns, output shape]
+  std::vector<Meta> in_metas, out_metas;
+  Tensors aux;
+};
+
+// Evaluates `f` once for each chunk of each argument, its primal computation unmapped.
+Columns columns_by_evaluation(const FunctionWithAux& f, const Tensors& args, const std::vector<int64_t>& argnums,
+                              const JacobianOptions& options) {
+  Columns result;
+  for (int64_t a : argnums) {
+    const Meta& in = result.in_metas.emplace_back(args[static_cast<size_t>(a)]);
+    const bool first_argument = result.columns.empty();
+    result.columns.push_back(in_chunks(numel(in), options.chunk_size, [&](int64_t start, int64_t length) {
+      FunctionWithAux push = [&](const Tensors& direction) {
+        Tensors tangents(args.size());
+        tangents[static_cast<size_t>(a)] = direction[0];
+        auto [outs, out_tangents, extra] = push_forward(f, args, tangents, "jacfwd");
+        result.out_metas.clear();
+        for (size_t k = 0; k < outs.size(); ++k) {
+          check_differentiable(outs[k], "jacfwd", ordinal("output", k));
+          result.out_metas.emplace_back(outs[k]);
+        }
+        if (first_argument && start == 0) result.aux = extra;
+        return std::pair(std::move(out_tangents), Tensors{});
+      };
+      return map_once(push, {basis(in, start, length)}, {0}, length, {0}, options.randomness, "jacfwd").first;
+    }));
+  }
+  for (Tensor& t : result.aux) t = strip_constants(t);
+  return result;
+}
+
+// Evaluates `f` once and replays it for each chunk of each argument.
+Columns columns_by_replay(const FunctionWithAux& f, const Tensors& args, const std::vector<int64_t>& argnums,
+                          const JacobianOptions& options) {
+  Evaluated e = evaluate(f, args, argnums, "jacfwd", true);
+  prune(e);
+  for (size_t k = 0; k < e.outs.size(); ++k) check_differentiable(e.outs[k], "jacfwd", ordinal("output", k));
+  std::vector<Tensors> columns;
+  for (size_t i = 0; i < argnums.size(); ++i) {
+    columns.push_back(in_chunks(numel(e.in_metas[i]), options.chunk_size, [&](int64_t start, int64_t length) {
+      Function push = [&](const Tensors& direction) {
+        Tensors tangents(argnums.size());
+        tangents[i] = direction[0];
+        return with_zeros(push_forward(e, tangents), e.out_metas);
+      };
+      return map_once(without_aux(push), {basis(e.in_metas[i], start, length)}, {0}, length, {0}, options.randomness,
+                      "jacfwd")
+          .first;
+    }));
+  }
+  return {std::move(columns), std::move(e.in_metas), std::move(e.out_metas), std::move(e.aux)};
+}
+
 }  // namespace
 
 FunctionWithAux jacrev(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {
@@ -95,42 +151,22 @@ FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
   check_chunk(options, "jacfwd");
   return [f = std::move(f), argnums = std::move(argnums), options](const Tensors& args) {
     const auto checked = check_argnums(argnums, args.size(), "jacfwd");
-    std::vector<Meta> in_metas, out_metas;
     for (int64_t a : checked) {
       const Tensor& primal = args[static_cast<size_t>(a)];
       if (!primal.defined())
         throw ArgumentError("jacfwd: " + ordinal("argument", static_cast<size_t>(a)) + " is an undefined tensor.");
       check_differentiable(primal, "jacfwd", ordinal("argument", static_cast<size_t>(a)));
-      in_metas.emplace_back(primal);
     }
-    Tensors result, aux;
-    std::vector<Tensors> columns;  // by differentiated argument, by output: [columns, output shape]
-    for (size_t i = 0; i < checked.size(); ++i) {
-      columns.push_back(in_chunks(numel(in_metas[i]), options.chunk_size, [&](int64_t start, int64_t length) {
-        // The primals are not mapped, so the primal computation runs once, whatever the number of columns.
-        FunctionWithAux push = [&](const Tensors& direction) {
-          Tensors tangents(args.size());
-          tangents[static_cast<size_t>(checked[i])] = direction[0];
-          auto [outs, out_tangents, extra] = push_forward(f, args, tangents, "jacfwd");
-          out_metas.clear();
-          for (size_t k = 0; k < outs.size(); ++k) {
-            check_differentiable(outs[k], "jacfwd", ordinal("output", k));
-            out_metas.emplace_back(outs[k]);
-          }
-          if (i == 0 && start == 0) aux = extra;
-          return std::pair(std::move(out_tangents), Tensors{});
-        };
-        return map_once(push, {basis(in_metas[i], start, length)}, {0}, length, {0}, options.randomness, "jacfwd")
-            .first;
-      }));
-    }
-    for (Tensor& t : aux) t = strip_constants(t);
-    for (size_t k = 0; k < out_metas.size(); ++k)
-      for (size_t i = 0; i < checked.size(); ++i) {
-        Sizes sizes = joined(out_metas[k], in_metas[i]);
-        result.push_back(columns[i][k].movedim(0, -1).reshape(sizes));
-      }
-    return std::pair(std::move(result), std::move(aux));
+    const Tensor& first = args[static_cast<size_t>(checked[0])];
+    const bool one_chunk = checked.size() == 1 && first.numel() <= options.chunk_size.value_or(first.numel());
+    // Draws that are the same for all columns are those of one evaluation.
+    const bool replay = !one_chunk && options.randomness == Randomness::same;
+    Columns c = (replay ? columns_by_replay : columns_by_evaluation)(f, args, checked, options);
+    Tensors result;
+    for (size_t k = 0; k < c.out_metas.size(); ++k)
+      for (size_t i = 0; i < checked.size(); ++i)
+        result.push_back(c.columns[i][k].movedim(0, -1).reshape(joined(c.out_metas[k], c.in_metas[i])));
+    return std::pair(std::move(result), std::move(c.aux));
   };
 }
 

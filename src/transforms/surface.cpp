@@ -132,6 +132,10 @@ Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* lab
   return static_cast<Tape*>(e.tape.get())->pull_back(e.out_slots, cotangents, e.in_slots, consume);
 }
 
+Tensors push_forward(const Evaluated& e, const Tensors& tangents) {
+  return static_cast<Tape*>(e.tape.get())->push_forward(e.in_slots, tangents, e.out_slots);
+}
+
 Tensors with_zeros(Tensors tensors, const std::vector<Meta>& metas) {
   for (size_t i = 0; i < tensors.size(); ++i)
     if (!tensors[i].defined()) tensors[i] = at::zeros(metas[i].sizes, metas[i].options());

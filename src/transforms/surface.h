@@ -50,6 +50,8 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
 void prune(const Evaluated& e);
 /// Cotangents of the tracked primals (undefined: zero).
 Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* label, bool consume);
+/// Tangents of the outputs (undefined: zero) from those of the tracked primals, of what was evaluated `forward`.
+Tensors push_forward(const Evaluated& e, const Tensors& tangents);
 /// As above with zeros materialised.
 Tensors with_zeros(Tensors tensors, const std::vector<Meta>& metas);
 

@@ -95,8 +95,7 @@ std::pair<Tensors, Function> linearize(Function f, const Tensors& primals) {
                           " tangents, but the function has " + std::to_string(e->in_slots.size()) + " arguments.");
     for (size_t k = 0; k < tangents.size(); ++k)
       check_direction(tangents[k], e->in_metas[k], "linearize", ordinal("tangent", k));
-    auto* tape = static_cast<Tape*>(e->tape.get());
-    return with_zeros(tape->push_forward(e->in_slots, tangents, e->out_slots), e->out_metas);
+    return with_zeros(push_forward(*e, tangents), e->out_metas);
   };
   Tensors outs = std::move(e->outs);
   return {std::move(outs), std::move(pushforward)};
