@@ -69,25 +69,28 @@ Operator::Values save_for_derivatives(const Operator& op, c10::ArrayRef<IValue> 
 
 namespace {
 
-// A decomposition that ends in its own operator would run until the stack overflows.
+// The decompositions that run now. One that ends in its own operator would run until the stack overflows.
 class Nested {
  public:
-  explicit Nested(const Operator& op) {
-    constexpr int kDeepest = 200;
-    if (depth_ == kDeepest)
-      throw UnsupportedError("The decomposition of " + op.name() + " does not end: decompositions are " +
-                             std::to_string(kDeepest) +
-                             " deep in each other. It must not call the operator that it stands for.");
-    ++depth_;
+  explicit Nested(const Operator& op) : op_(op), outer_(innermost_) {
+    constexpr int kOften = 100;
+    int times = 0;
+    for (const Nested* n = outer_; n; n = n->outer_) times += &n->op_ == &op;
+    if (times == kOften)
+      throw UnsupportedError("The decomposition of " + op.name() + " does not end: it runs inside itself " +
+                             std::to_string(kOften) + " times. It must not call the operator that it stands for.");
+    innermost_ = this;
   }
-  ~Nested() { --depth_; }
+  ~Nested() { innermost_ = outer_; }
   Nested(const Nested&) = delete;
   Nested& operator=(const Nested&) = delete;
 
  private:
-  static thread_local int depth_;
+  const Operator& op_;
+  const Nested* outer_;
+  static thread_local const Nested* innermost_;
 };
-thread_local int Nested::depth_ = 0;
+thread_local const Nested* Nested::innermost_ = nullptr;
 
 }  // namespace
 

@@ -100,11 +100,13 @@ void losses() {
 
   // log(1 + e^(-yx)); beyond 50 it is -yx to the last digit.
   op<at::_ops::soft_margin_loss>().decomposes([](const Tensor& x, const Tensor& y, int64_t reduction) {
+    TORCH_CHECK(x.sizes().equals(at::infer_size(x.sizes(), y.sizes())), "soft_margin_loss: the target's shape ",
+                y.sizes(), " does not broadcast to the input's, ", x.sizes());
     return reduce(at::softplus(-(y * x), 1, 50).to(x.scalar_type()), reduction);
   });
   op<at::_ops::soft_margin_loss_backward>().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& y, int64_t reduction) {
-        return spread(g, -(y * at::sigmoid(-(y * x))), reduction);
+        return spread(g, -(y * at::sigmoid(-(y * x))), reduction).to(x.scalar_type());
       });
 
   // -y log x - (1 - y) log(1 - x)
@@ -136,8 +138,9 @@ void losses() {
   // (1 - y) x - (1 + (p - 1) y) log σ(x), p the weight of positive examples.
   op<at::_ops::binary_cross_entropy_with_logits>().decomposes([](const Tensor& x, const Tensor& y, const Tensor& weight,
                                                                  const Tensor& positive_weight, int64_t reduction) {
-    TORCH_CHECK(y.sizes().equals(at::infer_size(x.sizes(), y.sizes())), "Target size (", y.sizes(),
-                ") must be the same as input size (", x.sizes(), ")");
+    const auto both = at::infer_size(x.sizes(), y.sizes());  // LibTorch writes into what was made like one of them
+    TORCH_CHECK(y.sizes().equals(both) && (!positive_weight.defined() || x.sizes().equals(both)), "Target size (",
+                y.sizes(), ") must be the same as input size (", x.sizes(), ")");
     const Tensor log = at::log_sigmoid(x);
     const Tensor loss = one_minus(y) * x - (positive_weight.defined() ? ((positive_weight - 1) * y + 1) * log : log);
     return reduce(weighted(loss, weight).to(y.scalar_type()), reduction);

@@ -97,7 +97,13 @@ struct Sampled {
       td::vmap(f, dims, {0})(batch);
     } else if (transform == "vjp") {
       const auto [outputs, pullback] = td::vjp(partial(), primals());
-      pullback(outputs);
+      // Inside of a transform its operators are seen.
+      td::vjp(
+          [&](const td::Tensors& unused) {
+            pullback(outputs);
+            return unused;
+          },
+          {at::zeros({})});
     } else {
       td::jvp(partial(), primals(), primals());
     }
