@@ -50,6 +50,8 @@ Scope::Scope(c10::intrusive_ptr<Level> level) : level_(std::move(level)), previo
 Scope::~Scope() {
   if (!previous_) allow_libtorch_functions();
   level_->ended_ = true;
+  // A tape below may keep a rule that captured a tensor of this level, which would keep the tape.
+  level_->below_.reset();
   thread_state.top = previous_;
 }
 

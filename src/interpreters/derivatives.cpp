@@ -1,6 +1,7 @@
 #include "interpreters/derivatives.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include "core/wrapper.h"
 #include "interpreters/vjp.h"
@@ -37,6 +38,7 @@ void transpose_vjp(JvpFrame& frame, Mask tracked) {
   std::vector<Tensor> tangents;
   {
     Scope scope(level);
+    const c10::AutoGradMode recording(true);  // whatever the caller wants recorded of its own
     std::vector<Tensor> cotangents;
     for (const Meta* meta : frame.outs_meta) {
       if (!c10::isFloatingType(meta->dtype) && !c10::isComplexType(meta->dtype)) {
@@ -84,6 +86,7 @@ void transpose_jvp(VjpFrame& frame) {
   std::vector<Tensor> cotangents;
   {
     Scope scope(level);
+    const c10::AutoGradMode recording(true);  // whatever the caller wants recorded of its own
     std::vector<Tensor> leaves(count_leaves(frame.op, frame.args));
     for (size_t k = 0; k < frame.wanted.size(); ++k) {
       const Meta& meta = *frame.wanted_meta[k];

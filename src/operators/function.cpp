@@ -9,6 +9,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Type.h>
 
 #include <algorithm>
@@ -59,6 +60,10 @@ void each_tensor(std::map<std::string, c10::IValue>& data, F&& f) {
       value = std::move(list);
     }
   }
+}
+
+bool writes_to(const FunctionCall& call, std::size_t operand) {
+  return std::find(call.mutates.begin(), call.mutates.end(), call.argument_of[operand]) != call.mutates.end();
 }
 
 uint32_t version(const at::Tensor& t) {
@@ -133,24 +138,20 @@ class Rules : public std::enable_shared_from_this<Rules> {
 
   // ---- forward -----------------------------------------------------------------------------------------------------
 
-  bool writes_to(std::size_t argument) const {
-    return std::find(info_.mutates.begin(), info_.mutates.end(), argument) != info_.mutates.end();
-  }
-
   // Runs `run` on operands of which those that it may write to are copies, and checks that it wrote to no others.
   template <class Run>
   Tensors guarded(const FunctionCall& call, const Tensors& given, Context& ctx, Run&& run) const {
     Tensors operands = given;
     std::vector<uint32_t> before(operands.size());
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      if (writes_to(call.argument_of[i])) operands[i] = operands[i].clone();
+      if (writes_to(call, i)) operands[i] = operands[i].clone();
       else before[i] = version(operands[i]);
     }
     const Tensors outs = run(operands);
     std::vector<std::pair<std::size_t, std::size_t>> written;
     for (std::size_t i = 0; i < operands.size(); ++i) {
       const std::string argument = std::to_string(call.argument_of[i]);
-      if (!writes_to(call.argument_of[i])) {
+      if (!writes_to(call, i)) {
         if (version(operands[i]) != before[i])
           throw MutationError(info_.name + ": its forward wrote to argument " + argument +
                               ". Declare it, static constexpr std::array mutates{" + argument +
@@ -199,7 +200,7 @@ class Rules : public std::enable_shared_from_this<Rules> {
     }
     std::sort(arguments.begin(), arguments.end());
     arguments.erase(std::unique(arguments.begin(), arguments.end()), arguments.end());
-    std::vector<std::size_t> declared = info_.mutates;
+    std::vector<std::size_t> declared = call.mutates;
     std::sort(declared.begin(), declared.end());
     if (arguments != declared)
       throw MutationError(info_.name + ": mark_dirty names argument " + list(arguments) +
@@ -427,7 +428,13 @@ HigherOrderOperator make_operator(FunctionInfo info) {
 }
 
 Tensors run_function(const HigherOrderOperator& op, std::shared_ptr<const FunctionCall> call, Tensors operands) {
-  Tensors outs = op(operands, call);
+  Tensors given = operands;
+  // LibTorch's autograd keeps operands, and refuses to go back to those that were written to since.
+  const bool records = c10::GradMode::is_enabled() &&
+                       std::any_of(operands.begin(), operands.end(), [](const auto& t) { return t.requires_grad(); });
+  for (std::size_t i = 0; records && i < given.size(); ++i)
+    if (writes_to(*call, i)) given[i] = given[i].clone();
+  Tensors outs = op(given, call);
   for (const auto& [operand, output] : call->written) {
     operands[operand].copy_(outs[output]);
     outs[output] = operands[operand];

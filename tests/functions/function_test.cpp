@@ -382,6 +382,25 @@ TEST(UserFunction, ACapturedBatchedTensorIsPassedOn) {
   EXPECT_TRUE(same(tower::grad(loss)(number(1)), number(90)));
 }
 
+TEST(UserFunction, ACapturedTensorIsNotKeptAliveInACycle) {
+  const Tensor scales = vec({2, 3, 4});
+  const auto f = [](const Tensor& w, const Tensor& scale) {
+    return tower::custom_vjp([scale](const Tensor& w) { return w * scale; },
+                             [scale](const Tensor& w) { return std::pair(w * scale, std::tuple()); },
+                             [scale](const std::tuple<>&, const Tensor& grad) { return 10 * grad * scale; })(w);
+  };
+  {
+    const auto [y, pullback] = tower::vjp(
+        [&](const Tensor& w) {
+          return tower::vmap(f, {.in_dims = {std::nullopt, 0}})(w, scales);
+        },
+        number(1));
+    EXPECT_TRUE(same(pullback(at::ones_like(y)), number(90)));
+    EXPECT_GT(scales.use_count(), 1);
+  }
+  EXPECT_EQ(scales.use_count(), 1);
+}
+
 TEST(UserFunction, ACapturedDifferentiatedTensorIsRefusedAndNeverZero) {
   const auto captured_by_forward = [](const Tensor& x) {
     return tower::custom_vjp([x](const Tensor& y) { return y * x; },

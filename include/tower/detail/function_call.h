@@ -26,7 +26,6 @@ struct FunctionInfo {
   bool has_backward = false, has_jvp = false, has_vmap = false;
   Saves saves = Saves::nothing;
   bool linear_backward = false, once_differentiable = false, generate_vmap = true;
-  std::vector<std::size_t> mutates;  // arguments
 };
 
 FunctionInfo custom_info(const char* file, unsigned line);
@@ -60,6 +59,8 @@ class FunctionCall {
 
   /// The argument that each operand belongs to.
   std::vector<std::size_t> argument_of;
+  /// Arguments that forward is declared to write to.
+  std::vector<std::size_t> mutates;
   /// Outputs that are operands written to, found when forward runs: {operand, output}.
   mutable std::vector<std::pair<std::size_t, std::size_t>> written;
 };
@@ -159,13 +160,6 @@ Tensors flatten_entries(const Likes& likes, const Returned& returned, const char
   return flat;
 }
 
-/// `value` without its tensors, placeholders in their place; what is no tree (a function object, say) as it is.
-template <class T>
-T without_tensors(T value) {
-  if constexpr (TensorTree<T>) return static_parts(std::move(value));
-  else return value;
-}
-
 /// A call of the function with these parts (function_parts.h).
 template <class Parts, class... D>
 class TypedCall final : public FunctionCall {
@@ -177,7 +171,9 @@ class TypedCall final : public FunctionCall {
 
   template <class... Args>
   TypedCall(std::shared_ptr<const Parts> parts, Tensors& operands, const Args&... args)
-      : parts_(std::move(parts)), args_{taken_apart<D>(operands, args)...} {}
+      : parts_(std::move(parts)), args_{taken_apart<D>(operands, args)...} {
+    mutates.assign(Parts::mutates.begin(), Parts::mutates.end());
+  }
 
   /// The output, from its tensors.
   Out arrive(Tensors& outputs) const {

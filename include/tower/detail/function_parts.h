@@ -2,6 +2,7 @@
 // `custom`, and in which of the accepted shapes each may be called. TypedCall (function_call.h) sees one interface.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <functional>
 #include <tuple>
@@ -135,6 +136,10 @@ struct ClassParts {
   static constexpr JvpOf<T> run_jvp{};
   static constexpr VmapOf<T> run_vmap{};
   static constexpr bool is_static = true;
+  static constexpr auto mutates = [] {
+    if constexpr (requires { T::mutates; }) return T::mutates;
+    else return std::array<int, 0>{};
+  }();
   static constexpr bool jvp_takes_primals = false;
   static constexpr bool saves_in_forward = TakesContext<ForwardOf<T>, D&...>;
   static_assert(saves_in_forward || std::invocable<ForwardOf<T>, D&...>,
@@ -162,7 +167,6 @@ struct ClassParts {
     if constexpr (requires { T::linear_backward; }) info.linear_backward = T::linear_backward;
     if constexpr (requires { T::once_differentiable; }) info.once_differentiable = T::once_differentiable;
     if constexpr (requires { T::generate_vmap_rule; }) info.generate_vmap = T::generate_vmap_rule;
-    if constexpr (requires { T::mutates; }) info.mutates.assign(T::mutates.begin(), T::mutates.end());
     return info;
   }
 
@@ -230,6 +234,7 @@ struct CustomParts {
   Held<Vmap> vmap_rule = {};
 
   static constexpr bool is_static = false;
+  static constexpr std::array<int, 0> mutates{};
   static constexpr bool jvp_takes_primals = is_rule<Held<Jvp>>;
 
   template <class... D>
