@@ -216,6 +216,17 @@ TEST(ErrorsOfBatches, OneNumberCannotBeReadFromABatch) {
   EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::vmap(inside, {0}, {0})(x); }), {"vmap (level 1)", "item()"}));
 }
 
+TEST(ErrorsOfBatches, AMaskOfAnotherSizeIsNotBroadcast) {
+  const auto put = of_one(
+      [](const Tensor& v) { return at::index_put(at::zeros({3}, at::kDouble), {v > 0}, at::ones({}, at::kDouble)); });
+  EXPECT_THROW(put({numbers({1})}), c10::Error);
+  EXPECT_EQ(refusal<std::exception>([&] {
+              td::vmap(put, {0}, {0})({numbers({2, 1})});
+            }).find("nothing of that type"),
+            std::string::npos);
+  EXPECT_TRUE(same(td::vmap(put, {0}, {0})({numbers({2, 3})})[0], at::ones({2, 3}, at::kDouble)));
+}
+
 TEST(ErrorsOfBatches, OneBoolCanBeReadWhereAllExamplesAgree) {
   const Tensors x{numbers({3, 2})};
   const auto same_shape = of_one([](const Tensor& v) { return at::equal(v, v.clone()) ? v * 2 : v; });

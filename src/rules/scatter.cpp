@@ -220,6 +220,12 @@ bool put_by_mask(VmapFrame& f, int64_t rank) {
   const int64_t batch = place < 0 ? VmapFrame::kUnbatched : f.list_dims[1][static_cast<size_t>(place)];
   if (batch == VmapFrame::kUnbatched) return false;
   Tensor mask = indices[static_cast<size_t>(place)];
+  const Ints whole = logical_sizes(f, 0);
+  Ints of_mask = mask.sizes().vec();
+  of_mask.erase(of_mask.begin() + batch);
+  // Sizes that do not match are index_put's to refuse, which where() would broadcast.
+  if (place + of_mask.size() > whole.size() || !std::equal(of_mask.begin(), of_mask.end(), whole.begin() + place))
+    return false;
   const int64_t others = rank - place - (mask.dim() - 1);
   if (f.logical_dim(2) > others || f.tensor(0).scalar_type() != f.tensor(2).scalar_type()) return false;
   mask = spread_mask(mask.movedim(batch, 0), 1, place, rank);
