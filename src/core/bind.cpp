@@ -25,15 +25,19 @@ namespace {
                              std::move(found));
 }
 
+void call_guarded(const Operator& op, Stack& stack, bool skip_libtorch_autograd) {
+  DispatchGuard guard;
+  guard.see_every_operator(false);
+  if (skip_libtorch_autograd) guard.skip_libtorch_autograd();
+  op.call(stack);
+}
+
 void call_plain(const Operator& op, Stack& stack) {
-  const auto& keys = c10::impl::raw_local_dispatch_key_set;
+  const auto& keys = dispatch_keys();
   const bool included = keys.included().has(kKey);
   const bool skipping = keys.excluded().has(c10::DispatchKey::AutogradFunctionality);
   if (!included && (skipping || !top())) return op.call(stack);
-  DispatchGuard guard;
-  if (included) guard.see_every_operator(false);
-  if (!skipping && !libtorch_records(op, stack)) guard.skip_libtorch_autograd();
-  op.call(stack);
+  call_guarded(op, stack, !skipping && !libtorch_records(op, stack));
 }
 
 }  // namespace
@@ -117,7 +121,7 @@ bool any_tracked(const Level& level, const Operator& op, const Stack& stack) {
   return found;
 }
 
-void run_at(Level* level, const Operator& op, Stack& stack) {
+C10_ALWAYS_INLINE void run_at(Level* level, const Operator& op, Stack& stack) {
   if (!level) return call_plain(op, stack);
   const Kind kind = level->kind();
   // What a level refuses is a value that depends on what it tracks; a constant is as good as a plain tensor.
@@ -127,32 +131,36 @@ void run_at(Level* level, const Operator& op, Stack& stack) {
   level->process(op, stack);
 }
 
+void run_recorded(CallRecorder& recorder, Level* level, const Operator& op, Stack& stack) {
+  RecordedCall call(recorder, op, level);
+  run_at(level, op, stack);
+  call.done();
+}
+
+// A constant does not depend on the level that made it: its value is as good after the level has ended.
+void bind_without_constants_of_ended_levels(const Operator& op, Stack& stack, const Level& invisible) {
+  bool stripped = false;
+  replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
+    Wrapper* w = as_wrapper(t);
+    if (!w || is_visible(&w->level()) || w->payload().tracked()) return t;
+    stripped = true;
+    return strip_constants(t);
+  });
+  if (!stripped) refuse_escaped(op, invisible, stack);
+  bind_call(op, stack);
+}
+
 }  // namespace
 
 void bind_call(const Operator& op, Stack& stack) { bind_call(op, stack, highest_level(op, stack)); }
 
 void bind_call(const Operator& op, Stack& stack, Level* level) {
-  if (level && !is_visible(level)) {
-    // A constant does not depend on the level that made it: its value is as good after the level has ended.
-    bool stripped = false;
-    replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
-      Wrapper* w = as_wrapper(t);
-      if (!w || is_visible(&w->level()) || w->payload().tracked()) return t;
-      stripped = true;
-      return strip_constants(t);
-    });
-    if (!stripped) refuse_escaped(op, *level, stack);
-    return bind_call(op, stack);
-  }
+  if (level && !is_visible(level)) return bind_without_constants_of_ended_levels(op, stack, *level);
   if (op.random() && !op.composite()) {
     Level* mapped = nearest_vmap(top());
     if (mapped && (!level || mapped->depth() > level->depth())) level = mapped;
   }
-  if (CallRecorder* recorder = thread_state.recorder) {
-    RecordedCall call(*recorder, op, level);
-    run_at(level, op, stack);
-    return call.done();
-  }
+  if (thread_state.recorder) return run_recorded(*thread_state.recorder, level, op, stack);
   run_at(level, op, stack);
 }
 

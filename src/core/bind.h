@@ -24,6 +24,14 @@ class InvisibleTensorError : public EscapedTensorError {
 /// The same when the highest level among the arguments' wrappers is already known (null: there are no wrappers).
 void bind_call(const Operator& op, Stack& stack, Level* highest);
 
+/// Runs `op` on values one level below `level`, while Below says so: without any detour where they are plain tensors,
+/// no other level is running, and nobody listens. `wrapped`: some value is a wrapper.
+inline void call_below(const Level& level, const Operator& op, Stack& stack, bool wrapped) {
+  if (wrapped) bind_call(op, stack);
+  else if (level.below() || thread_state.recorder) bind_call(op, stack, nullptr);
+  else op.call(stack);
+}
+
 /// The highest level among the arguments' wrappers; null if there is no wrapper.
 Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args);
 

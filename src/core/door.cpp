@@ -1,8 +1,9 @@
 // The door: the one fallback through which every operator call reaches Tower while a transform is running or a
-// wrapper is among its arguments. See key.h for why this key.
+// wrapper is among its arguments. See key.h for why this key, and typed_door.h for a quicker way to the same place.
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "core/bind.h"
+#include "core/typed_door.h"
 #include "core/wrapper.h"
 #include "frontend/mutation.h"
 #include "frontend/substitution.h"
@@ -18,8 +19,8 @@ namespace {
 void wrap_fresh_outputs(const Operator& op, Stack& stack) {
   Level* level = top();
   if (!level || op.is_view()) return;
-  replace_outputs(stack, [&](const Tensor& t, size_t) {
-    return t.defined() && !as_wrapper_of(t, *level) ? wrap_constant(*level, t) : t;
+  replace_outputs(stack, [&](Tensor&& t, size_t) {
+    return t.defined() && !as_wrapper_of(t, *level) ? wrap_constant(*level, std::move(t)) : std::move(t);
   });
 }
 
@@ -67,8 +68,10 @@ struct Registration {
     handle = c10::Dispatcher::singleton().registerFallback(
         kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Door>()), "tower");
     rules::register_all();
+    typed_doors = open_typed_doors();
   }
   c10::RegistrationHandleRAII handle{[] {}};
+  std::vector<c10::RegistrationHandleRAII> typed_doors;
 };
 
 const Registration registration;

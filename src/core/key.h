@@ -1,5 +1,5 @@
 // NOTE [The one key]
-// Tower sees operators through one boxed fallback on one functionality key, which is named here and nowhere else.
+// Tower sees operators through kernels on one functionality key (door.cpp, typed_door.h), which is named only here.
 // DeferredInit has no backend bits, sits above autograd and autocast, is looked up before composite decomposition, and
 // no LibTorch library registers anything at it. (AutogradPrivateUseN, which looks natural, leaves its backend bit in
 // the thread-local set, and factories then dispatch to a backend that does not exist.)

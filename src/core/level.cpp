@@ -26,7 +26,7 @@ const char* name(Kind kind) {
   return "?";
 }
 
-thread_local ThreadState thread_state;
+constinit thread_local ThreadState thread_state;
 
 uint64_t this_thread() {
   static std::atomic<uint64_t> last{0};

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <ATen/core/stack.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -70,8 +71,21 @@ struct ThreadState {
   const void* substitutions = nullptr;  // what stands for what (frontend/substitution.cpp)
   uint64_t thread = 0;                  // this_thread(), once it was asked for
   void* operators = nullptr;            // records that this thread met lately (core/operator.cpp)
+
+  // LibTorch's state of this thread, once it was asked for: its address costs a call each time.
+  c10::impl::PODLocalDispatchKeySet* dispatch_keys = nullptr;
+  c10::AutogradState* autograd = nullptr;
 };
-extern thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+extern constinit thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+
+inline c10::impl::PODLocalDispatchKeySet& dispatch_keys() {
+  if (!thread_state.dispatch_keys) thread_state.dispatch_keys = &c10::impl::raw_local_dispatch_key_set;
+  return *thread_state.dispatch_keys;
+}
+inline c10::AutogradState& autograd_state() {
+  if (!thread_state.autograd) thread_state.autograd = &c10::AutogradState::get_tls_state();
+  return *thread_state.autograd;
+}
 
 /// The level whose function or rule the thread is executing; null outside every transform.
 inline Level* top() { return thread_state.top; }
@@ -83,7 +97,7 @@ inline bool is_visible(const Level* level);
 /// Sets the thread's dispatch keys for a while and puts back exactly what was there.
 class DispatchGuard {
  public:
-  DispatchGuard() : keys_(&c10::impl::raw_local_dispatch_key_set), saved_(*keys_) {}
+  DispatchGuard() : keys_(&dispatch_keys()), saved_(*keys_) {}
   ~DispatchGuard() { *keys_ = saved_; }
   DispatchGuard(const DispatchGuard&) = delete;
   DispatchGuard& operator=(const DispatchGuard&) = delete;

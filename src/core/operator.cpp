@@ -73,7 +73,7 @@ std::vector<Meta> Frame::metas(size_t arg) const {
   return *shapes;
 }
 
-void VjpFrame::put(size_t k, Tensor gradient) {
+inline void VjpFrame::put(size_t k, Tensor&& gradient) {
   const Meta& meta = *wanted_meta[k];
   if (gradient.scalar_type() != meta.dtype) {
     if (gradient.is_complex() && !c10::isComplexType(meta.dtype)) gradient = at::real(gradient);
@@ -251,7 +251,10 @@ Operator::Operator(std::string name, c10::FunctionSchema schema)
 void Operator::read_schema() {
   for (const auto& arg : schema_->arguments()) {
     kinds_.push_back(kind_of(*arg.type()));
-    if (kinds_.back() != ArgKind::other) tensor_args_.push_back(static_cast<uint8_t>(kinds_.size() - 1));
+    if (kinds_.back() != ArgKind::other) {
+      tensor_args_.push_back(static_cast<uint8_t>(kinds_.size() - 1));
+      tensor_mask_ |= Mask{1} << tensor_args_.back();
+    }
     if (arg.alias_info() && arg.alias_info()->isWrite()) mutates_ = true;
   }
   num_outs_ = schema_->returns().size();

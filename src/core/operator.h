@@ -93,7 +93,7 @@ struct VjpFrame : Frame {
   void give_broadcast(size_t arg, Tensor gradient);
 
  private:
-  void put(size_t k, Tensor gradient);
+  void put(size_t k, Tensor&& gradient);
 };
 
 /// A jvp rule reads tangents of the arguments (undefined: zero) and gives tangents of the outputs (flattened).
@@ -182,6 +182,7 @@ class Operator : public c10::intrusive_ptr_target {
   size_t num_outs() const { return num_outs_; }
   ArgKind kind(size_t arg) const { return kinds_[arg]; }
   c10::ArrayRef<uint8_t> tensor_args() const { return tensor_args_; }
+  Mask tensor_mask() const { return tensor_mask_; }
   bool composite() const { return composite_; }
   bool mutates() const { return mutates_; }
   bool is_view() const { return view_; }
@@ -253,6 +254,7 @@ class Operator : public c10::intrusive_ptr_target {
   std::optional<c10::OperatorHandle> handle_;
   std::vector<ArgKind> kinds_;
   c10::SmallVector<uint8_t, 6> tensor_args_;
+  Mask tensor_mask_ = 0;  // the same as bits
   size_t num_outs_ = 0;
   bool composite_ = false, mutates_ = false, view_ = false, random_ = false, pointwise_tag_ = false,
        inplace_view_ = false;
@@ -276,10 +278,6 @@ void for_each_tensor(const Operator& op, c10::ArrayRef<IValue> args, F&& f) {
     if (v.isTensor()) {
       const Tensor& t = v.toTensor();
       if (t.defined()) f(t, LeafRef{i, 0});
-    } else if (v.isTensorList()) {
-      const auto& elements = v.toListRef();
-      for (size_t e = 0; e < elements.size(); ++e)
-        if (elements[e].toTensor().defined()) f(elements[e].toTensor(), LeafRef{i, static_cast<uint16_t>(e)});
     } else if (v.isList()) {
       const auto& elements = v.toListRef();
       for (size_t e = 0; e < elements.size(); ++e)
@@ -289,8 +287,32 @@ void for_each_tensor(const Operator& op, c10::ArrayRef<IValue> args, F&& f) {
   }
 }
 
+/// Replaces the defined tensors of list argument `arg` by `f(tensor, LeafRef)`, in a copy of the list.
+template <class F>
+[[gnu::noinline]] void replace_tensors_in_list(IValue& list, uint8_t arg, F& f) {
+  const auto replaced = [&](const IValue& element, size_t e) {
+    return f(element.toTensor(), LeafRef{arg, static_cast<uint16_t>(e)});
+  };
+  const auto& old = list.toListRef();
+  if (list.isTensorList()) {
+    c10::List<Tensor> copy;
+    copy.reserve(old.size());
+    for (size_t e = 0; e < old.size(); ++e)
+      copy.push_back(old[e].toTensor().defined() ? replaced(old[e], e) : Tensor());
+    list = std::move(copy);
+  } else {
+    c10::List<std::optional<Tensor>> copy;
+    copy.reserve(old.size());
+    for (size_t e = 0; e < old.size(); ++e) {
+      if (old[e].isTensor() && old[e].toTensor().defined()) copy.push_back(replaced(old[e], e));
+      else copy.push_back(std::nullopt);
+    }
+    list = std::move(copy);
+  }
+}
+
 /// Replaces every defined tensor among the arguments by `f(tensor, LeafRef)`; lists are copied, never written to.
-/// `f` may return the same tensor.
+/// `f` may return the same tensor, and a reference to one that the old value owns.
 template <class F>
 void replace_tensors(const Operator& op, c10::ArrayRef<IValue> args_ref, F&& f) {
   IValue* args = const_cast<IValue*>(args_ref.data());
@@ -298,34 +320,16 @@ void replace_tensors(const Operator& op, c10::ArrayRef<IValue> args_ref, F&& f) 
     IValue& v = args[i];
     if (v.isTensor()) {
       const Tensor& t = v.toTensor();
-      if (t.defined()) {
-        Tensor r = f(t, LeafRef{i, 0});
-        if (!r.is_same(t)) v = std::move(r);
-      }
-    } else if (v.isTensorList()) {
-      const auto& old = v.toListRef();
-      c10::List<Tensor> copy;
-      copy.reserve(old.size());
-      for (size_t e = 0; e < old.size(); ++e) {
-        const Tensor& t = old[e].toTensor();
-        copy.push_back(t.defined() ? f(t, LeafRef{i, static_cast<uint16_t>(e)}) : t);
-      }
-      v = std::move(copy);
+      if (!t.defined()) continue;
+      decltype(auto) r = f(t, LeafRef{i, 0});
+      if (!r.is_same(t)) v = IValue(std::forward<decltype(r)>(r));
     } else if (v.isList()) {
-      const auto& old = v.toListRef();
-      c10::List<std::optional<Tensor>> copy;
-      copy.reserve(old.size());
-      for (size_t e = 0; e < old.size(); ++e) {
-        if (old[e].isTensor() && old[e].toTensor().defined())
-          copy.push_back(f(old[e].toTensor(), LeafRef{i, static_cast<uint16_t>(e)}));
-        else copy.push_back(std::nullopt);
-      }
-      v = std::move(copy);
+      replace_tensors_in_list(v, i, f);
     }
   }
 }
 
-/// Replaces every defined tensor among the outputs on the stack by `f(tensor, flattened index)`.
+/// Replaces every defined tensor among the outputs on the stack by `f(Tensor&&, flattened index)`.
 template <class F>
 void replace_outputs(c10::ArrayRef<IValue> outs_ref, F&& f) {
   IValue* outs = const_cast<IValue*>(outs_ref.data());
@@ -333,12 +337,12 @@ void replace_outputs(c10::ArrayRef<IValue> outs_ref, F&& f) {
   for (size_t i = 0; i < outs_ref.size(); ++i) {
     IValue& v = outs[i];
     if (v.isTensor()) {
-      if (v.toTensor().defined()) v = f(v.toTensor(), leaf);
+      if (std::as_const(v).toTensor().defined()) v = f(std::move(v).toTensor(), leaf);
       ++leaf;
     } else if (v.isTensorList()) {
       c10::List<Tensor> copy;
       for (const auto& e : v.toListRef()) {
-        copy.push_back(e.toTensor().defined() ? f(e.toTensor(), leaf) : Tensor());
+        copy.push_back(e.toTensor().defined() ? f(Tensor(e.toTensor()), leaf) : Tensor());
         ++leaf;
       }
       v = std::move(copy);

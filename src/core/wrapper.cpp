@@ -7,8 +7,29 @@
 
 namespace tower {
 
-Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload payload)
-    : TensorImpl(kKeySet, payload.value.dtype(), payload.value.device()),
+namespace {
+// LibTorch allocates a version counter for every tensor that is not an inference tensor. A wrapper needs none: it
+// counts writes in its generation, and what LibTorch's autograd would compare versions of is never a wrapper.
+class WithoutVersionCounter {
+ public:
+  WithoutVersionCounter() : state_(autograd_state()), saved_(state_.get_inference_mode()) {
+    state_.set_inference_mode(true);
+  }
+  ~WithoutVersionCounter() { state_.set_inference_mode(saved_); }
+  WithoutVersionCounter(const WithoutVersionCounter&) = delete;
+  WithoutVersionCounter& operator=(const WithoutVersionCounter&) = delete;
+
+  c10::DispatchKeySet keys() const { return kKeySet; }
+
+ private:
+  c10::AutogradState& state_;
+  bool saved_;
+};
+}  // namespace
+
+// The temporary lives until the base class is constructed.
+Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload&& payload)
+    : TensorImpl(WithoutVersionCounter().keys(), payload.value.dtype(), payload.value.device()),
       level_(std::move(level)),
       payload_(std::move(payload)) {
   take_metadata();
@@ -49,8 +70,7 @@ namespace {
 std::string no_memory(const Level& level) {
   return level.describe() + ": " + kNoMemory +
          " (data_ptr, accessor, storage or a kernel that reads memory itself); there is no memory of one example or "
-         "one "
-         "tracked value. Use operators, or register a rule for the operator that reads it.";
+         "one tracked value. Use operators, or register a rule for the operator that reads it.";
 }
 }  // namespace
 
@@ -94,7 +114,7 @@ Wrapper::~Wrapper() {
   }
 }
 
-Tensor wrap(Level& level, Payload payload) {
+Tensor wrap(Level& level, Payload&& payload) {
   return Tensor(c10::make_intrusive<Wrapper>(c10::intrusive_ptr<Level>::reclaim_copy(&level), std::move(payload)));
 }
 

@@ -39,7 +39,7 @@ struct View {
 
 class Wrapper final : public c10::TensorImpl {
  public:
-  Wrapper(c10::intrusive_ptr<Level> level, Payload payload);
+  Wrapper(c10::intrusive_ptr<Level> level, Payload&& payload);
   ~Wrapper() override;
 
   Level& level() const { return *level_; }
@@ -61,10 +61,7 @@ class Wrapper final : public c10::TensorImpl {
   bool has_views() const { return has_views_; }
   void set_has_views() { has_views_ = true; }
   /// Marks that the payload of this base changed.
-  void wrote() {
-    ++generation_;
-    bump_version();
-  }
+  void wrote() { ++generation_; }
   bool has_storage() const override;
   const char* tensorimpl_type_name() const override;
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
@@ -95,7 +92,7 @@ inline Wrapper* as_wrapper_of(const Tensor& t, const Level& level) {
 /// Every refusal to give out a tracked tensor's memory has these words.
 inline constexpr char kNoMemory[] = "raw memory of a tensor that the transform tracks was asked for";
 
-Tensor wrap(Level& level, Payload payload);
+Tensor wrap(Level& level, Payload&& payload);
 inline Tensor wrap_constant(Level& level, Tensor value) { return wrap(level, Payload{std::move(value), {}, -1}); }
 
 /// The value below constants of levels deeper than `depth`, down to a value that some level tracks or a plain tensor.

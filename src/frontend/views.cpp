@@ -62,11 +62,10 @@ void write_through(Wrapper& target, Payload payload, const Operator& writer) {
                         ", and such a write cannot be carried to the tensor it views. Write to that tensor directly, "
                         "or clone() the view first.");
   const Tensor base(view.base);
-  const Tensor written = wrap(target.level(), payload);
+  const Tensor written = wrap(target.level(), Payload(payload));
   Tensor updated = view.op->view_inverse(base, written, view.args, view.out);
   write_through(*as_wrapper(base), payload_for(target.level(), updated), writer);
   target.set_payload(std::move(payload));
-  target.bump_version();
   view.seen = target.root().generation();
 }
 

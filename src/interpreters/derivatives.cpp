@@ -114,6 +114,15 @@ void transpose_jvp(VjpFrame& frame) {
 
 }  // namespace
 
+Mask tracked_args(const Level& level, const Operator& op, c10::ArrayRef<IValue> args) {
+  Mask tracked = 0;
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef leaf) {
+    Wrapper* w = as_wrapper_of(t, level);
+    if (w && is_tracked(op, leaf, w->payload())) tracked |= Mask{1} << leaf.arg;
+  });
+  return tracked;
+}
+
 Served served_vjp(const Operator& op, Mask tracked) {
   if (op.no_derivative()) return Served::no_derivative;
   if (op.has_vjp(tracked) && (!op.vjp.empty() || (tracked & ~op.inactive_args) == 0)) return Served::own_rule;

@@ -2,9 +2,16 @@
 // rule, the transposed vjp for a missing jvp rule. Both the jvp and vjp interpreters and the tape use these.
 #pragma once
 
-#include "core/operator.h"
+#include "core/wrapper.h"
 
 namespace tower {
+
+/// Whether the derivative of `op` with respect to the tensor at `leaf` is asked for, whose wrapper holds `payload`.
+inline bool is_tracked(const Operator& op, LeafRef leaf, const Payload& payload) {
+  return payload.tracked() && !(op.inactive_args >> leaf.arg & 1);
+}
+/// The arguments with such a tensor, of wrappers that belong to `level`.
+Mask tracked_args(const Level& level, const Operator& op, c10::ArrayRef<IValue> args);
 
 /// What run_vjp (run_jvp) will need of a call with tracked tensors in the arguments `tracked`.
 Keeps keeps_for_vjp(const Operator& op, Mask tracked, Served served);

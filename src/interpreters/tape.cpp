@@ -17,7 +17,7 @@ void for_each_kept(const Node& node, F&& f) {
   for (const auto& v : node.kept) {
     if (v.isTensor()) {
       if (v.toTensor().defined()) f(v.toTensor());
-    } else if (v.isTensorList() || v.isOptionalTensorList()) {
+    } else if (v.isList()) {
       for (const auto& e : v.toListRef())
         if (e.isTensor() && e.toTensor().defined()) f(e.toTensor());
     }
@@ -27,34 +27,39 @@ void for_each_kept(const Node& node, F&& f) {
 // What one reverse pass needs for every slot. The thread keeps the memory: allocations of this size, made once a pass,
 // would make malloc tidy up all the small ones each time. A pass inside a pass (a rule that differentiates) finds it
 // taken, and allocates.
-struct PerSlot {
-  std::vector<Tensor> gradients;
-  std::vector<bool> owned, is_input;
+struct Cotangent {
+  Tensor sum;
+  bool owned = false;  // nobody else has seen the sum: it may be added to in place
+  bool is_input = false;
 };
-thread_local PerSlot kept_per_slot;
+thread_local std::vector<Cotangent> kept_cotangents;
 
-class Scratch {
+class Cotangents {
  public:
-  explicit Scratch(size_t slots) : slots_(std::move(kept_per_slot)) {
-    slots_.gradients.resize(slots);
-    slots_.owned.assign(slots, false);
-    slots_.is_input.assign(slots, false);
-  }
-  ~Scratch() {
+  explicit Cotangents(size_t slots) : by_slot_(std::move(kept_cotangents)) { by_slot_.resize(slots); }
+  ~Cotangents() {
     constexpr size_t kMost = 1 << 16;
-    slots_.gradients.clear();
-    if (slots_.gradients.capacity() <= kMost) kept_per_slot = std::move(slots_);
+    by_slot_.clear();
+    if (by_slot_.capacity() <= kMost) kept_cotangents = std::move(by_slot_);
   }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  PerSlot* operator->() { return &slots_; }
+  Cotangents(const Cotangents&) = delete;
+  Cotangents& operator=(const Cotangents&) = delete;
+  Cotangent& operator[](int64_t slot) { return by_slot_[static_cast<size_t>(slot)]; }
 
  private:
-  PerSlot slots_;
+  std::vector<Cotangent> by_slot_;
 };
 
 uint32_t version(const Tensor& t) {
   return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+void keep_shapes(Node& node, const IValue& v) {
+  if (!node.shapes) node.shapes = std::make_unique<std::vector<Meta>>();
+  if (v.isTensor()) node.shapes->emplace_back(v.toTensor().defined() ? Meta(v.toTensor()) : Meta());
+  else if (v.isList()) {
+    for (const auto& e : v.toListRef()) node.shapes->emplace_back(e.toTensor());
+  } else node.shapes->emplace_back();
 }
 
 }  // namespace
@@ -64,30 +69,18 @@ int64_t Tape::add_input(const Tensor& value) {
   return static_cast<int64_t>(slots_.size()) - 1;
 }
 
-Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef<Node::Input> inputs, Mask tracked) {
-  Node& node = nodes_.emplace_back();
-  node.op = &op;
-  if (!op.handle()) node.owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
-  node.inputs.assign(inputs.begin(), inputs.end());
-  node.tracked = tracked;
-  node.served = purpose_ == Purpose::pullback ? served_vjp(op, tracked) : served_jvp(op, tracked);
-  const Keeps keep =
-      purpose_ == Purpose::pullback ? keeps_for_vjp(op, tracked, node.served) : keeps_for_jvp(op, tracked, node.served);
-  node.shapes_kept = keep.shapes;
-  node.outs_kept = keep.outs;
+Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&& inputs, Mask tracked) {
+  const bool reverse = purpose_ == Purpose::pullback;
+  const Served served = reverse ? served_vjp(op, tracked) : served_jvp(op, tracked);
+  const Keeps keeps = reverse ? keeps_for_vjp(op, tracked, served) : keeps_for_jvp(op, tracked, served);
+  Node& node = nodes_.emplace_back(op, std::move(inputs), tracked, served, keeps);
   node.kept.reserve(args.size() + op.num_outs());
   for (size_t i = 0; i < args.size(); ++i) {
     const IValue& v = args[i];
-    if (op.kind(i) == ArgKind::other || (keep.args >> i & 1)) node.kept.push_back(v);
+    if (op.kind(i) == ArgKind::other || (keeps.args >> i & 1)) node.kept.push_back(v);
     else if (v.isList()) node.kept.emplace_back(static_cast<int64_t>(v.toListRef().size()));  // its length
     else node.kept.emplace_back();
-    if (keep.shapes >> i & 1) {
-      if (!node.shapes) node.shapes = std::make_unique<std::vector<Meta>>();
-      if (v.isTensor()) node.shapes->emplace_back(v.toTensor().defined() ? Meta(v.toTensor()) : Meta());
-      else if (v.isList()) {
-        for (const auto& e : v.toListRef()) node.shapes->emplace_back(e.toTensor());
-      } else node.shapes->emplace_back();
-    }
+    if (keeps.shapes >> i & 1) keep_shapes(node, v);
   }
   return node;
 }
@@ -96,7 +89,7 @@ int64_t Tape::complete(Node& node, c10::ArrayRef<IValue> outs, Operator::Values 
   node.first_slot = static_cast<int64_t>(slots_.size());
   for (size_t i = 0; i < outs.size(); ++i) {
     const IValue& v = outs[i];
-    if (node.outs_kept >> i & 1) node.kept.push_back(v);
+    if (node.keeps.outs >> i & 1) node.kept.push_back(v);
     else node.kept.emplace_back();
     if (v.isTensor()) {
       if (v.toTensor().defined()) slots_.emplace_back(v.toTensor());
@@ -124,10 +117,10 @@ void Tape::check_unchanged(const Node& node) const {
 }
 
 Frame Tape::frame_of(const Node& node) {
-  const c10::ArrayRef<IValue> kept(node.kept);
-  const size_t args = node.op->num_args(), outs = node.op->num_outs();
-  return {*node.op,          kept.slice(0, args), kept.slice(args, outs),
-          node.shapes.get(), node.shapes_kept,    kept.slice(args + outs)};
+  const IValue *args = node.kept.begin(), *outs = args + node.op->num_args(), *saved = outs + node.op->num_outs();
+  using Values = c10::ArrayRef<IValue>;
+  return {*node.op,          Values(args, outs), Values(outs, saved),
+          node.shapes.get(), node.keeps.shapes,  Values(saved, node.kept.end())};
 }
 
 void Tape::prune(c10::ArrayRef<int64_t> outputs) {
@@ -155,36 +148,31 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
                         ": this pullback freed what it had recorded when it was called the first time. Ask for "
                         "a pullback that can be called again.");
   consumed_ = consume;
-  Scratch scratch(slots_.size());
-  std::vector<Tensor>& gradients = scratch->gradients;
-  std::vector<bool>& owned = scratch->owned;
+  Cotangents by_slot(slots_.size());
   bool plain = plain_;
-  // A sum that nobody else has seen may be added to in place.
-  auto accumulate = [&](int64_t slot, Tensor g) {
+  const auto accumulate = [&](int64_t slot, Tensor&& g) {
     if (!g.defined()) return;
-    const auto at = static_cast<size_t>(slot);
-    Tensor& sum = gradients[at];
-    if (!sum.defined()) {
-      sum = std::move(g);
-    } else if (owned[at] && plain) {
-      sum.add_(g);
+    Cotangent& at = by_slot[slot];
+    if (!at.sum.defined()) {
+      at.sum = std::move(g);
+    } else if (at.owned && plain) {
+      at.sum.add_(g);
     } else {
-      sum = at::add(sum, g);
-      owned[at] = true;
+      at.sum = at::add(at.sum, g);
+      at.owned = true;
     }
   };
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (!cotangents[k].defined() || outputs[k] < 0) continue;
     plain = plain && is_plain(cotangents[k]);
-    accumulate(outputs[k], cotangents[k]);
+    accumulate(outputs[k], Tensor(cotangents[k]));
   }
 
   DispatchGuard keys;
   keys.see_every_operator(false);
   if (plain) keys.skip_libtorch_autograd();
-  std::vector<bool>& is_input = scratch->is_input;
   for (int64_t slot : inputs)
-    if (slot >= 0) is_input[static_cast<size_t>(slot)] = true;
+    if (slot >= 0) by_slot[slot].is_input = true;
 
   c10::SmallVector<Tensor, 2> of_outputs;
   c10::SmallVector<LeafRef, 4> wanted;
@@ -195,9 +183,9 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
     of_outputs.clear();
     bool any = false;
     for (uint32_t k = 0; k < node.num_outs; ++k) {
-      const auto slot = static_cast<size_t>(node.first_slot) + k;
-      of_outputs.push_back(is_input[slot] ? gradients[slot] : std::move(gradients[slot]));
-      any = any || of_outputs.back().defined();
+      Cotangent& at = by_slot[node.first_slot + k];
+      any = any || at.sum.defined();
+      of_outputs.push_back(at.is_input ? at.sum : std::move(at.sum));
     }
     if (any) {
       check_unchanged(node);
@@ -216,7 +204,7 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
   }
   std::vector<Tensor> result;
   result.reserve(inputs.size());
-  for (int64_t slot : inputs) result.push_back(slot >= 0 ? gradients[static_cast<size_t>(slot)] : Tensor());
+  for (int64_t slot : inputs) result.push_back(slot >= 0 ? by_slot[slot].sum : Tensor());
   return result;
 }
 

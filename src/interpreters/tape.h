@@ -13,19 +13,24 @@ struct Node {
     LeafRef leaf;
     int64_t slot;
   };
-  const Operator* op = nullptr;
+  using Inputs = c10::SmallVector<Input, 2>;
+
+  Node(const Operator& op, Inputs&& inputs, Mask tracked, Served served, const Keeps& keeps)
+      : op(&op), inputs(std::move(inputs)), keeps(keeps), tracked(tracked), served(served) {
+    if (!op.handle()) owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
+  }
+
+  const Operator* op;
   c10::intrusive_ptr<const Operator> owner;   // for operators that are not LibTorch's and may otherwise die
-  c10::SmallVector<IValue, 5> kept;           // arguments, outputs, what the operator saved; without tensors that no rule needs
-  c10::SmallVector<Input, 2> inputs;          // tracked tensors among the arguments
-  std::unique_ptr<std::vector<Meta>> shapes;  // of the arguments in `shapes_kept`
-  Mask shapes_kept = 0;
-  Mask outs_kept = 0;
-  Mask tracked = 0;        // arguments with a tracked tensor
+  c10::SmallVector<IValue, 5> kept;           // arguments, outputs, what the operator saved; None where not kept
+  Inputs inputs;                              // tracked tensors among the arguments
+  std::unique_ptr<std::vector<Meta>> shapes;  // of the arguments in `keeps.shapes`
+  Keeps keeps;
+  Mask tracked;            // arguments with a tracked tensor
   int64_t first_slot = 0;  // outputs, flattened: first_slot + k
   uint32_t num_outs = 0;
   uint32_t versions = 0;  // sum of the kept tensors' versions: goes up when one is written to
-
-  Served served = Served::error;  // how the derivative is served: decided once, when recorded
+  Served served;          // how the derivative is served: decided once, when recorded
 
   bool empty() const { return op == nullptr; }
   /// Forgets the call and lets go of what was kept for it.
@@ -50,7 +55,7 @@ class Tape : public c10::intrusive_ptr_target {
   int64_t add_input(const Tensor& value);
 
   /// Records one call. `args` are values one level down; `inputs` the tracked ones. The outputs get slots afterwards.
-  Node& record(const Operator& op, c10::ArrayRef<IValue> args, c10::ArrayRef<Node::Input> inputs, Mask tracked);
+  Node& record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&& inputs, Mask tracked);
   /// Completes the newest node with its outputs and what the operator's `save` gave; returns the first slot.
   int64_t complete(Node& node, c10::ArrayRef<IValue> outs, Operator::Values saved = {});
 

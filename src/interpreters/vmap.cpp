@@ -28,7 +28,8 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
   int64_t batched_rank = -1, unbatched_rank = -1;
   at::ScalarType type = at::ScalarType::Undefined;
   int number = -1;  // highest category among Python's or C++'s numbers, which promote by category alone
-  bool plain = !below(), records = false;
+  bool wrapped = false, records = false;
+  Mask wrappers = 0;  // arguments that are wrappers of this level
   for (uint8_t i : op.tensor_args()) {
     if (!stack[i].isTensor()) continue;
     const Tensor& t = stack[i].toTensor();
@@ -38,8 +39,11 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
     if (Wrapper* w = as_wrapper_of(t, *this)) {
       value = &w->payload().value;
       dim = w->stored().index;
+      wrappers |= Mask{1} << i;
     }
     const c10::TensorImpl* impl = value->unsafeGetTensorImpl();
+    wrapped = wrapped || impl->key_set().has(kKey);
+    records = records || impl->requires_grad();
     if (dim < 0) {
       unbatched_rank = std::max(unbatched_rank, impl->dim());
     } else {
@@ -53,19 +57,14 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
     }
     if (type == at::ScalarType::Undefined) type = here;
     if (type != here) return false;
-    plain = plain && !impl->key_set().has(kKey);
-    records = records || impl->requires_grad();
   }
   if (batched_rank < 0 || unbatched_rank > batched_rank || number > category(type)) return false;
-  for (uint8_t i : op.tensor_args()) {
-    if (!stack[i].isTensor()) continue;
-    if (Wrapper* w = as_wrapper_of(stack[i].toTensor(), *this)) stack[i] = Tensor(w->stored().value);
-  }
+  for (uint8_t i : op.tensor_args())
+    if (wrappers >> i & 1) stack[i] = Tensor(as_wrapper(stack[i].toTensor())->stored().value);
   {
     Below below(*this);
-    if (plain && !records) below.keys().skip_libtorch_autograd();
-    if (plain && !thread_state.recorder) op.call(stack);
-    else bind_call(op, stack);
+    if (!this->below() && !records) below.keys().skip_libtorch_autograd();
+    call_below(*this, op, stack, wrapped);
   }
   for (auto& out : stack) out = wrap(*this, Payload{std::move(out).toTensor(), {}, 0});
   return true;
@@ -82,7 +81,7 @@ void Vmap::evaluate(const Operator& op, Stack& stack) {
   VmapFrame frame{op, stack, batch_size_, *this, {}, {}, {}};
   frame.in_dims.assign(op.num_args(), VmapFrame::kUnbatched);
   bool any_batched = false, records = false;
-  replace_tensors(op, stack, [&](const Tensor& t, LeafRef ref) {
+  replace_tensors(op, stack, [&](const Tensor& t, LeafRef ref) -> const Tensor& {
     Wrapper* w = as_wrapper_of(t, *this);
     int64_t dim = VmapFrame::kUnbatched;
     const Tensor* value = &t;
@@ -114,7 +113,7 @@ void Vmap::evaluate(const Operator& op, Stack& stack) {
     run_random(*this, op, frame);
   } else if (!any_batched) {
     bind_call(op, stack);
-    replace_outputs(stack, [&](const Tensor& t, size_t) { return wrap_constant(*this, t); });
+    replace_outputs(stack, [&](Tensor&& t, size_t) { return wrap_constant(*this, std::move(t)); });
     return;
   } else if (op.vmap) {
     op.vmap(frame);
@@ -123,9 +122,9 @@ void Vmap::evaluate(const Operator& op, Stack& stack) {
   } else {
     run_loop(*this, frame, true);
   }
-  replace_outputs(stack, [&](const Tensor& t, size_t leaf) {
+  replace_outputs(stack, [&](Tensor&& t, size_t leaf) {
     const int64_t dim = leaf < frame.out_dims.size() ? frame.out_dims[leaf] : 0;
-    return wrap(*this, Payload{t, {}, dim});
+    return wrap(*this, Payload{std::move(t), {}, dim});
   });
 }
 
