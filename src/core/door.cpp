@@ -5,6 +5,7 @@
 #include "core/bind.h"
 #include "core/typed_door.h"
 #include "core/wrapper.h"
+#include "frontend/autocast.h"
 #include "frontend/mutation.h"
 #include "frontend/substitution.h"
 #include "frontend/views.h"
@@ -14,20 +15,20 @@
 namespace tower {
 namespace {
 
-// Fresh tensors that user code makes inside a transform are wrapped, although they depend on nothing yet: a later
-// in-place write may put a batched, dual or taped value into them.
-void wrap_fresh_outputs(const Operator& op, Stack& stack) {
+// Fresh tensors that user code makes inside a transform are wrapped, although they depend on nothing yet, and those of
+// an outer level remember where they were made: a later in-place write may put a batched, dual or taped value into
+// them.
+void settle_outputs(const Operator& op, Stack& stack) {
   Level* level = top();
   if (!level || op.is_view()) return;
   replace_outputs(stack, [&](Tensor&& t, size_t) {
-    return t.defined() && !as_wrapper_of(t, *level) ? wrap_constant(*level, std::move(t)) : std::move(t);
+    if (!as_wrapper(t)) return wrap_constant(*level, std::move(t));
+    note_made_here(t);
+    return Tensor(std::move(t));
   });
 }
 
-}  // namespace
-
-void enter(const Operator& op, Stack& stack) {
-  frontend::substitute(op, stack);
+void resolve(const Operator& op, Stack& stack) {
   Level* highest = highest_level(op, stack);
   if (!highest && op.composite() && !op.custom) {
     decompose(op, stack);
@@ -36,12 +37,27 @@ void enter(const Operator& op, Stack& stack) {
   if (op.mutates()) return frontend::write(op, stack);
   if (!highest) {
     bind_call(op, stack, nullptr);
-    return wrap_fresh_outputs(op, stack);
+    return settle_outputs(op, stack);
   }
   // A composite view without a rule is a sequence of real ones (or a copy): those are what must be tied to the base.
   if (op.is_view() && (!op.composite() || op.has_rule(Kind::vmap))) return frontend::make_view(op, stack);
   if (op.is_view()) return static_cast<void>(decompose(op, stack));
   bind_call(op, stack, highest);
+  if (highest != top()) settle_outputs(op, stack);
+}
+
+}  // namespace
+
+void enter(const Operator& op, Stack& stack) {
+  frontend::substitute(op, stack);
+  const c10::DispatchKeySet autocast = frontend::active_autocast();
+  if (autocast.empty()) return resolve(op, stack);
+  if (frontend::run_autocast(op, stack, autocast)) return;
+  // The operators that a composite, or a function, is made of may be cast for.
+  if (op.composite() || !op.handle()) return resolve(op, stack);
+  DispatchGuard keys;
+  keys.skip_autocast();
+  resolve(op, stack);
 }
 
 namespace {

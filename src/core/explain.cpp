@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <map>
 
-#include "frontend/mutation.h"
+#include "frontend/twins.h"
 #include "interpreters/derivatives.h"
 #include "interpreters/vmap.h"
 #include "tower/coverage.h"
@@ -56,9 +56,11 @@ std::string vmap_served(const Operator& op) {
 std::string served_by(const Operator& op, Kind kind) {
   if (const auto& why = op.unsupported[static_cast<size_t>(kind)]) return "refused: " + *why;
   if (op.mutates()) {
-    if (op.composite()) return "composite";
-    const Operator* twin = frontend::functional_twin(op);
-    return twin ? "in-place form of " + twin->name() : "refused: writes to its arguments and has no functional form";
+    const frontend::Twin& twin = frontend::twin_of(op);
+    if (twin.refused) return std::string("refused: ") + twin.refused;
+    const bool into_out = op.schema().arguments().back().is_out();
+    if (twin.op && (into_out || !op.composite())) return "in-place form of " + twin.op->name();
+    return op.decomposition ? "decomposition" : "composite";
   }
   return kind == Kind::vmap ? vmap_served(op) : derivative_served(op, kind);
 }

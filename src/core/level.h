@@ -111,6 +111,8 @@ class DispatchGuard {
   void with_libtorch_autograd() {
     keys_->set_excluded(keys_->excluded() - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   }
+  /// For code whose arguments have the dtypes that it shall compute in.
+  void skip_autocast() { keys_->set_excluded(keys_->excluded() | c10::autocast_dispatch_keyset); }
 
  private:
   c10::impl::PODLocalDispatchKeySet* keys_;

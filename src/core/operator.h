@@ -207,10 +207,12 @@ class Operator : public c10::intrusive_ptr_target {
   std::vector<DerivativeRule<VjpFrame>> vjp;
   std::vector<DerivativeRule<JvpFrame>> jvp;
   std::shared_ptr<const DecompositionRule> decomposition;  // may be replaced while it runs (tower/decompose.h)
-  Mask nondifferentiable_outs = 0;  // by schema position
-  Mask inactive_args = 0;           // derivative is declared zero with respect to these
+  Mask nondifferentiable_outs = 0;                         // by schema position
+  Mask inactive_args = 0;                                  // derivative is declared zero with respect to these
   /// For a view: the base after the view of it was overwritten by `written` (`args` as in the call, base undefined).
   std::function<Tensor(const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t out)> view_inverse;
+  /// For a view that can show an element of its base more than once (expand, unfold, …): whether this one does.
+  std::function<bool(const Tensor& base, c10::ArrayRef<IValue> args)> view_repeats;
   std::optional<std::string> unsupported[3];  // by Kind: why not, and what to do
 
   // NOTE [Custom rules]
@@ -230,6 +232,9 @@ class Operator : public c10::intrusive_ptr_target {
   std::function<Values(c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs)> save;
   /// The outputs and what the derivative rules need in one evaluation; optional, beside `save`.
   std::function<std::pair<Stack, Values>(c10::ArrayRef<IValue> args)> call_and_save;
+
+  /// For an operator that writes to its arguments: what stands for it, once somebody has looked (frontend/twins.h).
+  mutable std::atomic<const void*> twin = nullptr;
 
   /// Own vjp (jvp) rules cover every argument in `tracked`.
   bool has_vjp(Mask tracked) const { return covers(vjp, tracked); }

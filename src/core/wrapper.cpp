@@ -1,5 +1,7 @@
 #include "core/wrapper.h"
 
+#include <c10/core/GradMode.h>
+
 #include "core/layout.h"
 #include "core/torch_version.h"
 #include "frontend/views.h"
@@ -59,9 +61,23 @@ void Wrapper::take_metadata() {
   storage_access_should_throw_ = !storage_;
 }
 
-void Wrapper::set_payload(Payload payload) {
-  payload_ = std::move(payload);
+void Wrapper::take(const Tensor& value) {
+  Wrapper* w = as_wrapper(value);
+  if (w && w->level().depth() > level_->depth()) level_ = w->level_ptr();
+  payload_ = w && &w->level() == level_.get() ? w->payload() : Payload{value, {}, -1};
   take_metadata();
+}
+
+void Wrapper::change_form(const Operator& op, std::vector<IValue> args, const Tensor& value) {
+  auto hidden = c10::make_intrusive<Wrapper>(level_, Payload(payload()));
+  hidden->view_ = std::move(view_);
+  hidden->generation_ = generation_;
+  hidden->made_in_ = made_in_;
+  hidden->form_ = form_++;
+  Wrapper& root = hidden->root();
+  view_ = std::make_unique<View>(
+      View{hidden, hidden->form_, c10::GradMode::is_enabled(), &op, std::move(args), 0, root.generation_, &root});
+  take(value);
 }
 
 void Wrapper::refresh() { frontend::refresh(*this); }
@@ -76,8 +92,9 @@ std::string no_memory(const Level& level) {
 
 // LibTorch asks this before every access to raw memory; the message is only made when there is none to give.
 bool Wrapper::has_storage() const {
-  if (storage_) return true;
   auto* self = const_cast<Wrapper*>(this);
+  if (view_) self->payload();  // what was written to the base since
+  if (storage_) return true;
   self->release_storage_and_set_meta_custom_data_ptr_error_msg_(no_memory(*level_));
   self->storage_access_should_throw_ = true;
   return false;
@@ -98,6 +115,7 @@ namespace {
 }
 }  // namespace
 
+void Wrapper::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>&) { refuse_data(*level_); }
 c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(const c10::VariableVersion&, bool) const {
   refuse_data(*level_);
 }

@@ -29,7 +29,9 @@ class Wrapper;
 
 /// How a view tensor is made from its base, so that writes through either are seen by both (see frontend/views.h).
 struct View {
-  c10::intrusive_ptr<Wrapper> base;
+  c10::intrusive_ptr<Wrapper> base;  // in the form that it had: see base_of()
+  uint32_t base_form;
+  bool recorded;  // made in grad mode
   const Operator* op;
   std::vector<IValue> args;  // of `op`, the base's place empty
   size_t out;                // which output of `op`
@@ -52,18 +54,31 @@ class Wrapper final : public c10::TensorImpl {
   }
   /// What is stored, whether or not the base was written since (for the front end).
   const Payload& stored() const { return payload_; }
-  /// Replaces the payload: the write itself, without telling bases or views (that is the front end's part).
-  void set_payload(Payload payload);
+  /// Takes over a value of this level or below it, or of a level above, to which the tensor then belongs: the write
+  /// itself, without telling bases or views (that is the front end's part).
+  void take(const Tensor& value);
 
   std::unique_ptr<View>& view() { return view_; }
-  Wrapper& root() { return view_ ? *view_->root : *this; }
+  /// The tensor at the end of the chain of bases.
+  Wrapper& root() {
+    Wrapper* w = this;
+    while (w->view_) w = w->view_->root;  // an in-place view operator may have given an old root a base
+    return *w;
+  }
   uint64_t generation() const { return generation_; }
-  bool has_views() const { return has_views_; }
-  void set_has_views() { has_views_ = true; }
+  /// Number of in-place view operators (t_, squeeze_, …) that were applied. Each puts a hidden tensor, the tensor as it
+  /// was, under this one; views that were made before it are views of that.
+  uint32_t form() const { return form_; }
+  /// Makes this tensor a view by `op` of a hidden tensor that is what this one was.
+  void change_form(const Operator& op, std::vector<IValue> args, const Tensor& value);
+  /// The newest level that was running when user code made this tensor.
+  uint64_t made_in() const { return made_in_ ? made_in_ : level_->id(); }
+  void set_made_in(const Level& level) { made_in_ = level.id(); }
   /// Marks that the payload of this base changed.
   void wrote() { ++generation_; }
   bool has_storage() const override;
   const char* tensorimpl_type_name() const override;
+  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
                                                          bool allow_tensor_metadata_change) const override;
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version_counter,
@@ -77,8 +92,16 @@ class Wrapper final : public c10::TensorImpl {
   Payload payload_;
   std::unique_ptr<View> view_;
   uint64_t generation_ = 0;
-  bool has_views_ = false;
+  uint64_t made_in_ = 0;
+  uint32_t form_ = 0;
 };
+
+/// The tensor that a view was made from, in the form that it had then.
+inline Wrapper& base_of(const View& view) {
+  Wrapper* base = view.base.get();
+  while (base->form() > view.base_form) base = base->view()->base.get();
+  return *base;
+}
 
 inline Wrapper* as_wrapper(const Tensor& t) {
   return t.defined() && t.key_set().has(kKey) ? static_cast<Wrapper*>(t.unsafeGetTensorImpl()) : nullptr;
@@ -89,8 +112,20 @@ inline Wrapper* as_wrapper_of(const Tensor& t, const Level& level) {
   return w && &w->level() == &level ? w : nullptr;
 }
 
+/// Goes up whenever the tensor, or one that shares its memory, is written to.
+inline uint64_t write_count(const Tensor& t) {
+  if (Wrapper* w = as_wrapper(t)) return w->root().generation();
+  return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
 /// Every refusal to give out a tracked tensor's memory has these words.
 inline constexpr char kNoMemory[] = "raw memory of a tensor that the transform tracks was asked for";
+
+/// Notes that user code has just made a tensor while the level on top was running.
+inline void note_made_here(const Tensor& t) {
+  Wrapper* w = as_wrapper(t);
+  if (w && top() && &w->level() != top()) w->set_made_in(*top());
+}
 
 Tensor wrap(Level& level, Payload&& payload);
 inline Tensor wrap_constant(Level& level, Tensor value) { return wrap(level, Payload{std::move(value), {}, -1}); }

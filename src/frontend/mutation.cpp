@@ -1,182 +1,262 @@
 #include "frontend/mutation.h"
 
 #include <ATen/Functions.h>
-#include <c10/core/GradMode.h>
 
-#include <mutex>
-#include <unordered_map>
+#include <algorithm>
 
 #include "core/bind.h"
 #include "core/wrapper.h"
+#include "frontend/twins.h"
 #include "frontend/views.h"
+#include "interpreters/vmap.h"
 #include "tower/errors.h"
 
 namespace tower::frontend {
 namespace {
-
-bool writes_to(const Operator& op, size_t arg) {
-  const auto* alias = op.schema().arguments()[arg].alias_info();
-  return alias && alias->isWrite();
-}
-
-bool is_out_argument(const Operator& op, size_t arg) { return op.schema().arguments()[arg].is_out(); }
-
-// `candidate` takes what `op` takes, without out= arguments, and returns as many tensors as `op` writes.
-bool fits(const Operator& op, const c10::FunctionSchema& candidate) {
-  size_t at = 0, written = 0;
-  for (size_t i = 0; i < op.num_args(); ++i) {
-    written += writes_to(op, i);
-    if (is_out_argument(op, i)) continue;
-    if (at >= candidate.arguments().size()) return false;
-    const auto& mine = op.schema().arguments()[i];
-    const auto& its = candidate.arguments()[at++];
-    if (mine.name() != its.name() || *mine.type() != *its.type()) return false;
-    if (its.alias_info() && its.alias_info()->isWrite()) return false;
-  }
-  return at == candidate.arguments().size() && candidate.returns().size() == written;
-}
-
-std::string base_name(const Operator& op) {
-  std::string name = op.schema().name();
-  if (!name.empty() && name.back() == '_' && !name.ends_with("__")) name.pop_back();
-  // __iand__ and its kin are the in-place forms of __and__ …
-  if (name.starts_with("aten::__i") && name.ends_with("__")) name = "aten::__" + name.substr(9);
-  return name;
-}
-
-const Operator* find_twin(const Operator& op) {
-  const std::string base = base_name(op);
-  for (const std::string& name : {base, base + "_functional"})
-    for (const auto& candidate : c10::Dispatcher::singleton().getAllOpNames())
-      if (candidate.name == name) {
-        auto handle = c10::Dispatcher::singleton().findSchema(candidate);
-        if (handle && fits(op, handle->schema())) return &Operator::of(*handle);
-      }
-  return nullptr;
-}
 
 [[noreturn]] void refuse(const Operator& op, const Level& level, const Tensor& target, const std::string& why) {
   throw MutationError(level.describe() + ": " + op.name() + " would write into a tensor of " + describe(target) + " " +
                       why);
 }
 
-int depth_of(const Tensor& t) {
-  Wrapper* w = as_wrapper(t);
-  return w ? w->level().depth() : 0;
+std::string make_it_inside(const Level& level) {
+  return std::string("Make the tensor inside the function, or pass it in as ") +
+         (level.kind() == Kind::vmap ? "a mapped argument." : "an argument.");
 }
 
-// The written tensors, in order, with their argument positions.
-std::vector<std::pair<size_t, Tensor>> targets_of(const Operator& op, const Stack& stack) {
-  std::vector<std::pair<size_t, Tensor>> targets;
+[[noreturn]] void refuse_captured(const Operator& op, const Level& level, const Tensor& target,
+                                  const std::string& advice) {
+  refuse(op, level, target,
+         "that was made outside of the transformed function, but the value differs with what the transform tracks "
+         "(the example, the tangent or the tape). " +
+             advice);
+}
+
+// ---- what is written to --------------------------------------------------------------------------------------------
+
+// The tensors that are written to, elements of lists one by one.
+std::vector<Tensor> targets_of(const Operator& op, const Stack& stack) {
+  std::vector<Tensor> targets;
   for (size_t i = 0; i < op.num_args(); ++i) {
     if (!writes_to(op, i)) continue;
-    if (!stack[i].isTensor())
-      throw MutationError(
-          op.name() +
-          " writes to a list of tensors, which transforms do not support. Write to the tensors one by one.");
-    targets.emplace_back(i, stack[i].toTensor());
+    if (stack[i].isTensor()) {
+      if (stack[i].toTensor().defined()) targets.push_back(stack[i].toTensor());
+    } else if (stack[i].isTensorList()) {
+      for (const auto& e : stack[i].toListRef()) targets.push_back(e.toTensor());
+    }
   }
   return targets;
 }
 
-// A random number generator under vmap may owe each example its own draw, which a tensor from outside cannot hold.
-void write_plain(const Operator& op, Stack& stack, const Tensor& target) {
-  if (op.random())
-    if (Level* mapped = nearest_vmap(top()))
-      refuse(op, *mapped, target,
-             "that was made outside of the mapped function, and random numbers may differ between examples. "
-             "Make the tensor inside the function.");
+// The highest level that tracks one of the arguments.
+Level* tracking_level(const Operator& op, const Stack& stack) {
+  Level* found = nullptr;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) {
+    Wrapper* w = as_wrapper(strip_constants(t));
+    if (w && (!found || w->level().depth() > found->depth())) found = &w->level();
+  });
+  return found;
+}
+
+// The level that tracks `value` and that `target` cannot belong to: it started after the target had been made.
+Level* too_deep_for(const Tensor& target, const Tensor& value) {
+  Wrapper* v = as_wrapper(value);
+  if (!v) return nullptr;
+  Wrapper* w = as_wrapper(target);
+  if (!w) return &v->level();
+  if (v->level().depth() <= w->level().depth() || w->root().made_in() >= v->level().id()) return nullptr;
+  return &v->level();
+}
+
+// ---- tensors from outside ------------------------------------------------------------------------------------------
+
+// Every vmap that is running owes each of its examples a draw of its own, unless it was told that they share one.
+void check_shared_draw(const Operator& op, const Tensor& target) {
+  for (Level* level = nearest_vmap(top()); level; level = nearest_vmap(level->below())) {
+    auto& mapped = static_cast<Vmap&>(*level);
+    if (mapped.randomness() == Randomness::error) refuse_random(mapped, op);
+    if (mapped.randomness() == Randomness::different)
+      refuse(op, mapped, target,
+             "that was made outside of the mapped function, but each example draws random numbers of its own. Make the "
+             "tensor inside the function, or use Randomness::same.");
+  }
+}
+
+void write_plain(const Operator& op, Stack& stack, const std::vector<Tensor>& targets) {
+  if (op.random() && !targets.empty()) check_shared_draw(op, targets[0]);
   bind_call(op, stack);
 }
 
-void assign(const Operator& op, const Tensor& target, Tensor value, bool changes_shape) {
+// ---- in-place views ------------------------------------------------------------------------------------------------
+
+void detach_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   Wrapper& w = *as_wrapper(target);
-  Level& level = w.level();
-  if (!changes_shape && !value.sizes().equals(target.sizes()))
-    throw MutationError(level.describe() + ": " + op.name() + " gives " + describe(value) +
-                        ", which does not fit the tensor it writes to, " + describe(target) +
-                        ". An in-place operator cannot change a shape.");
+  if (w.view()) refuse(op, w.level(), target, "that is a view, and views cannot be detached in place. Use detach().");
+  bind_call(*twin_of(op).op, stack);
+  w.take(stack[0].toTensor());
+}
+
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
+  return strides;
+}
+
+// Fewer elements are a view of the first ones in memory. More have no memory to be in.
+void resize_in_place(const Operator& op, Stack& stack, const Tensor& target) {
+  Wrapper& w = *as_wrapper(target);
+  const auto sizes = stack[1].isTensor() ? stack[1].toTensor().sizes().vec() : stack[1].toIntVector();
+  const int64_t count = c10::multiply_integers(sizes);
+  if (target.sizes().equals(sizes)) return;
+  if (!w.view() && (count == 0 || target.numel() == 0)) {
+    w.take(at::empty(sizes, target.options()));
+    return w.wrote();
+  }
+  if (count > target.numel())
+    refuse(op, w.level(), target,
+           "and give it more elements than it has memory for. Make a tensor of the new size, and copy the old one into "
+           "a part of it.");
+  static const Operator& as_strided = *Operator::find("aten::as_strided", "");
+  std::vector<IValue> args{target, sizes, contiguous_strides(sizes), IValue()};
+  Stack call(args.begin(), args.end());
+  bind_call(as_strided, call);
+  args[0] = IValue(Tensor());
+  w.change_form(as_strided, std::move(args), call[0].toTensor());
+}
+
+void view_in_place(const Operator& op, Stack& stack, const Tensor& target) {
+  const std::string& name = op.schema().name();
+  if (name == "aten::detach_") detach_in_place(op, stack, target);
+  else if (name == "aten::resize_" || name == "aten::resize_as_") resize_in_place(op, stack, target);
+  else {
+    std::vector<IValue> args(stack.begin(), stack.end());
+    args[0] = IValue(Tensor());
+    const Operator& view = *twin_of(op).op;
+    bind_call(view, stack);
+    as_wrapper(target)->change_form(view, std::move(args), stack[0].toTensor());
+  }
+  stack.assign(1, target);
+}
+
+// ---- writing -------------------------------------------------------------------------------------------------------
+
+struct Write {
+  Tensor target, value;
+};
+
+// The value as it goes into the target. Throws if it cannot.
+Write fitted(const Operator& op, const Operator& twin, const Level& highest, const Tensor& target, Tensor value,
+             bool grows) {
+  Wrapper* w = as_wrapper(target);
+  const auto where = [&] { return (w ? w->level() : highest).describe() + ": " + op.name(); };
+  if (!grows && !value.sizes().equals(target.sizes()))
+    throw MutationError(where() + " gives " + describe(value) + ", which does not fit the tensor it writes to, " +
+                        describe(target) + ". An in-place operator cannot change a shape.");
   if (value.scalar_type() != target.scalar_type()) {
     // Pointwise operators cast their result to the written tensor where that loses no kind of number; others demand its
     // dtype. abs_ of complex numbers is LibTorch's one exception.
-    if (!c10::canCast(value.scalar_type(), target.scalar_type()) || !op.pointwise_tag() || op.name() == "aten::abs_")
-      throw MutationError(level.describe() + ": " + op.name() + ": result type " + c10::toString(value.scalar_type()) +
+    const bool casts = op.pointwise_tag() || twin.pointwise_tag();
+    if (!casts || !c10::canCast(value.scalar_type(), target.scalar_type()) || op.name() == "aten::abs_")
+      throw MutationError(where() + ": result type " + c10::toString(value.scalar_type()) +
                           " can't be cast to the written tensor's type " + c10::toString(target.scalar_type()) + ".");
     value = at::_to_copy(value, target.scalar_type());
   }
-  value = strip_constants(value, level.depth());
-  if (depth_of(value) > level.depth())
-    refuse(op, as_wrapper(value)->level(), target,
-           "that was made outside of the " + std::string(as_wrapper(value)->level().label()) +
-               "ped function, but the value differs with what the transform tracks. Make the tensor inside the "
-               "function, or pass it in as an argument.");
-  Payload payload{value, {}, -1};
-  if (Wrapper* v = as_wrapper_of(value, level)) payload = v->payload();
-  // As in LibTorch, a write under no_grad changes the value and leaves the history as it was.
-  if (level.kind() == Kind::vjp && !c10::GradMode::is_enabled()) payload.index = w.payload().index;
-  if (level.kind() == Kind::vmap && payload.tracked() && payload.index != 0) {
-    payload.value = payload.value.movedim(payload.index, 0);
-    payload.index = 0;
+  value = strip_constants(value, w ? w->level().depth() : 0);
+  if (Level* level = too_deep_for(target, value)) refuse_captured(op, *level, target, make_it_inside(*level));
+  if (w) check_writable(*w, op);
+  return {target, std::move(value)};
+}
+
+void commit(const Operator& op, const Write& write) {
+  if (Wrapper* w = as_wrapper(write.target)) write_through(*w, write.value, op);
+  else write.target.copy_(write.value);
+}
+
+// What stands for a tensor that is written to among the arguments of the call that computes what is written. A level
+// above the tensor's own may keep it: then it must be as it was.
+Tensor as_it_is(const Tensor& t, const Operator& twin, const Level& highest) {
+  // The old values do not matter to a draw, nor does their history.
+  if (twin.random() && twin.no_derivative()) return t.detach();
+  Wrapper* w = as_wrapper(t);
+  return w && &w->level() != &highest ? wrap(w->level(), Payload(w->payload())) : t;
+}
+
+Stack call_of(const Operator& op, const Twin& twin, const Stack& stack, const Tensor& target, const Level& highest) {
+  Stack call;
+  call.reserve(twin.arguments.size());
+  for (int8_t source : twin.arguments) {
+    const auto i = static_cast<size_t>(source);
+    if (source >= 0 && stack[i].isTensor() && stack[i].toTensor().defined() && writes_to(op, i))
+      call.emplace_back(as_it_is(stack[i].toTensor(), *twin.op, highest));
+    else if (source >= 0) call.push_back(stack[i]);
+    else if (source == Twin::dtype_of_out) call.emplace_back(target.scalar_type());
+    else if (source == Twin::device_of_out) call.emplace_back(target.device());
+    else call.emplace_back();
   }
-  if (changes_shape && w.has_views())
-    refuse(op, level, target, "whose shape it changes in place, while views of it exist. Use the functional operator.");
-  if (changes_shape && w.view())
-    refuse(op, level, target, "that is a view, and would change its shape in place. Use the functional operator.");
-  write_through(w, std::move(payload), op);
+  return call;
+}
+
+void write_by_twin(const Operator& op, const Twin& twin, Stack& stack, const Tensor& target, const Level& highest) {
+  const bool into_out = is_out_argument(op, op.num_args() - 1);
+  Stack results = call_of(op, twin, stack, target, highest);
+  if (twin.op->composite()) decompose(*twin.op, results);
+  else bind_call(*twin.op, results);
+  c10::SmallVector<Write, 2> writes;
+  const auto add = [&](const Tensor& to, const Tensor& value) {
+    // LibTorch gives an empty out= tensor the shape of the result.
+    const bool grows = into_out && to.numel() == 0 && !value.sizes().equals(to.sizes());
+    if (to.defined()) writes.push_back(fitted(op, *twin.op, highest, to, value, grows));
+  };
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (twin.results[k] < 0) continue;
+    IValue& to = stack[static_cast<size_t>(twin.results[k])];
+    if (to.isTensorList()) {
+      const auto& elements = to.toListRef();
+      const auto& values = results[k].toListRef();
+      for (size_t e = 0; e < elements.size(); ++e) add(elements[e].toTensor(), values[e].toTensor());
+    } else if (to.isTensor()) {
+      add(to.toTensor(), results[k].toTensor());
+    }
+    results[k] = to;
+  }
+  for (const Write& write : writes) commit(op, write);
+  for (size_t k = 0; k < op.num_outs(); ++k)
+    if (twin.results[k] < 0 && results[k].isTensor()) note_made_here(results[k].toTensor());
+  results.resize(op.num_outs());
+  stack = std::move(results);
 }
 
 }  // namespace
 
-const Operator* functional_twin(const Operator& op) {
-  static std::mutex mutex;
-  static std::unordered_map<const Operator*, const Operator*> twins;
-  std::lock_guard lock(mutex);
-  auto [it, fresh] = twins.try_emplace(&op, nullptr);
-  if (fresh) it->second = find_twin(op);
-  return it->second;
+void write(const Operator& op, Stack& stack) {
+  const auto targets = targets_of(op, stack);
+  const Level* highest = highest_level(op, stack);
+  if (!highest) return write_plain(op, stack, targets);
+  const auto is_own = [](const Tensor& t) { return as_wrapper(t) != nullptr; };
+  const auto own = std::find_if(targets.begin(), targets.end(), is_own);
+  const auto captured = std::find_if_not(targets.begin(), targets.end(), is_own);
+  const Twin& twin = twin_of(op);
+  if (own != targets.end() && twin.refused)
+    refuse(op, as_wrapper(*own)->level(), *own, std::string("and is refused inside transforms: ") + twin.refused);
+  if (captured != targets.end()) {
+    // A tensor from outside: only values that no transform tracks may go in.
+    if (Level* tracking = tracking_level(op, stack))
+      refuse_captured(op, *tracking, *captured, make_it_inside(*tracking));
+    if (own == targets.end()) {
+      replace_tensors(op, stack, [](const Tensor& t, LeafRef) { return strip_constants(t); });
+      return write_plain(op, stack, targets);
+    }
+  }
+  if (op.inplace_view() && !op.composite()) return view_in_place(op, stack, targets[0]);
+  // Composite in-place operators know their own checks; composite out= operators write through memory of their own.
+  if ((!twin.op || !is_out_argument(op, op.num_args() - 1)) && decompose(op, stack)) return;
+  write_by_twin(op, twin, stack, targets.empty() ? Tensor() : targets[0], *highest);
 }
 
-void write(const Operator& op, Stack& stack) {
-  auto targets = targets_of(op, stack);
-  if (!highest_level(op, stack)) return write_plain(op, stack, targets.empty() ? Tensor() : targets[0].second);
-  // Composite in-place operators know their own checks; composite out= operators write through memory of their own.
-  const Operator* twin = functional_twin(op);
-  const bool into_out = is_out_argument(op, targets.at(0).first);
-  if ((!twin || !into_out) && decompose(op, stack)) return;
-  for (const auto& [arg, target] : targets) {
-    if (as_wrapper(target)) continue;
-    // A tensor from outside: only values that no transform tracks may go in.
-    replace_tensors(op, stack, [](const Tensor& t, LeafRef) { return strip_constants(t); });
-    Level* tracking = nullptr;
-    for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) {
-      if (Wrapper* w = as_wrapper(t)) tracking = &w->level();
-    });
-    if (!tracking) return write_plain(op, stack, target);
-    refuse(
-        op, *tracking, target,
-        "that was made outside of the transformed function, but the value differs with what the transform tracks "
-        "(the example, the tangent or the tape). Make the tensor inside the function, or pass it in as an argument.");
-  }
-  if (!twin) {
-    Level* level = as_wrapper(targets.at(0).second) ? &as_wrapper(targets[0].second)->level() : top();
-    refuse(op, *level, targets[0].second,
-           "and has no functional form that could stand for it. Use a functional operator.");
-  }
-  Stack call;
-  call.reserve(twin->num_args());
-  for (size_t i = 0; i < op.num_args(); ++i)
-    if (!is_out_argument(op, i)) call.push_back(stack[i]);
-  if (twin->composite()) decompose(*twin, call);
-  else bind_call(*twin, call);
-  auto values = flatten_outputs(call);
-  stack.clear();
-  for (size_t k = 0; k < targets.size(); ++k) {
-    const Tensor& target = targets[k].second;
-    // LibTorch gives an empty out= tensor the shape of the result.
-    const bool grows = into_out && target.numel() == 0 && !values[k].sizes().equals(target.sizes());
-    assign(op, target, values[k], op.inplace_view() || grows);
-    if (k < op.num_outs()) stack.emplace_back(targets[k].second);
-  }
+void check_holds(const Operator& op, const Tensor& target, const Tensor& value, const std::string& advice) {
+  Wrapper* w = as_wrapper(target);
+  if (Level* level = too_deep_for(target, strip_constants(value, w ? w->level().depth() : 0)))
+    refuse_captured(op, *level, target, advice);
 }
 
 }  // namespace tower::frontend

@@ -1,23 +1,145 @@
 #include "frontend/views.h"
 
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <unordered_set>
+
 #include "core/bind.h"
 #include "tower/errors.h"
 
 namespace tower::frontend {
 namespace {
 
-Payload payload_for(Level& level, const Tensor& t) {
-  if (Wrapper* w = as_wrapper_of(t, level)) return w->payload();
-  return Payload{t, {}, -1};
-}
+Tensor handle(Wrapper& w) { return Tensor(c10::intrusive_ptr<Wrapper>::reclaim_copy(&w)); }
 
 void tie(const Tensor& out, const Tensor& base, const Operator& op, const std::vector<IValue>& args, size_t index) {
   Wrapper* view = as_wrapper(out);
   Wrapper* of = as_wrapper(base);
   if (!view || view == of || view->view() || &view->level() != &of->level()) return;
-  of->set_has_views();
-  view->view() = std::make_unique<View>(
-      View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), &op, args, index, of->root().generation(), &of->root()});
+  Wrapper& root = of->root();
+  view->view() = std::make_unique<View>(View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), of->form(),
+                                             c10::GradMode::is_enabled(), &op, args, index, root.generation(), &root});
+}
+
+// Runs the view operator again, on `base`.
+Tensor view_again(const View& view, const Tensor& base) {
+  Stack stack(view.args.begin(), view.args.end());
+  stack[view.op->tensor_args()[0]] = base;
+  bind_call(*view.op, stack);
+  return flatten_outputs(stack)[view.out];
+}
+
+bool repeats(const View& view) {
+  return view.op->view_repeats && view.op->view_repeats(handle(base_of(view)), view.args);
+}
+
+// Operators that only choose and order elements of their base.
+bool only_moves(const Operator& op) {
+  static const std::unordered_set<std::string> names{
+      "aten::alias",          "aten::expand",        "aten::view",
+      "aten::_reshape_alias", "aten::select.int",    "aten::slice.Tensor",
+      "aten::permute",        "aten::transpose.int", "aten::t",
+      "aten::squeeze",        "aten::squeeze.dim",   "aten::squeeze.dims",
+      "aten::unsqueeze",      "aten::diagonal",      "aten::unfold",
+      "aten::unbind.int",     "aten::split.Tensor",  "aten::split_with_sizes"};
+  return names.count(op.name()) > 0;
+}
+
+// The bases of a view, nearest first, up to and including the last one that is shown with repetitions; empty if none
+// is.
+c10::SmallVector<View*, 4> links_to_repetition(Wrapper& target) {
+  c10::SmallVector<View*, 4> links;
+  size_t needed = 0;
+  for (View* v = target.view().get(); v != nullptr; v = base_of(*v).view().get()) {
+    links.push_back(v);
+    if (repeats(*v)) needed = links.size();
+  }
+  links.resize(needed);
+  return links;
+}
+
+[[noreturn]] void refuse(const Wrapper& target, const Operator& writer, const View& through, const std::string& why) {
+  throw MutationError(target.level().describe() + ": " + writer.name() + " writes through a view made by " +
+                      through.op->name() + ", " + why);
+}
+
+// The positions, in the base at the end of `links`, of the elements that the view at their start shows.
+Tensor positions_shown(c10::ArrayRef<View*> links) {
+  const Wrapper& base = base_of(*links.back());
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  Tensor shown = at::arange(base.numel(), at::kLong).view(base.sizes());
+  for (size_t k = links.size(); k-- > 0;) shown = view_again(*links[k], shown);
+  return shown;
+}
+
+bool has_duplicates(const Tensor& positions) {
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  const Tensor sorted = std::get<0>(positions.reshape(-1).sort());
+  const int64_t n = sorted.numel();
+  return n > 1 && sorted.slice(0, 1).eq(sorted.slice(0, 0, n - 1)).any().item<bool>();
+}
+
+// The write carried past repetitions by position: the base at the end of `links` after it.
+Tensor put_by_position(const Tensor& base, const Tensor& value, c10::ArrayRef<View*> links) {
+  const Tensor positions = positions_shown(links).to(base.device());
+  return at::put(base, positions.reshape(-1), value.reshape(-1));
+}
+
+// As in LibTorch, a write under no_grad changes the value and leaves the history as it was.
+Tensor recorded_or_not(Wrapper& target, const Tensor& value) {
+  return c10::GradMode::is_enabled() ? value : with_history_of(handle(target), value, false);
+}
+
+// The dimensions of more than one element, those that lie farthest apart in memory first.
+c10::SmallVector<int64_t, 5> order_in_memory(const Tensor& t) {
+  c10::SmallVector<int64_t, 5> order;
+  for (int64_t d = 0; d < t.dim(); ++d)
+    if (t.size(d) > 1) order.push_back(d);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return t.stride(a) > t.stride(b); });
+  return order;
+}
+
+bool is_dense(const Tensor& t, c10::ArrayRef<int64_t> order) {
+  int64_t expected = 1;
+  for (size_t k = order.size(); k-- > 0;) {
+    if (t.stride(order[k]) != expected) return false;
+    expected *= t.size(order[k]);
+  }
+  return true;
+}
+
+bool lies_in_order(const Tensor& t, c10::ArrayRef<int64_t> order) {
+  for (size_t k = 0; k < order.size(); ++k)
+    if (t.stride(order[k]) == 0 || (k > 0 && t.stride(order[k - 1]) < t.stride(order[k]))) return false;
+  return true;
+}
+
+// A write leaves the order of a tensor's elements in memory as it was: views that are taken of it later, and old ones
+// that are read again, must find it so. Under vmap an example's elements may lie farther apart.
+Tensor in_order_of(Wrapper& target, const Tensor& value) {
+  const Tensor t = handle(target);
+  if (value.numel() < 2 || value.strides() == t.strides() || !value.sizes().equals(t.sizes())) return value;
+  const auto order = order_in_memory(t);
+  if (!lies_in_order(t, order)) return value;
+  Wrapper* w = as_wrapper(value);
+  const bool mapped = target.level().kind() == Kind::vmap || (w && w->level().kind() == Kind::vmap);
+  if (mapped || !is_dense(t, order) ? lies_in_order(value, order) : is_dense(value, order)) return value;
+  std::vector<int64_t> there, back(static_cast<size_t>(t.dim()));
+  for (int64_t d = 0; d < t.dim(); ++d)
+    if (t.size(d) <= 1) there.push_back(d);
+  there.insert(there.end(), order.begin(), order.end());
+  for (size_t k = 0; k < there.size(); ++k) back[static_cast<size_t>(there[k])] = static_cast<int64_t>(k);
+  return value.permute(there).clone(at::MemoryFormat::Contiguous).permute(back);
+}
+
+bool same_strides(const Tensor& a, const Tensor& b) {
+  for (int64_t d = 0; d < a.dim(); ++d)
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+  return true;
 }
 
 }  // namespace
@@ -39,34 +161,102 @@ void make_view(const Operator& op, Stack& stack) {
 
 void refresh(Wrapper& w) {
   View& view = *w.view();
-  Wrapper& root = w.root();
-  Stack stack(view.args.begin(), view.args.end());
-  const Tensor base(view.base);
-  as_wrapper(base)->payload();  // the base may be an old view itself
-  stack[view.op->tensor_args()[0]] = base;
-  bind_call(*view.op, stack);
-  w.set_payload(payload_for(w.level(), flatten_outputs(stack)[view.out]));
-  view.seen = root.generation();
+  const uint64_t generation = w.root().generation();
+  Wrapper& base = base_of(view);
+  base.payload();  // the base may be an old view itself
+  // The view was recorded or not when it was made, whatever the mode is where it happens to be read next.
+  c10::AutoGradMode mode(view.recorded);
+  w.take(view_again(view, handle(base)));
+  view.seen = generation;
 }
 
-void write_through(Wrapper& target, Payload payload, const Operator& writer) {
-  if (!target.view()) {
-    target.set_payload(std::move(payload));
+void check_writable(Wrapper& target, const Operator& writer) {
+  const auto links = links_to_repetition(target);
+  const std::string once = "Write to the tensor where each element of it is seen once, or clone() the view first.";
+  for (View* v : links)
+    if (!only_moves(*v->op)) refuse(target, writer, *v, "which shows elements more than once. " + once);
+  if (!links.empty() && has_duplicates(positions_shown(links)))
+    refuse(target, writer, *links.back(), "in which more than one element is the same memory. " + once);
+  for (View* v = links.empty() ? target.view().get() : base_of(*links.back()).view().get(); v != nullptr;
+       v = base_of(*v).view().get())
+    if (!v->op->view_inverse)
+      refuse(target, writer, *v,
+             "and such a write cannot be carried to the tensor it views. Write to that tensor directly, or clone() the "
+             "view first.");
+}
+
+void write_through(Wrapper& target, const Tensor& value, const Operator& writer) {
+  View* view = target.view().get();
+  if (view == nullptr) {
+    target.take(recorded_or_not(target, in_order_of(target, value)));
     target.wrote();
     return;
   }
-  View& view = *target.view();
-  if (!view.op->view_inverse)
-    throw MutationError(target.level().describe() + ": " + writer.name() + " writes through a view made by " +
-                        view.op->name() +
-                        ", and such a write cannot be carried to the tensor it views. Write to that tensor directly, "
-                        "or clone() the view first.");
-  const Tensor base(view.base);
-  const Tensor written = wrap(target.level(), Payload(payload));
-  Tensor updated = view.op->view_inverse(base, written, view.args, view.out);
-  write_through(*as_wrapper(base), payload_for(target.level(), updated), writer);
-  target.set_payload(std::move(payload));
-  view.seen = target.root().generation();
+  const auto links = links_to_repetition(target);
+  Wrapper& base = base_of(links.empty() ? *view : *links.back());
+  // A level above the base's own may keep what it computes with: then it must be the base as it is now.
+  Wrapper* v = as_wrapper(value);
+  const bool above = v && v->level().depth() > base.level().depth();
+  const Tensor before = above ? wrap(base.level(), Payload(base.payload())) : handle(base);
+  const Tensor updated = links.empty() ? view->op->view_inverse(before, value, view->args, view->out)
+                                       : put_by_position(before, value, links);
+  const Tensor own = recorded_or_not(target, value);
+  write_through(base, updated, writer);
+  // What lies in memory as it should is known already; anything else is read again from the base.
+  if (!same_strides(handle(target), own)) return;
+  target.take(own);
+  view->seen = target.root().generation();
+}
+
+namespace {
+
+// The same for the history that LibTorch's own autograd knows.
+Tensor with_libtorch_history_of(const Tensor& history, const Tensor& value) {
+  if (!history.requires_grad() && !value.requires_grad()) return value;
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  keys.with_libtorch_autograd();
+  c10::AutoGradMode record(true);
+  Tensor result = history.clone();
+  c10::AutoGradMode value_only(false);
+  return result.copy_(value);
+}
+
+}  // namespace
+
+Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents) {
+  Wrapper* h = as_wrapper(history);
+  Wrapper* v = as_wrapper(value);
+  if (!h && !v) return with_libtorch_history_of(history, value);
+  Level& level = !h || (v && v->level().depth() > h->level().depth()) ? v->level() : h->level();
+  const auto payload_at = [&](Wrapper* w, const Tensor& t) {
+    return w && &w->level() == &level ? w->payload() : Payload{t, {}, -1};
+  };
+  Payload old = payload_at(h, history), now = payload_at(v, value);
+  Payload result;
+  if (level.kind() == Kind::vmap) {
+    Below below(level);
+    c10::AutoGradMode record(true);  // the history goes through what aligns the two
+    int64_t size = -1;
+    for (Payload* p : {&old, &now}) {
+      if (p->tracked()) p->value = p->value.movedim(p->index, 0);
+      if (p->tracked()) size = p->value.size(0);
+    }
+    if (size >= 0)
+      for (Payload* p : {&old, &now}) {
+        if (p->tracked()) continue;
+        Sizes sizes{size};
+        sizes.append(p->value.sizes().begin(), p->value.sizes().end());
+        p->value = p->value.unsqueeze(0).expand(sizes);
+      }
+    result.index = size >= 0 ? 0 : -1;
+  } else if (level.kind() == Kind::vjp) {
+    result.index = old.index;
+  } else {
+    result.tangent = tangents ? old.tangent : now.tangent;
+  }
+  result.value = with_history_of(old.value, now.value, tangents);
+  return wrap(level, std::move(result));
 }
 
 }  // namespace tower::frontend

@@ -4,6 +4,9 @@
 //   y = x[0]          y.view = {base x, select, (0, 0)}
 //   y.mul_(2)         x := select_scatter(x, 2·y, 0, 0), generation of x goes up
 //   z = x[0]; z       the next reading finds its generation old and runs select again
+//
+// A view that shows an element of its base more than once (expand, overlapping windows) has no scatter: a write through
+// a part of it that shows each element once is carried by the elements' positions, any other is refused.
 #pragma once
 
 #include "core/wrapper.h"
@@ -16,8 +19,16 @@ void make_view(const Operator& op, Stack& stack);
 /// Recomputes the payload of a view after its base was written.
 void refresh(Wrapper& view);
 
-/// Writes a new payload to a tensor, its base and (lazily) all other views of that base.
-/// Throws MutationError where the write cannot reach the base.
-void write_through(Wrapper& target, Payload payload, const Operator& writer);
+/// Throws MutationError if what is written to `target` cannot be carried to the tensors that it views.
+void check_writable(Wrapper& target, const Operator& writer);
+
+/// Writes a value to a tensor, its base and (lazily) all other views of that base. Everything that can fail does so
+/// before anything is changed.
+void write_through(Wrapper& target, const Tensor& value, const Operator& writer);
+
+/// `value` with the derivatives that `history` carries, at every level: what a write leaves in a tensor when it is not
+/// recorded. Without `tangents` only reverse mode's, as under no_grad; with them also forward mode's, as through
+/// detach().
+Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents);
 
 }  // namespace tower::frontend

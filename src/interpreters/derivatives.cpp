@@ -127,7 +127,8 @@ Served served_vjp(const Operator& op, Mask tracked) {
   if (op.no_derivative()) return Served::no_derivative;
   if (op.has_vjp(tracked) && (!op.vjp.empty() || (tracked & ~op.inactive_args) == 0)) return Served::own_rule;
   if (op.custom && !op.jvp.empty() && op.has_jvp(tracked)) return Served::transposed_jvp;
-  if (op.libtorch_differentiates()) return Served::libtorch_autograd;
+  // LibTorch's formula runs the operator again, and a random one would draw other numbers.
+  if (op.libtorch_differentiates() && !op.random()) return Served::libtorch_autograd;
   return Served::error;
 }
 

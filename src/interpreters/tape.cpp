@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 
+#include <utility>
+
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "interpreters/derivatives.h"
@@ -50,10 +52,6 @@ class Cotangents {
   std::vector<Cotangent> by_slot_;
 };
 
-uint32_t version(const Tensor& t) {
-  return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
-}
-
 void keep_shapes(Node& node, const IValue& v) {
   if (!node.shapes) node.shapes = std::make_unique<std::vector<Meta>>();
   if (v.isTensor()) node.shapes->emplace_back(v.toTensor().defined() ? Meta(v.toTensor()) : Meta());
@@ -101,15 +99,15 @@ int64_t Tape::complete(Node& node, c10::ArrayRef<IValue> outs, Operator::Values 
   for (IValue& v : saved) node.kept.push_back(std::move(v));
   node.num_outs = static_cast<uint32_t>(slots_.size() - static_cast<size_t>(node.first_slot));
   for_each_kept(node, [&](const Tensor& t) {
-    node.versions += version(t);
+    node.versions += write_count(t);
     plain_ = plain_ && is_plain(t);
   });
   return node.first_slot;
 }
 
 void Tape::check_unchanged(const Node& node) const {
-  uint32_t now = 0;
-  for_each_kept(node, [&](const Tensor& t) { now += version(t); });
+  uint64_t now = 0;
+  for_each_kept(node, [&](const Tensor& t) { now += write_count(t); });
   if (now != node.versions)
     throw DerivativeError(label_ + ": a tensor that the derivative of " + node.op->name() +
                           " needs was modified by an in-place operation after the function had run. Clone it before "
@@ -170,6 +168,7 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
 
   DispatchGuard keys;
   keys.see_every_operator(false);
+  keys.skip_autocast();
   if (plain) keys.skip_libtorch_autograd();
   for (int64_t slot : inputs)
     if (slot >= 0) by_slot[slot].is_input = true;
@@ -218,6 +217,7 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
   }
   DispatchGuard keys;
   keys.see_every_operator(false);
+  keys.skip_autocast();
   if (plain) keys.skip_libtorch_autograd();
   c10::SmallVector<Tensor, 4> leaves;
   c10::SmallVector<const Meta*, 2> outs_meta;
@@ -255,15 +255,42 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
   return result;
 }
 
-void Tape::replace_kept(const Tensor& original, const Tensor& copy) {
+namespace {
+
+// Whether a write to `original` would change `t`.
+bool shares_memory(const Tensor& t, const Tensor& original) {
+  Wrapper* w = as_wrapper(t);
+  Wrapper* o = as_wrapper(original);
+  if (w && o) return &w->root() == &o->root();
+  return !w && !o && t.is_alias_of(original);
+}
+
+}  // namespace
+
+void Tape::preserve(const Tensor& original) {
+  uint64_t change = 0;
+  const auto own = [&](const Tensor& kept) {
+    const Tensor t = strip_constants(kept);
+    if (!shares_memory(t, original)) return kept;
+    Wrapper* w = as_wrapper(t);
+    const Tensor copy = w ? wrap(w->level(), Payload(w->payload())) : t.clone();
+    change += write_count(copy) - write_count(kept);
+    return copy;
+  };
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
-    const uint32_t before = version(original);
-    for (auto& v : node.kept)
-      if (v.isTensor() && v.toTensor().is_same(original)) {
-        v = copy;
-        node.versions += version(copy) - before;
+    if (node.empty()) continue;
+    // Arguments and outputs lie one after the other, of which only tensors and lists of them matter.
+    for (auto& v : node.kept) {
+      if (v.isTensor() && v.toTensor().defined()) {
+        v = own(v.toTensor());
+      } else if (v.isTensorList()) {
+        c10::List<Tensor> list;
+        for (const auto& e : v.toListRef()) list.push_back(e.toTensor().defined() ? own(e.toTensor()) : e.toTensor());
+        v = std::move(list);
       }
+    }
+    node.versions += std::exchange(change, uint64_t{0});
   }
 }
 

@@ -29,7 +29,7 @@ struct Node {
   Mask tracked;            // arguments with a tracked tensor
   int64_t first_slot = 0;  // outputs, flattened: first_slot + k
   uint32_t num_outs = 0;
-  uint32_t versions = 0;  // sum of the kept tensors' versions: goes up when one is written to
+  uint64_t versions = 0;  // sum of the kept tensors' write counts
   Served served;          // how the derivative is served: decided once, when recorded
 
   bool empty() const { return op == nullptr; }
@@ -74,8 +74,9 @@ class Tape : public c10::intrusive_ptr_target {
   std::vector<Tensor> push_forward(c10::ArrayRef<int64_t> inputs, c10::ArrayRef<Tensor> tangents,
                                    c10::ArrayRef<int64_t> outputs);
 
-  /// Replaces a kept tensor by a copy, before the caller's tensor is written to.
-  void replace_kept(const Tensor& original, const Tensor& copy);
+  /// Gives what was kept memory of its own where it shares that of `original`, before the caller's tensor is written
+  /// to.
+  void preserve(const Tensor& original);
 
  private:
   void check_unchanged(const Node& node) const;

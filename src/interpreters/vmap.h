@@ -8,13 +8,26 @@
 
 namespace tower {
 
+/// Where random number generators stood before their first draw in a batch, for the chunks of it that share one draw.
+class SharedDraws {
+ public:
+  void note(const at::Generator& generator);
+  /// Puts the generators back there.
+  void rewind();
+
+ private:
+  std::vector<std::pair<at::Generator, Tensor>> states_;
+};
+
 class Vmap final : public Level {
  public:
-  Vmap(int64_t batch_size, Randomness randomness, const char* label)
-      : Level(Kind::vmap, label), batch_size_(batch_size), randomness_(randomness) {}
+  Vmap(int64_t batch_size, Randomness randomness, const char* label, SharedDraws* shared_draws = nullptr)
+      : Level(Kind::vmap, label), batch_size_(batch_size), randomness_(randomness), shared_draws_(shared_draws) {}
 
   int64_t batch_size() const { return batch_size_; }
   Randomness randomness() const { return randomness_; }
+  /// Null unless this is a chunk of a batch whose examples share their draws.
+  SharedDraws* shared_draws() const { return shared_draws_; }
 
   void process(const Operator& op, Stack& stack) override;
   /// The same by the operator's rule, its implementation or a loop, whether or not levels below may differentiate it.
@@ -24,11 +37,15 @@ class Vmap final : public Level {
   bool process_aligned(const Operator& op, Stack& stack);
   int64_t batch_size_;
   Randomness randomness_;
+  SharedDraws* shared_draws_;
 };
 
 /// Runs `op` once for each example and stacks the results: the slow way, for operators without a rule.
 /// Throws UnsupportedError where the results' shapes differ between examples or cannot be stacked.
 void run_loop(const Level& level, VmapFrame& frame, bool announce);
+
+/// Throws RandomnessError: the level was not told what random numbers mean.
+[[noreturn]] void refuse_random(const Vmap& level, const Operator& op);
 
 /// Runs a random operator as the level's randomness says.
 void run_random(Vmap& level, const Operator& op, VmapFrame& frame);

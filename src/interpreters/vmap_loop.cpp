@@ -112,6 +112,16 @@ at::Generator generator_of(const Stack& stack) {
   return at::globalContext().defaultGenerator(device);
 }
 
+Tensor state_of(at::Generator& generator) {
+  std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Generator& generator, const Tensor& state) {
+  std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
 // The position of an int[] argument that gives the shape of the result; num_args() if there is none.
 size_t size_argument(const Operator& op) {
   for (size_t i = 0; i < op.num_args(); ++i)
@@ -119,7 +129,27 @@ size_t size_argument(const Operator& op) {
   return op.num_args();
 }
 
+// False for a layer such as dropout that is told that this is not training.
+bool draws(const Operator& op, const Stack& stack) {
+  for (size_t i = 0; i < op.num_args(); ++i) {
+    const std::string& name = op.schema().arguments()[i].name();
+    if ((name == "train" || name == "training") && stack[i].isBool()) return stack[i].toBool();
+  }
+  return true;
+}
+
 }  // namespace
+
+void SharedDraws::note(const at::Generator& generator) {
+  for (const auto& [known, state] : states_)
+    if (known == generator) return;
+  at::Generator g = generator;
+  states_.emplace_back(g, state_of(g));
+}
+
+void SharedDraws::rewind() {
+  for (auto& [generator, state] : states_) set_state(generator, state);
+}
 
 bool fallback_is_error(bool yes) { return loop_is_error.exchange(yes); }
 
@@ -128,33 +158,35 @@ void run_loop(const Level& level, VmapFrame& frame, bool announce) {
   loop(level, frame, [&](Stack& stack) { bind_call(frame.op, stack); });
 }
 
+void refuse_random(const Vmap& level, const Operator& op) {
+  throw RandomnessError(level.describe() + ": " + op.name() +
+                        " draws random numbers. Say what that means for a batch: vmap(f, {.randomness = "
+                        "Randomness::different}) draws for each example, Randomness::same shares one draw.");
+}
+
 void run_random(Vmap& level, const Operator& op, VmapFrame& frame) {
   bool any_batched = false;
   for (int64_t dim : frame.in_dims) any_batched = any_batched || dim >= 0;
   for (const auto& dims : frame.list_dims)
     for (int64_t dim : dims) any_batched = any_batched || dim >= 0;
+  if (!draws(op, frame.stack)) {
+    if (op.vmap) return op.vmap(frame);
+    return loop(level, frame, [&](Stack& stack) { bind_call(op, stack); });
+  }
   switch (level.randomness()) {
     case Randomness::error:
-      throw RandomnessError(level.describe() + ": " + op.name() +
-                            " draws random numbers. Say what that means for a batch: vmap(f, {.randomness = "
-                            "Randomness::different}) draws for each example, Randomness::same shares one draw.");
+      refuse_random(level, op);
     case Randomness::same: {
+      at::Generator generator = generator_of(frame.stack);
+      if (level.shared_draws()) level.shared_draws()->note(generator);
       if (!any_batched) {
         bind_call(op, frame.stack);
         frame.out_dims.assign(flatten_outputs(frame.stack).size(), VmapFrame::kUnbatched);
         return;
       }
-      at::Generator generator = generator_of(frame.stack);
-      at::Tensor state;
-      {
-        std::lock_guard lock(generator.mutex());
-        state = generator.get_state();
-      }
+      const Tensor state = state_of(generator);
       return loop(level, frame, [&](Stack& stack) {
-        {
-          std::lock_guard lock(generator.mutex());
-          generator.set_state(state);
-        }
+        set_state(generator, state);
         bind_call(op, stack);
       });
     }

@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "core/operator.h"
+#include "core/wrapper.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -64,10 +65,6 @@ void each_tensor(std::map<std::string, c10::IValue>& data, F&& f) {
 
 bool writes_to(const FunctionCall& call, std::size_t operand) {
   return std::find(call.mutates.begin(), call.mutates.end(), call.argument_of[operand]) != call.mutates.end();
-}
-
-uint32_t version(const at::Tensor& t) {
-  return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
 // What a rule returned does not fit; who threw it does not know whose rule it is.
@@ -142,17 +139,17 @@ class Rules : public std::enable_shared_from_this<Rules> {
   template <class Run>
   Tensors guarded(const FunctionCall& call, const Tensors& given, Context& ctx, Run&& run) const {
     Tensors operands = given;
-    std::vector<uint32_t> before(operands.size());
+    std::vector<uint64_t> before(operands.size());
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (writes_to(call, i)) operands[i] = operands[i].clone();
-      else before[i] = version(operands[i]);
+      else before[i] = write_count(operands[i]);
     }
     const Tensors outs = run(operands);
     std::vector<std::pair<std::size_t, std::size_t>> written;
     for (std::size_t i = 0; i < operands.size(); ++i) {
       const std::string argument = std::to_string(call.argument_of[i]);
       if (!writes_to(call, i)) {
-        if (version(operands[i]) != before[i])
+        if (write_count(operands[i]) != before[i])
           throw MutationError(info_.name + ": its forward wrote to argument " + argument +
                               ". Declare it, static constexpr std::array mutates{" + argument +
                               "}, and return it; or clone it first.");

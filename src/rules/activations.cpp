@@ -63,11 +63,12 @@ void activations() {
       .jvp<0>([](Tan<0> t, const Tensor& x, int64_t dim, Out<0> y) { return at::glu_jvp(*y, x, *t, dim); });
 
   // ---- randomized: a slope drawn for each negative element ----
-  op<at::_ops::rrelu>().decomposes([](const Tensor& x, const Scalar& lower, const Scalar& upper, bool training) {
+  op<at::_ops::rrelu>().decomposes([](const Tensor& x, const Scalar& lower, const Scalar& upper, bool training,
+                                      const std::optional<at::Generator>& generator) {
     TORCH_CHECK(lower.toDouble() <= upper.toDouble(), "Lower bound should be less than or equal to the upper bound");
     if (!training) return at::leaky_relu(x, (lower.toDouble() + upper.toDouble()) / 2);
-    const Tensor slope = at::rand_like(x) * (upper.toDouble() - lower.toDouble()) + lower;
-    return at::where(x <= 0, x * slope, x);
+    return std::get<0>(
+        at::rrelu_with_noise_functional(x, at::empty_like(x), lower, upper, /*training=*/true, generator));
   });
   op<at::_ops::rrelu_with_noise_functional>()
       .draws_elementwise()

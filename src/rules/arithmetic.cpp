@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "core/bind.h"
 #include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -39,7 +40,10 @@ void vmap_copy(VmapFrame& frame) {
   Tensor source = frame.tensor(1);
   if (frame.batched(1))
     while (source.dim() < self.dim()) source = source.unsqueeze(1);
-  frame.result(at::copy(self, source));
+  static const Operator& copy = *Operator::find("aten::copy", "");
+  Stack call{self, source, false};
+  bind_call(copy, call);
+  frame.result(call[0].toTensor());
 }
 
 }  // namespace
@@ -168,7 +172,11 @@ void arithmetic() {
   op<at::_ops::lcm>().pointwise().no_derivative();
 
   // ---- what in-place writes become ----
-  op<at::_ops::copy>().vmap(vmap_copy).inactive<0>().derivative<1>(one);
+  // LibTorch's autograd knows copy_ and zeros_like, but not the functional operators of these names.
+  op<at::_ops::copy>().vmap(vmap_copy).inactive<0>().derivative<1>(one).evaluated_by([](Stack& stack) {
+    const Tensor result = at::empty_like(stack[0].toTensor()).copy_(stack[1].toTensor(), stack[2].toBool());
+    stack.assign(1, result);
+  });
   op<at::_ops::fill_Scalar>().pointwise().inactive<0>();
   op<at::_ops::fill_Tensor>()
       .vmap([](VmapFrame& frame) {
@@ -178,7 +186,8 @@ void arithmetic() {
       })
       .inactive<0>()
       .derivative<1>(one);
-  op<at::_ops::zero>().pointwise().inactive<0>();
+  op<at::_ops::zero>().pointwise().inactive<0>().evaluated_by(
+      [](Stack& stack) { stack[0] = at::zeros_like(stack[0].toTensor()); });
 }
 
 }  // namespace tower::rules

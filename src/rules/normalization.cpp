@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "frontend/mutation.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -21,6 +22,12 @@ Moments moments(const Tensor& x, const Ints& dims, double eps) {
 Tensor scaled(Tensor x, const Tensor& weight, const Tensor& bias) {
   if (weight.defined()) x = x * weight;
   return bias.defined() ? x + bias : x;
+}
+
+// Autocast gives half precision inputs and single precision weights: then the kernels compute in the weights'
+// precision, and their result has the input's.
+Tensor in_precision_of(const Tensor& weight, const Tensor& x) {
+  return weight.defined() && weight.scalar_type() != x.scalar_type() ? x.to(weight.scalar_type()) : x;
 }
 
 // A tensor of one value per channel, shaped to broadcast over [n, c, …] of `dim` dimensions.
@@ -42,9 +49,11 @@ struct BatchNorm {
 };
 
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  auto [variance, mean] = at::var_mean(x, all_but_channels(x.dim()), std::optional<Scalar>(0), true);
+  const Tensor wide = in_precision_of(weight, x);
+  auto [variance, mean] = at::var_mean(wide, all_but_channels(x.dim()), std::optional<Scalar>(0), true);
   const Tensor rstd = at::rsqrt(variance + eps);
-  const Tensor y = scaled((x - mean) * rstd, per_channel(weight, x.dim()), per_channel(bias, x.dim()));
+  const Tensor y =
+      scaled((wide - mean) * rstd, per_channel(weight, x.dim()), per_channel(bias, x.dim())).to(x.scalar_type());
   return {y, mean.flatten(), rstd.flatten(), variance.flatten()};
 }
 
@@ -53,13 +62,24 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_by_running_statistics(const Tensor
                                                                     const Tensor& variance, double eps) {
   const Tensor rstd = at::rsqrt(variance + eps);
   const Tensor y = scaled((x - per_channel(mean, x.dim())) * per_channel(rstd, x.dim()), per_channel(weight, x.dim()),
-                          per_channel(bias, x.dim()));
+                          per_channel(bias, x.dim()))
+                       .to(x.scalar_type());
   const Tensor none = at::empty({0}, x.options());
   return {y, none, none};
 }
 
 Tensor updated(const Tensor& running, const Tensor& now, double momentum) {
   return running * (1 - momentum) + now.detach() * momentum;
+}
+
+// Before any buffer is written to: each example has statistics of its own.
+void check_buffer(const Tensor& running, const Tensor& now) {
+  static const Operator& op = *Operator::find("aten::native_batch_norm", "");
+  if (running.defined())
+    frontend::check_holds(op, running, now,
+                          "These are running statistics of batch normalization in training. Map them together with "
+                          "the examples (buffers given to functional_call), use batch statistics alone "
+                          "(track_running_stats(false)), or evaluation mode.");
 }
 
 Tensor unbiased(const Tensor& variance, const Tensor& x) {
@@ -87,8 +107,9 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Ints& shape
   for (const Tensor& t : {weight, bias})
     TORCH_CHECK(!t.defined() || t.sizes() == at::IntArrayRef(shape),
                 "native_layer_norm: weight and bias must have the shape ", at::IntArrayRef(shape), ", not ", t.sizes());
-  const Moments m = moments(x, last(rank, x.dim()), eps);
-  return {scaled((x - m.mean) * m.rstd, weight, bias), m.mean, m.rstd};
+  const Tensor wide = in_precision_of(weight, x);
+  const Moments m = moments(wide, last(rank, x.dim()), eps);
+  return {scaled((wide - m.mean) * m.rstd, weight, bias).to(x.scalar_type()), m.mean, m.rstd};
 }
 
 // The kernel treats leading dimensions alike. Weights of every example's own come after it.
@@ -113,7 +134,7 @@ void layer_norm_vmap(VmapFrame& f) {
               "normalized_shape ",
               at::IntArrayRef(shape));
   f.call();
-  f.stack[0] = scaled(f.tensor(0), own[0], own[1]);
+  f.stack[0] = scaled(f.tensor(0), own[0], own[1]).to(f.tensor(0).scalar_type());
   f.out_dims.assign(3, 0);
 }
 
@@ -140,11 +161,11 @@ void normalization() {
 
   op<at::_ops::native_group_norm>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t n,
                                                   int64_t c, int64_t inner, int64_t groups, double eps) {
-    const Tensor grouped = x.reshape({n, groups, c / groups * inner});
+    const Tensor grouped = in_precision_of(weight, x).reshape({n, groups, c / groups * inner});
     const Moments m = moments(grouped, {2}, eps);
     const Tensor normalized = ((grouped - m.mean) * m.rstd).reshape(x.sizes());
-    return std::tuple(scaled(normalized, per_channel(weight, x.dim()), per_channel(bias, x.dim())), m.mean.squeeze(-1),
-                      m.rstd.squeeze(-1));
+    const Tensor y = scaled(normalized, per_channel(weight, x.dim()), per_channel(bias, x.dim()));
+    return std::tuple(y.to(x.scalar_type()), m.mean.squeeze(-1), m.rstd.squeeze(-1));
   });
 
   op<at::_ops::native_group_norm_backward>().decomposes([](const Tensor& g, const Tensor& x, const Tensor& mean,
@@ -172,8 +193,13 @@ void normalization() {
                                                   double momentum, double eps) {
     if (!training) return batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
     const BatchNorm n = batch_norm(x, weight, bias, eps);
-    if (running_mean.defined()) Tensor(running_mean).copy_(updated(running_mean, n.mean, momentum));
-    if (running_var.defined()) Tensor(running_var).copy_(updated(running_var, unbiased(n.variance, x), momentum));
+    Tensor mean, variance;
+    if (running_mean.defined()) mean = updated(running_mean, n.mean, momentum);
+    if (running_var.defined()) variance = updated(running_var, unbiased(n.variance, x), momentum);
+    check_buffer(running_mean, mean);
+    check_buffer(running_var, variance);
+    if (mean.defined()) Tensor(running_mean).copy_(mean);
+    if (variance.defined()) Tensor(running_var).copy_(variance);
     return std::tuple(n.y, n.mean, n.rstd);
   });
   op<at::_ops::_native_batch_norm_legit_functional>().decomposes(

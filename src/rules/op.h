@@ -464,6 +464,19 @@ class Rule {
     return *this;
   }
 
+  /// What evaluates the operator on plain tensors, where LibTorch's kernel of that name does not serve.
+  Rule& evaluated_by(void (*evaluate)(Stack&)) {
+    record_.unboxed = evaluate;
+    return *this;
+  }
+
+  /// A view that can show an element of its base more than once: whether this one does. A write through it has no
+  /// inverse then.
+  Rule& repeats(std::function<bool(const Tensor& base, c10::ArrayRef<IValue> args)> repeats) {
+    record_.view_repeats = std::move(repeats);
+    return *this;
+  }
+
   /// Refuses the operator under a transform, with the reason and what to do.
   Rule& unsupported(Kind kind, std::string why) {
     record_.unsupported[static_cast<size_t>(kind)] = std::move(why);

@@ -15,13 +15,28 @@ void draw_elementwise() {
   (op<Op>().draws_elementwise().no_derivative(), ...);
 }
 
+// The Jacobian of a Dirichlet variate at fixed quantiles is diag(d) - y dᵀ.
+Tensor dirichlet_slope(const Tensor& alpha, const Tensor& y) {
+  return at::_dirichlet_grad(y, alpha, alpha.sum(-1, true).expand_as(alpha));
+}
+Tensor dirichlet_backward(const Tensor& ct, const Tensor& alpha, const Tensor& y) {
+  return dirichlet_slope(alpha, y) * (ct - (y * ct).sum(-1, true));
+}
+Tensor dirichlet_forward(const Tensor& t, const Tensor& alpha, const Tensor& y) {
+  const Tensor along = dirichlet_slope(alpha, y) * t;
+  return along - y * along.sum(-1, true);
+}
+
 }  // namespace
 
 void random() {
   draw_elementwise<at::_ops::bernoulli, at::_ops::bernoulli_p, at::_ops::poisson, at::_ops::binomial,
-                   at::_ops::rand_like, at::_ops::randn_like, at::_ops::randint_like, at::_ops::randint_like_low_dtype,
-                   at::_ops::uniform, at::_ops::exponential, at::_ops::geometric, at::_ops::cauchy,
-                   at::_ops::log_normal, at::_ops::random, at::_ops::random_from, at::_ops::random_to>();
+                   at::_ops::bernoulli_Tensor, at::_ops::rand_like, at::_ops::rand_like_generator, at::_ops::randn_like,
+                   at::_ops::randn_like_generator, at::_ops::randint_like, at::_ops::randint_like_generator,
+                   at::_ops::randint_like_low_dtype, at::_ops::randint_like_low_generator_dtype,
+                   at::_ops::randint_like_Tensor, at::_ops::randint_like_Tensor_generator, at::_ops::uniform,
+                   at::_ops::exponential, at::_ops::geometric, at::_ops::cauchy, at::_ops::log_normal, at::_ops::random,
+                   at::_ops::random_from, at::_ops::random_to>();
   // Written over what was there: the old values do not matter.
   op<at::_ops::normal_functional>().draws_elementwise().no_derivative();
   op<at::_ops::normal_Tensor_float>().draws_elementwise().no_derivative();
@@ -45,6 +60,17 @@ void random() {
       .derivative<0>(
           [](Along t, Skip, const Tensor& mask, double scale) { return at::native_dropout_backward(*t, mask, scale); })
       .inactive<1>();
+
+  // Gamma variates are differentiated at fixed quantiles, as LibTorch does.
+  op<at::_ops::_standard_gamma>().draws_elementwise().derivative<0>(
+      [](const Tensor& alpha, Out<0> y) { return at::_standard_gamma_grad(alpha, *y); });
+  op<at::_ops::_sample_dirichlet>()
+      .draws_elementwise()
+      .vjp<0>([](Ct<0> ct, const Tensor& alpha, Out<0> y) { return dirichlet_backward(*ct, alpha, *y); })
+      .jvp<0>([](Tan<0> t, const Tensor& alpha, Out<0> y) { return dirichlet_forward(*t, alpha, *y); });
+
+  op<at::_ops::_standard_gamma_grad>().pointwise();
+  op<at::_ops::_dirichlet_grad>().pointwise();
 
   // The generator's state is nobody's derivative, and a permutation is integers.
   op<at::_ops::multinomial>().no_derivative();

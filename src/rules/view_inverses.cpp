@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/layout.h"
 #include "rules/dims.h"
@@ -118,6 +119,14 @@ Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, cons
   return at::put(x, places, src.to(x.scalar_type()).expand(sizes));
 }
 
+bool addresses_repeat(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  std::unordered_set<int64_t> seen;
+  bool repeat = false;
+  for_each_address(sizes, strides, 0,
+                   [&](int64_t, int64_t address) { repeat = repeat || !seen.insert(address).second; });
+  return repeat;
+}
+
 void as_strided_vmap(VmapFrame& f) {
   const auto sizes = f.stack[1].toIntVector();
   const Tensor places = elements_read("aten::as_strided", Addresses::of_example(f), sizes, f.stack[2].toIntVector(),
@@ -188,6 +197,9 @@ void view_inverses() {
       .decomposes(read_strided)
       .inverse([](const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t) {
         return write_strided(base, written, args[1].toIntVector(), args[2].toIntVector(), args[3].to<MaybeInt>());
+      })
+      .repeats([](const Tensor&, c10::ArrayRef<IValue> args) {
+        return addresses_repeat(args[1].toIntVector(), args[2].toIntVector());
       });
   op<at::_ops::as_strided_copy>().decomposes(read_strided);
   op<at::_ops::as_strided_scatter>().vmap(as_strided_scatter_vmap).decomposes(write_strided);

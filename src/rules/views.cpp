@@ -1,5 +1,7 @@
 // Views: results that share memory with their argument, with how a write through one reaches its base. Nearly all are
 // served under vmap by the same view of the whole value, the batch dimension staying where it is.
+#include "frontend/views.h"
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/InferSize.h>
@@ -153,15 +155,26 @@ Ints inverse_permutation(const Ints& order) {
   return inverse;
 }
 
-// Windows that overlap have no one value to write.
+// Whether a dimension of size one, or none, is shown several times.
+bool expands(const Tensor& base, Args args) {
+  const auto sizes = args[1].toIntVector();
+  const auto missing = static_cast<int64_t>(sizes.size()) - base.dim();
+  for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d) {
+    const int64_t now = sizes[static_cast<size_t>(d)];
+    if (now != -1 && now != (d < missing ? 1 : base.size(d - missing))) return true;
+  }
+  return false;
+}
+
+bool windows_overlap(const Tensor& base, Args args) {
+  if (base.dim() == 0) return false;
+  const int64_t size = args[2].toInt(), step = args[3].toInt();
+  return size > step && base.size(args[1].toInt()) - size >= step;
+}
 Tensor unfolded_back(const Tensor& base, const Tensor& written, Args args, size_t) {
   const int64_t size = args[2].toInt(), step = args[3].toInt();
   if (base.dim() == 0) return in_shape(written, base.sizes());
   const int64_t dim = at::maybe_wrap_dim(args[1].toInt(), base.dim()), windows = written.size(dim);
-  if (size > step && windows > 1)
-    throw MutationError(
-        "a write through unfold(size " + std::to_string(size) + ", step " + std::to_string(step) +
-        ") would write overlapping windows, whose elements are the same memory. clone() the view first.");
   const auto options = at::TensorOptions().dtype(at::kLong).device(base.device());
   const Tensor places = at::arange(windows, options).mul(step).unsqueeze(1) + at::arange(size, options);
   return at::index_copy(base, dim, places.flatten(), written.movedim(-1, dim + 1).flatten(dim, dim + 1));
@@ -233,7 +246,11 @@ void views() {
       .no_derivative()
       .inverse(
           [](const Tensor& base, const Tensor& written, Args, size_t) { return written.view(base.scalar_type()); });
-  op<at::_ops::expand>().vmap(expand_vmap).linear<0>([](Ct<0> ct, Shape x) { return at::sum_to(*ct, x.sizes); });
+  op<at::_ops::expand>()
+      .vmap(expand_vmap)
+      .linear<0>([](Ct<0> ct, Shape x) { return at::sum_to(*ct, x.sizes); })
+      .inverse(reshaped_back)
+      .repeats(expands);
   op<at::_ops::squeeze>().vmap(squeeze_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
   op<at::_ops::squeeze_dim>().vmap(squeeze_dim_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
   op<at::_ops::squeeze_dims>().vmap(squeeze_each_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
@@ -288,7 +305,8 @@ void views() {
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, int64_t size, int64_t step) {
         return at::unfold_backward(*ct, x.sizes, dim, size, step);
       })
-      .inverse(unfolded_back);
+      .inverse(unfolded_back)
+      .repeats(windows_overlap);
   op<at::_ops::unbind_int>()
       .vmap(without_dim(1))
       .linear<0>(stack_parts)
@@ -318,7 +336,11 @@ void views() {
   op<at::_ops::alias>().vmap(same_vmap).linear<0>(itself).inverse(written_itself);
   op<at::_ops::lift_fresh>().vmap(same_vmap).linear<0>(itself).inverse(written_itself);
   op<at::_ops::lift>().vmap(same_vmap).linear<0>(itself);
-  op<at::_ops::detach>().vmap(same_vmap).no_derivative();
+  // What is written to a detached tensor changes the values of the tensor it was detached from, not its derivatives.
+  op<at::_ops::detach>().vmap(same_vmap).no_derivative().inverse(
+      [](const Tensor& base, const Tensor& written, Args, size_t) {
+        return frontend::with_history_of(base, written, true);
+      });
 
   // ---- views of which a copy is asked for ----
   op<at::_ops::view_copy>().decomposes([](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(); });

@@ -42,14 +42,27 @@ void check_direction(const Tensor& given, const Meta& like, const char* transfor
                         like.device.str() + ".");
 }
 
+void check_forms(const Tensors& inputs, const Tensors& originals) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Wrapper* w = as_wrapper(inputs[i]);
+    if (w && w->form() > 0 && !inputs[i].is_same(originals[i]))
+      throw MutationError(w->level().describe() + ": the shape of " + ordinal("argument", i) + ", " +
+                          describe(originals[i]) + ", was changed in place (by the in-place form of " +
+                          w->view()->op->name() + "), which the caller's tensor cannot follow. Use the functional " +
+                          "operator.");
+  }
+}
+
 void write_back(const Tensors& inputs, const Tensors& originals) {
+  check_forms(inputs, originals);
   for (size_t i = 0; i < inputs.size(); ++i) {
     Wrapper* w = as_wrapper(inputs[i]);
     if (!w || w->generation() == 0 || inputs[i].is_same(originals[i])) continue;
     Tensor original = originals[i];
     Tensor value = w->payload().value;
     if (w->level().kind() == Kind::vmap && w->payload().tracked()) continue;  // vmap writes back itself
-    c10::AutoGradMode no_history(false);
+    // As in LibTorch the write is recorded, but for a leaf that requires grad, which cannot be written to in grad mode.
+    c10::AutoGradMode mode(c10::GradMode::is_enabled() && !(original.is_leaf() && original.requires_grad()));
     original.copy_(value);
   }
 }
@@ -109,7 +122,7 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
   }
   for (size_t i = 0; i < args.size(); ++i) {
     Wrapper* w = as_wrapper_of(args[i], *level);
-    if (w && w->generation() > 0) level->tape().replace_kept(primals[i], primals[i].clone());
+    if (w && w->generation() > 0) level->tape().preserve(primals[i]);
   }
   write_back(args, primals);
   e.tape = level->tape_ptr();

@@ -93,6 +93,7 @@ Tensor take_out(const Tensor& out, const Vmap& level, std::optional<int64_t> out
 }
 
 void write_back_batched(const Tensors& inputs, const Tensors& originals, const Dims& dims) {
+  check_forms(inputs, originals);
   for (size_t i = 0; i < inputs.size(); ++i) {
     Wrapper* w = dims[i] ? as_wrapper(inputs[i]) : nullptr;
     if (!w || w->generation() == 0) continue;
@@ -106,9 +107,9 @@ void write_back_batched(const Tensors& inputs, const Tensors& originals, const D
 }  // namespace
 
 std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims,
-                                     int64_t batch_size, const Dims& out_dims, Randomness randomness,
-                                     const char* label) {
-  auto level = c10::make_intrusive<Vmap>(batch_size, randomness, label);
+                                     int64_t batch_size, const Dims& out_dims, Randomness randomness, const char* label,
+                                     SharedDraws* shared_draws) {
+  auto level = c10::make_intrusive<Vmap>(batch_size, randomness, label, shared_draws);
   Tensors inside = args, outs, aux;
   {
     Scope scope(level);
@@ -132,12 +133,14 @@ namespace {
 Tensors map_in_chunks(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims, int64_t batch_size,
                       const Dims& out_dims, const VmapOptions& options) {
   std::vector<Tensors> parts;
+  SharedDraws draws;
   for (int64_t start = 0; start < batch_size; start += *options.chunk_size) {
     const int64_t length = std::min(*options.chunk_size, batch_size - start);
     Tensors some = args;
     for (size_t i = 0; i < args.size(); ++i)
       if (dims[i]) some[i] = args[i].narrow(*dims[i], start, length);
-    parts.push_back(map_once(f, some, dims, length, out_dims, options.randomness, "vmap").first);
+    draws.rewind();
+    parts.push_back(map_once(f, some, dims, length, out_dims, options.randomness, "vmap", &draws).first);
   }
   Tensors joined;
   for (size_t k = 0; k < parts[0].size(); ++k) {

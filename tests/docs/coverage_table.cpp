@@ -34,24 +34,32 @@ bool writes(const c10::OperatorHandle& op) {
                      [](const auto& a) { return a.alias_info() && a.alias_info()->isWrite(); });
 }
 
+bool fills_out(const c10::FunctionSchema& schema) { return schema.arguments().back().is_out(); }
+
 struct Covered {
   std::map<std::string, Service> functional;
-  std::map<std::string, int> writing;  // how operators that write to an argument are served -> how many
-  std::map<std::string, std::set<std::string>> reasons;  // why operators are refused
+  std::map<std::string, std::array<int, 2>> writing;  // how operators that write are served -> how many in place, out=
+  std::map<std::string, std::set<std::string>> unwritten;  // why operators that write are refused
+  std::map<std::string, std::set<std::string>> reasons;    // why operators are refused
 };
 
 Covered covered() {
   Covered result;
-  std::map<std::string, bool> functional;
+  std::map<std::string, bool> functional, out;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames())
     if (name.name.starts_with("aten::"))
-      if (auto op = c10::Dispatcher::singleton().findSchema(name)) functional[c10::toString(name)] = !writes(*op);
+      if (auto op = c10::Dispatcher::singleton().findSchema(name)) {
+        functional[c10::toString(name)] = !writes(*op);
+        out[c10::toString(name)] = !op->schema().arguments().empty() && fills_out(op->schema());
+      }
   for (const auto& row : tower::coverage()) {
     const auto found = functional.find(row.op);
     if (found == functional.end()) continue;
     if (!found->second) {
+      if (row.transform != "vmap") continue;
       const bool twin = row.served.starts_with("in-place form of");
-      if (row.transform == "vmap") ++result.writing[twin ? "by their functional form" : kind_of(row.served)];
+      ++result.writing[twin ? "by their functional form" : kind_of(row.served)][out[row.op]];
+      if (row.served.starts_with("refused")) result.unwritten[row.served.substr(9)].insert(row.op.substr(6));
       continue;
     }
     Service& service = result.functional[row.op.substr(6)];
@@ -97,9 +105,21 @@ std::string coverage_document() {
       << "## Functional operators\n\n";
   counts(out, all);
   out << "\n## In-place and out= operators\n\nThey run as their functional form, whose rules serve them, and the "
-         "result is"
-      << " then written. Those that have none are refused.\n\n| under every transform | operators |\n|---|--:|\n";
-  for (const auto& [kind, n] : all.writing) out << "| " << kind << " | " << n << " |\n";
+         "result is\nthen written to the tensor, its base and its views. A composite is a sequence of others. The rest "
+         "are "
+         "refused, under\nevery transform; on plain tensors that no transform tracks all of them work.\n\n"
+      << "| under every transform | in-place | out= |\n|---|--:|--:|\n";
+  std::array<int, 2> total{};
+  for (const auto& [kind, n] : all.writing) {
+    out << "| " << kind << " | " << n[0] << " | " << n[1] << " |\n";
+    for (size_t k : {0, 1}) total[k] += n[k];
+  }
+  out << "| **all** | **" << total[0] << "** | **" << total[1] << "** |\n\n| refused | why |\n|---|---|\n";
+  for (const auto& [why, ops] : all.unwritten) {
+    out << "|";
+    for (const auto& op : ops) out << " `" << op << "`";
+    out << " | " << why << " |\n";
+  }
   out << "\n## Refused\n\n| operators | why |\n|---|---|\n";
   for (const auto& [why, ops] : all.reasons) {
     out << "|";

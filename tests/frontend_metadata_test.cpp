@@ -1,0 +1,274 @@
+// Operators that change what a tensor is rather than its values, raw memory, and what the autograd's own switches and
+// queries mean inside of transformed functions.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
+
+#include "support/compositions.h"
+#include "support/functions.h"
+#include "support/intact.h"
+#include "tower/errors.h"
+
+namespace {
+
+using at::Tensor;
+using support::disagreement;
+using support::number;
+using support::numbers;
+using support::of_one;
+using support::refusal;
+using support::same;
+using support::says;
+using support::vec;
+using tower::MutationError;
+using tower::dynamic::Function;
+using tower::dynamic::Tensors;
+namespace td = tower::dynamic;
+
+Tensor waves(at::IntArrayRef sizes, double phase) { return at::sin(numbers(sizes) * 1.3 + phase); }
+
+// ---- storage and metadata ------------------------------------------------------------------------------------------
+
+TEST(OperatorsThatReplaceMemory, AreRefusedByName) {
+  struct Attempt {
+    const char* op;
+    void (*act)(const Tensor& t, const Tensor& x);
+  };
+  const Attempt attempts[] = {
+      {"aten::set_", [](const Tensor& t, const Tensor&) { t.set_(); }},
+      {"aten::set_.source_Tensor", [](const Tensor& t, const Tensor& x) { t.set_(x); }},
+      {"aten::set_.source_Storage",
+       [](const Tensor& t, const Tensor&) { t.set_(at::zeros({3}, at::kDouble).storage()); }},
+      {"aten::resize_", [](const Tensor& t, const Tensor&) { t.resize_({7}); }},
+      {"aten::resize_as_",
+       [](const Tensor& t, const Tensor&) {
+         t.resize_as_(at::zeros({2, 7}));
+       }},
+  };
+  for (const auto& attempt : attempts)
+    for (bool fresh : {false, true}) {
+      const auto f = of_one([&](const Tensor& x) {
+        attempt.act(fresh ? at::zeros({3}, at::kDouble) : x * 1, x);
+        return x.sum();
+      });
+      EXPECT_TRUE(says(refusal<MutationError>([&] {
+                         td::vmap(f, {0}, {0})({numbers({2, 3})});
+                       }),
+                       {"vmap (level 1): ", attempt.op, "Double [3]"}));
+      EXPECT_TRUE(says(refusal<MutationError>([&] {
+                         td::grad(f, {0})({vec({1, 2, 3})});
+                       }),
+                       {"grad (level 1): ", attempt.op}));
+    }
+}
+
+TEST(OperatorsThatReplaceMemory, SetDataAndDataAreRefusedByName) {
+  const auto set_data = of_one([](const Tensor& x) {
+    x.set_data(at::zeros({3}, at::kDouble));
+    return x.sum();
+  });
+  const auto data = of_one([](const Tensor& x) { return x.data().sum(); });
+  for (const auto& f : {set_data, data})
+    EXPECT_TRUE(says(refusal<tower::Error>([&] { td::grad(f, {0})({vec({1, 2, 3})}); }), {"grad (level 1)", "data"}));
+}
+
+TEST(Resize, ToTheSameShapeOrFewerElementsOrFromNoneIsWhatItIsPlainly) {
+  const auto f = of_one([](const Tensor& x) {
+    const Tensor own = x * 2, empty = at::empty({0}, at::kDouble), gone = x * 3;
+    own.resize_({3});
+    own.resize_({2}).mul_(x[0]);
+    empty.resize_({2}).fill_(1);
+    empty.add_(x.slice(0, 1));
+    gone.resize_({0});
+    Tensor out = gone;
+    at::mul_out(out, own, empty);
+    return out;
+  });
+  EXPECT_EQ(disagreement(f, {waves({3, 3}, 0.3)}, {.libtorch = false}), "");
+}
+
+TEST(RawMemory, OfAConstantIsReadAndWrittenLikeThatOfAnyTensor) {
+  const auto f = of_one([](const Tensor& x) {
+    const Tensor table = at::zeros({3}, at::kDouble), part = table.narrow(0, 1, 2);
+    for (int64_t i = 0; i < 3; ++i) table.data_ptr<double>()[i] = static_cast<double>(i + 1);
+    part.accessor<double, 1>()[1] *= 10;
+    EXPECT_EQ(table[2].item<double>(), 30);
+    table.mul_(2);
+    EXPECT_EQ(part.data_ptr<double>()[0], 4);  // the memory that the write gave it
+    return x * table;
+  });
+  EXPECT_TRUE(same(td::vmap(f, {0}, {0})({numbers({2, 3})})[0], numbers({2, 3}) * vec({2, 4, 60})));
+}
+
+TEST(RawMemory, OfAConstantIsGoneWhenSomethingTrackedWasWrittenToItOrToItsBase) {
+  const auto f = of_one([](const Tensor& x) {
+    const Tensor table = at::zeros({3}, at::kDouble), part = table.narrow(0, 1, 2);
+    table.add_(x);
+    return x * part.data_ptr<double>()[0];
+  });
+  EXPECT_TRUE(says(refusal<c10::Error>([&] {
+                     td::vmap(f, {0}, {0})({numbers({2, 3})});
+                   }),
+                   {"vmap (level 1): raw memory of a tensor that the transform tracks"}));
+}
+
+// ---- no_grad and detach --------------------------------------------------------------------------------------------
+
+TEST(NoGrad, AroundAWriteChangesTheValueAndLeavesTheHistoryAlsoThroughViews) {
+  const auto whole = of_one([](const Tensor& x) {
+    const Tensor y = x * 3;
+    {
+      c10::NoGradGuard no_grad;
+      y.mul_(2);
+    }
+    return (y * y).sum();
+  });
+  const auto part = of_one([](const Tensor& x) {
+    const Tensor y = x * 3;
+    {
+      c10::NoGradGuard no_grad;
+      y.narrow(0, 0, 2).mul_(2);
+      y[2] = 5;
+    }
+    return (y * y).sum();
+  });
+  const Tensor x = vec({1, 2, 3});
+  // d/dx of y² is 2 y · 3, with the value that y has in the end.
+  EXPECT_TRUE(same(td::grad(whole, {0})({x})[0], 2 * 6 * x * 3));
+  EXPECT_TRUE(same(td::grad(part, {0})({x})[0], 2 * vec({6, 12, 5}) * 3));
+  // Forward mode knows no no_grad: it follows the write.
+  EXPECT_TRUE(same(td::jvp(whole, {x}, {vec({1, 0, 0})}).second[0], number(2 * 6 * 6)));
+  EXPECT_TRUE(same(td::jvp(part, {x}, {vec({1, 0, 1})}).second[0], number(2 * 6 * 6)));
+  for (const auto& f : {whole, part}) {
+    const Tensor rows = numbers({2, 3});
+    const Tensor mapped = td::vmap(td::grad(f, {0}), {0}, {0})({rows})[0];
+    for (int64_t i = 0; i < 2; ++i) EXPECT_TRUE(same(mapped[i], td::grad(f, {0})({rows[i]})[0]));
+    const auto all = of_one([&](const Tensor& m) { return td::vmap(f, {0}, {0})({m})[0].sum(); });
+    EXPECT_TRUE(same(td::grad(all, {0})({rows})[0], mapped));
+  }
+}
+
+TEST(NoGrad, AroundAnUpdateOfAnArgumentIsAStepOfAnOptimizer) {
+  const auto f = of_one([](const Tensor& w) {
+    const Tensor before = (w * w).sum();
+    {
+      c10::NoGradGuard no_grad;
+      w.sub_(w, 0.5);
+    }
+    return before + (w * w).sum();
+  });
+  const Tensor w = vec({2, 4});
+  EXPECT_TRUE(same(td::grad(f, {0})({w})[0], vec({4 + 2, 8 + 4})));  // 2w + 2 w', w' = w / 2
+  EXPECT_TRUE(same(w, vec({1, 2})));
+}
+
+TEST(Detach, SharesItsMemoryWithTheTensorThatItWasTakenFrom) {
+  const auto f = of_one([](const Tensor& x) {
+    const Tensor y = x * 3, d = y.detach();
+    d.mul_(2);  // changes the values of y, not its history
+    d.narrow(0, 0, 1).add_(1);
+    y[1] = 7;  // seen by d, too
+    return (y * y).sum() + 100 * (d * x).sum();
+  });
+  const Tensor x = vec({1, 2, 3}), y = vec({7, 7, 18});
+  EXPECT_TRUE(same(f({x})[0], ((y * y).sum() + 100 * (y * x).sum())));
+  const Tensor expected = 2 * y * vec({3, 0, 3}) + 100 * y;
+  EXPECT_TRUE(same(td::grad(f, {0})({x})[0], expected));
+  EXPECT_TRUE(same(td::jvp(f, {x}, {vec({1, 10, 100})}).second[0], (expected * vec({1, 10, 100})).sum()));
+  EXPECT_TRUE(same(td::vmap(td::grad(f, {0}), {0}, {0})({at::stack({x, x})})[0], at::stack({expected, expected})));
+}
+
+TEST(Detach, InPlaceCutsTheHistoryAndOfAViewIsRefused) {
+  const auto f = of_one([](const Tensor& x) {
+    const Tensor y = x * 3;
+    y.detach_();
+    return (y * x).sum();
+  });
+  EXPECT_TRUE(same(td::grad(f, {0})({vec({1, 2})})[0], vec({3, 6})));
+  const auto view = of_one([](const Tensor& x) {
+    const Tensor y = x * 3;
+    y.select(0, 0).detach_();
+    return y.sum();
+  });
+  EXPECT_TRUE(says(refusal<MutationError>([&] {
+                     td::grad(view, {0})({vec({1, 2})});
+                   }),
+                   {"grad (level 1): aten::detach_", "Double []", "is a view", "Use detach()"}));
+}
+
+TEST(GradMode, InsideMeansWhatItMeansInLibTorch) {
+  const auto f = of_one([](const Tensor& x) {
+    EXPECT_TRUE(c10::GradMode::is_enabled());
+    Tensor constant, recorded;
+    {
+      c10::AutoGradMode off(false);
+      constant = x * x;
+      {
+        c10::AutoGradMode on(true);
+        recorded = x * x;
+      }
+    }
+    return (constant * x + recorded).sum();
+  });
+  const Tensor x = vec({1, 2});
+  EXPECT_TRUE(same(td::grad(f, {0})({x})[0], x * x + 2 * x));
+}
+
+// ---- queries -------------------------------------------------------------------------------------------------------
+
+TEST(Queries, SayWhatLibTorchSaysOfShapesTypesAndMemory) {
+  const auto f = of_one([](const Tensor& x) {
+    const Tensor t = x.t();
+    EXPECT_EQ(x.dim(), 2);
+    EXPECT_EQ(x.numel(), 6);
+    EXPECT_EQ(t.size(0), 3);
+    EXPECT_EQ(t.stride(0), 1);
+    EXPECT_EQ(t.stride(1), 3);
+    EXPECT_FALSE(t.is_contiguous());
+    EXPECT_TRUE(t.contiguous().is_contiguous());
+    EXPECT_TRUE(x.is_floating_point());
+    EXPECT_EQ(x.options().dtype(), at::kDouble);
+    EXPECT_EQ(x.element_size(), 8U);
+    EXPECT_TRUE(x.device().is_cpu());
+    return x.sum();
+  });
+  td::vmap(f, {0}, {0})({numbers({4, 2, 3})});
+  td::grad(f, {0})({numbers({2, 3})});
+  td::jvp(f, {numbers({2, 3})}, {numbers({2, 3})});
+}
+
+// requires_grad() and is_leaf() are LibTorch's questions about LibTorch's autograd, which records nothing of what a
+// transform differentiates.
+TEST(Queries, OfRequiresGradSpeakOfLibTorchsAutogradOnly) {
+  const Tensor w = vec({1, 2}).requires_grad_(true);
+  const auto f = of_one([&](const Tensor& x) {
+    EXPECT_FALSE(x.requires_grad());
+    EXPECT_TRUE(x.is_leaf());
+    EXPECT_FALSE((x * 2).requires_grad());
+    EXPECT_TRUE(w.requires_grad());
+    EXPECT_TRUE(w.is_leaf());
+    EXPECT_FALSE(x.grad().defined());
+    return (x * w).sum();
+  });
+  EXPECT_TRUE(td::grad(f, {0})({vec({3, 4})})[0].requires_grad());
+  EXPECT_FALSE(td::grad(f, {0})({vec({3, 4})})[0].is_leaf());
+}
+
+TEST(Queries, RequiresGradCannotBeAskedForInside) {
+  const auto f = of_one([&](const Tensor& x) {
+    Tensor y = x * 2;
+    y.requires_grad_(true);
+    return y.sum();
+  });
+  EXPECT_TRUE(says(refusal<c10::Error>([&] { td::grad(f, {0})({vec({1, 2})}); }), {"requires_grad"}));
+  EXPECT_TRUE(says(refusal<c10::Error>([&] { td::vmap(f, {0}, {0})({vec({1, 2})}); }), {"requires_grad"}));
+  const auto backward = of_one([&](const Tensor& x) {
+    const Tensor y = (x * x).sum();
+    y.backward();
+    return y;
+  });
+  EXPECT_THROW(td::grad(backward, {0})({vec({1, 2})}), std::exception);
+  support::expect_intact();
+}
+
+}  // namespace

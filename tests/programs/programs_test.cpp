@@ -1,0 +1,100 @@
+// Random programs under transforms and pairs of them compute what they compute plainly, example by example, and have
+// the derivatives of difference quotients and of LibTorch's autograd.
+//
+// TOWER_PROGRAMS=n tries n programs instead of the usual ones.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "programs/program.h"
+#include "support/compositions.h"
+#include "support/oracles.h"
+
+namespace programs {
+namespace {
+
+// A batch of two different examples.
+Tensors examples_for(const Program& program) {
+  Tensors batch;
+  for (size_t k = 0; k < program.inputs.size(); ++k) {
+    std::vector<int64_t> shape = program.inputs[k];
+    shape.insert(shape.begin(), 2);
+    const int64_t n = c10::multiply_integers(shape);
+    batch.push_back(at::sin(at::arange(1, n + 1, at::kDouble) * 1.7 + static_cast<double>(k)).view(shape));
+  }
+  return batch;
+}
+
+// LibTorch's autograd refuses programs that write to what it kept.
+bool libtorch_differentiates(const Program& program) {
+  Tensors x;
+  for (const Tensor& t : examples_for(program)) x.push_back(t[0]);
+  const auto on_copies = [&](const Tensors& in) {
+    Tensors copies;
+    for (const Tensor& t : in) copies.push_back(t.clone());
+    return program(copies);
+  };
+  try {
+    support::autograd_vjp(on_copies, x, support::random_like(on_copies(x), 1));
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+std::string disagreement(const Program& program) {
+  return support::disagreement([&](const Tensors& in) { return program(in); }, examples_for(program),
+                               {.libtorch = libtorch_differentiates(program)});
+}
+
+uint64_t count() {
+  const char* wanted = std::getenv("TOWER_PROGRAMS");
+  return wanted ? std::strtoull(wanted, nullptr, 10) : 300;
+}
+
+class RandomPrograms : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(RandomPrograms, AgreeWithLoopsDifferenceQuotientsAndLibTorch) {
+  const uint64_t share = count() / 10;
+  for (uint64_t seed = GetParam() * share; seed < (GetParam() + 1) * share; ++seed) {
+    const Program program = generate(seed);
+    if (disagreement(program).empty()) continue;
+    const Program small = shrunk(program, [](const Program& p) { return !disagreement(p).empty(); });
+    ADD_FAILURE() << "program " << seed << ":\n" << small.text() << disagreement(small);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tenths, RandomPrograms, testing::Range<uint64_t>(0, 10));
+
+TEST(RandomProgramsThemselves, MixAllKindsOfActionsAndAreMostlyDifferentiableByLibTorch) {
+  std::vector<size_t> used(actions().size(), 0);
+  size_t differentiable = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const Program program = generate(seed);
+    for (const Step& step : program.steps) ++used[step.action];
+    differentiable += libtorch_differentiates(program);
+  }
+  for (size_t k = 0; k < used.size(); ++k) EXPECT_GE(used[k], 3U) << actions()[k].text;
+  EXPECT_GE(differentiable, 200U);
+}
+
+TEST(RandomProgramsThemselves, AreShrunkToTheStepsThatMatter) {
+  const Program program = generate(3);
+  size_t writes = 0;
+  const auto has_two_writes = [](const Program& p) {
+    size_t n = 0;
+    for (const Step& step : p.steps) n += actions()[step.action].kind == Kind::writes;
+    return n >= 2;
+  };
+  ASSERT_TRUE(has_two_writes(program)) << program.text();
+  const Program small = shrunk(program, has_two_writes);
+  for (const Step& step : small.steps) writes += actions()[step.action].kind == Kind::writes;
+  EXPECT_EQ(writes, 2U);
+  EXPECT_LT(small.steps.size(), program.steps.size());
+  EXPECT_NE(small.text().find("_("), std::string::npos) << small.text();
+}
+
+}  // namespace
+}  // namespace programs
