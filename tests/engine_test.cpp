@@ -7,6 +7,7 @@
 
 #include "support/functions.h"
 #include "support/intact.h"
+#include "support/libtorch_duals.h"
 #include "tower/errors.h"
 #include "tower/substitution.h"
 
@@ -197,6 +198,25 @@ TEST(OutsideAutograd, OfATangentReachesTheTangent) {
   const Tensor t = vec({1, 1}).requires_grad_(), x = vec({2, 3});
   td::jvp(of_one([](const Tensor& v) { return v * v; }), {x}, {t}).second[0].sum().backward();
   EXPECT_TRUE(same(t.grad(), 2 * x));
+}
+
+TEST(OutsideForwardMode, ItsTangentsFlowThroughEveryTransform) {
+  const auto cube = of_one([](const Tensor& x) { return (x * x * x).sum(); });
+  const Tensor at3 = vec({1, 2, 3}), direction = vec({1, -1, 2});
+  const auto tangent = [&](const std::function<Tensor(const Tensor&)>& f) {
+    const support::LibtorchForwardMode mode;
+    return mode.tangent(f(mode.dual(at3, direction))).clone();
+  };
+  EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::vmap(cube, {0}, {0})({x})[0]; }),
+                   3 * at3 * at3 * direction));
+  EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::grad(cube, {0})({x})[0]; }), 6 * at3 * direction));
+  EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::jvp(cube, {x}, {at::ones_like(at3)}).second[0]; }),
+                   (6 * at3 * direction).sum()));
+  EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::hessian(cube, {0})({x})[0]; }),
+                   (6 * direction).diag()));
+  const auto captures = [&](const Tensor& w) { return gradient([&](const Tensor& v) { return (w * v * v).sum(); }, at3); };
+  EXPECT_TRUE(same(tangent(captures), 2 * at3 * direction));
+  support::expect_intact();
 }
 
 // Threads.

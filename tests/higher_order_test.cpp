@@ -8,6 +8,7 @@
 
 #include "support/functions.h"
 #include "support/intact.h"
+#include "support/libtorch_duals.h"
 #include "tower/errors.h"
 
 namespace {
@@ -214,6 +215,18 @@ TEST(HigherOrder, LibTorchsAutogradRecordsTheRuleOutsideTransforms) {
   EXPECT_TRUE(same(torch::autograd::grad({g.sum()}, {x})[0], at::full({3}, 3, at::kDouble)));
   const Tensor batched = mapped([op](const Tensors& in) { return op(in); })({x})[0];
   EXPECT_TRUE(same(torch::autograd::grad({batched.sum()}, {x})[0], 3 * x.detach()));
+}
+
+TEST(HigherOrder, LibTorchsForwardModeIsRefusedForItCannotFollowTheRule) {
+  const HigherOrderOperator op(square());
+  const support::LibtorchForwardMode mode;
+  const Tensor x = mode.dual(vec({1, 2, 3}), vec({1, 1, 1}));
+  const std::initializer_list<const char*> words = {"square", "forward mode", "tower::jvp"};
+  EXPECT_TRUE(support::says(refusal<tower::DerivativeError>([&] { op({x}); }), words));
+  EXPECT_TRUE(support::says(refusal<tower::DerivativeError>([&] {
+                mapped([op](const Tensors& in) { return op(in); })({x});
+              }),
+              words));
 }
 
 TEST(HigherOrder, ResidualsMayComeWithTheForward) {

@@ -37,7 +37,7 @@ void call_plain(const Operator& op, Stack& stack) {
   const bool included = keys.included().has(kKey);
   const bool skipping = keys.excluded().has(c10::DispatchKey::AutogradFunctionality);
   if (!included && (skipping || !top())) return op.call(stack);
-  call_guarded(op, stack, !skipping && !libtorch_records(op, stack));
+  call_guarded(op, stack, !skipping && !libtorch_follows(op, stack));
 }
 
 }  // namespace
@@ -54,10 +54,9 @@ Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args) {
   return found;
 }
 
-bool libtorch_records(const Operator& op, c10::ArrayRef<IValue> args) {
+bool libtorch_follows(const Operator& op, c10::ArrayRef<IValue> args) {
   bool found = false;
-  for_each_tensor(op, args,
-                  [&](const Tensor& t, LeafRef) { found = found || t.unsafeGetTensorImpl()->requires_grad(); });
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || libtorch_follows(t); });
   return found;
 }
 

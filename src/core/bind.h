@@ -38,8 +38,19 @@ Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args);
 /// Runs `op` by its decomposition or LibTorch's composite kernel, if it has one: their operators find their own way.
 bool decompose(const Operator& op, Stack& stack);
 
-/// True if LibTorch's own autograd would record the call: then its kernels must not be skipped.
-bool libtorch_records(const Operator& op, c10::ArrayRef<IValue> args);
+/// Whether a plain tensor carries a tangent of LibTorch's own forward mode.
+inline bool is_libtorch_dual(const Tensor& t) {
+  constexpr uint64_t kOnlyLevel = 0;  // LibTorch does not nest forward mode
+  return t.unsafeGetTensorImpl()->autograd_meta() && t._fw_grad(kOnlyLevel).defined();
+}
+
+/// Whether LibTorch's own autograd follows what is computed from a plain tensor, in reverse or in forward mode.
+inline bool libtorch_follows(const Tensor& t) {
+  return t.unsafeGetTensorImpl()->requires_grad() || is_libtorch_dual(t);
+}
+
+/// True if LibTorch's own autograd follows the call: then its kernels must not be skipped.
+bool libtorch_follows(const Operator& op, c10::ArrayRef<IValue> args);
 
 /// A call as user code makes it, of an operator from LibTorch's dispatcher or one that Tower made.
 void enter(const Operator& op, Stack& stack);

@@ -34,7 +34,7 @@ void Jvp::process(const Operator& op, Stack& stack) {
   c10::SmallVector<Tensor, 4> leaves(count_leaves(op, stack));
   Mask tracked = 0;
   bool records = false, wrapped = false;
-  const auto records_if = [&](const Tensor& t) { records = records || t.unsafeGetTensorImpl()->requires_grad(); };
+  const auto records_if = [&](const Tensor& t) { records = records || libtorch_follows(t); };
   // Undefined tensors have a leaf, too, but no visit: walk the arguments alongside.
   size_t base = 0;
   uint8_t last = 0;

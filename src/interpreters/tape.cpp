@@ -12,7 +12,7 @@
 namespace tower {
 namespace {
 
-bool is_plain(const Tensor& t) { return !t.key_set().has(kKey) && !t.unsafeGetTensorImpl()->requires_grad(); }
+bool is_plain(const Tensor& t) { return !t.key_set().has(kKey) && !libtorch_follows(t); }
 
 template <class F>
 void for_each_kept(const Node& node, F&& f) {

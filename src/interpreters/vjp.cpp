@@ -55,7 +55,7 @@ void Vjp::process(const Operator& op, Stack& stack) {
         tracked |= Mask{1} << leaf.arg;
       }
     }
-    records = records || value->unsafeGetTensorImpl()->requires_grad();
+    records = records || libtorch_follows(*value);
     wrapped = wrapped || value->key_set().has(kKey);
     return *value;
   });

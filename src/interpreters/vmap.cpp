@@ -43,7 +43,7 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
     }
     const c10::TensorImpl* impl = value->unsafeGetTensorImpl();
     wrapped = wrapped || impl->key_set().has(kKey);
-    records = records || impl->requires_grad();
+    records = records || libtorch_follows(*value);
     if (dim < 0) {
       unbatched_rank = std::max(unbatched_rank, impl->dim());
     } else {
@@ -99,7 +99,7 @@ void Vmap::evaluate(const Operator& op, Stack& stack) {
       dims[ref.element] = dim;
     }
     any_batched = any_batched || dim >= 0;
-    records = records || value->unsafeGetTensorImpl()->requires_grad();
+    records = records || libtorch_follows(*value);
     return *value;
   });
   if (!frame.list_dims.empty())

@@ -9,12 +9,12 @@ namespace tower {
 namespace {
 
 // LibTorch's autograd follows the plain tensor under all wrappers.
-bool requires_grad_below(Tensor t) {
+bool libtorch_may_differentiate(Tensor t) {
   while (Wrapper* w = as_wrapper(t)) {
     Tensor value = w->payload().value;
     t = std::move(value);
   }
-  return t.defined() && t.requires_grad();
+  return t.defined() && ((c10::GradMode::is_enabled() && t.requires_grad()) || is_libtorch_dual(t));
 }
 
 bool any_tracked(const Level& level, const Operator& op, c10::ArrayRef<IValue> args) {
@@ -35,8 +35,7 @@ bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayR
   for (; from; from = from->below())
     if (from->kind() != Kind::vmap) return true;
   bool found = false;
-  if (c10::GradMode::is_enabled())
-    for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || requires_grad_below(t); });
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) { found = found || libtorch_may_differentiate(t); });
   return found;
 }
 

@@ -112,9 +112,22 @@ struct Recorded : torch::autograd::Function<Recorded> {
   }
 };
 
+bool is_recorded(const Operator& op, c10::ArrayRef<IValue> args) {
+  bool recorded = false;
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef) {
+    if (is_libtorch_dual(t) && c10::AutogradState::get_tls_state().get_fw_grad_mode())
+      throw DerivativeError(op.name() +
+                            ": an argument carries a tangent of LibTorch's own forward mode, which cannot follow an "
+                            "operator with rules of its own. Use tower::jvp instead of LibTorch's dual tensors.");
+    recorded = recorded || t.requires_grad();
+  });
+  return recorded && c10::GradMode::is_enabled();
+}
+
 }  // namespace
 
-void record_in_libtorch(const Operator& op, Stack& stack) {
+bool record_in_libtorch(const Operator& op, Stack& stack) {
+  if (!is_recorded(op, stack)) return false;
   auto call = c10::make_intrusive<Call>(op);
   call->args = stack;
   variable_list operands;
@@ -126,6 +139,7 @@ void record_in_libtorch(const Operator& op, Stack& stack) {
   });
   const variable_list outs = Recorded::apply(call, at::TensorList(operands));
   stack = fill_outputs(*call, outs);
+  return true;
 }
 
 }  // namespace tower

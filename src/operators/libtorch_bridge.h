@@ -5,9 +5,10 @@
 
 namespace tower {
 
-/// Runs `op` on plain tensors, of which one requires grad, and records its vjp rule in LibTorch's autograd graph. The
-/// rule can be differentiated in turn (create_graph). Without a vjp rule the outputs require grad, and their backward
-/// is an error that says what to register.
-void record_in_libtorch(const Operator& op, Stack& stack);
+/// If grad mode is on and one of the arguments, which are plain tensors, requires grad: runs `op`, records its vjp rule
+/// in LibTorch's autograd graph, and returns true. The rule can be differentiated in turn (create_graph). Without a vjp
+/// rule the outputs require grad, and their backward is an error that says what to register.
+/// Throws DerivativeError if an argument carries a tangent of LibTorch's forward mode, which knows no rules of ours.
+bool record_in_libtorch(const Operator& op, Stack& stack);
 
 }  // namespace tower

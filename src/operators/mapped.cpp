@@ -58,7 +58,7 @@ class MappedOperator final : public Operator {
   }
 
   void call(Stack& stack) const override {
-    if (c10::GradMode::is_enabled() && libtorch_records(*this, stack)) return record_in_libtorch(*this, stack);
+    if (record_in_libtorch(*this, stack)) return;
     const Topped alone(lifts_captured ? nullptr : top());
     decompose(*this, stack);
   }
