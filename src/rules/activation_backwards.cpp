@@ -138,7 +138,7 @@ void activation_backwards() {
         const Tensor s = x.sigmoid();
         return *t * g * (s * (s - 1));
       });
-  // The argument outside of [eps, 1 - eps] was clamped.
+  // The argument outside of [eps, 1 - eps] was clamped; outside of [0, 1] the first derivative is nan everywhere.
   op<at::_ops::logit_backward>()
       .pointwise()
       .derivative<0>([](Along t, Skip, const Tensor& x, const std::optional<double>& eps) {
@@ -146,7 +146,8 @@ void activation_backwards() {
       })
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x, const std::optional<double>& eps) {
         const Tensor slope = *t * g * ((2 * x - 1) / (x * one_minus(x)).square());
-        return eps ? zero_where((x < *eps).logical_or(x > 1 - *eps), slope) : slope;
+        const double low = eps.value_or(0);
+        return zero_where((x < low).logical_or(x > 1 - low), slope);
       });
 
   // ---- smooth functions of the result: t conj(f'), so conjugate-linear in y ----

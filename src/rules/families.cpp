@@ -176,9 +176,22 @@ void vmap_draw_elementwise(VmapFrame& frame) {
 // ---- derivatives ---------------------------------------------------------------------------------------------------
 
 Tensor conjugate(const Tensor& t) { return t.is_complex() ? t.conj() : t; }
-Tensor times(const Tensor& t, const Tensor& d) { return at::mul(t, d); }
+
+namespace {
+// Whether t * d may be written to d: a plain tensor like t that nobody else holds or sees, and nothing follows.
+bool may_overwrite(const Tensor& d, const Tensor& t) {
+  constexpr c10::DispatchKeySet kSpecial = c10::DispatchKeySet(kKey) | c10::DispatchKeySet(c10::DispatchKey::Python);
+  return d.use_count() == 1 && d.key_set() == t.key_set() && !d.key_set().has_any(kSpecial) && d.has_storage() &&
+         d.storage().use_count() == 1 && d.scalar_type() == t.scalar_type() && d.sizes() == t.sizes() &&
+         d.is_non_overlapping_and_dense() && !libtorch_follows(d) && !libtorch_follows(t);
+}
+}  // namespace
+
+Tensor times(const Tensor& t, Tensor&& d) { return may_overwrite(d, t) ? d.mul_(t) : at::mul(t, d); }
 Tensor times(const Tensor& t, const at::Scalar& d) { return !d.isComplex() && d.toDouble() == 1.0 ? t : at::mul(t, d); }
-Tensor times_conjugate(const Tensor& t, const Tensor& d) { return at::mul(t, conjugate(d)); }
+Tensor times_conjugate(const Tensor& t, Tensor&& d) {
+  return d.is_complex() ? at::mul(t, d.conj()) : times(t, std::move(d));
+}
 Tensor times_conjugate(const Tensor& t, const at::Scalar& d) { return times(t, d.conj()); }
 
 Tensor with_reduced_dims(Tensor reduced, at::IntArrayRef dims, int64_t rank, bool keepdim) {

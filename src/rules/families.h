@@ -30,11 +30,11 @@ void vmap_draw_elementwise(VmapFrame& frame);
 
 // ---- derivatives ----
 
-/// t times d, for a derivative that may be a number.
-Tensor times(const Tensor& t, const Tensor& d);
+/// t times d, for a derivative that may be a number. One that was computed for this alone gives its memory.
+Tensor times(const Tensor& t, Tensor&& d);
 Tensor times(const Tensor& t, const at::Scalar& d);
 /// t times the complex conjugate of d.
-Tensor times_conjugate(const Tensor& t, const Tensor& d);
+Tensor times_conjugate(const Tensor& t, Tensor&& d);
 Tensor times_conjugate(const Tensor& t, const at::Scalar& d);
 Tensor conjugate(const Tensor& t);
 /// A reduced tensor with the reduced dimensions back as ones (`dims` of a tensor with `rank` dimensions, empty: all).

@@ -166,8 +166,9 @@ Tensor norm_slope(const Tensor& x, const Tensor& y, const Scalar& ord, const Int
   if (p == 0.0) return at::zeros_like(x);
   if (p == 1.0) return x.sgn();
   const Tensor zero = y.eq(0);
+  // At zero 0 is a subgradient. A second derivative does not exist there: it comes out as nan, through 0/0.
+  if (p == 2.0) return (x / y).masked_fill(zero, 0);
   const Tensor norm = y.masked_fill(zero, 1);
-  if (p == 2.0) return (x / norm).masked_fill(zero, 0);
   if (std::isinf(p)) {
     const Tensor mask = attains(x.abs(), y);
     return x.sgn() * mask / mask.sum(dims, true);
