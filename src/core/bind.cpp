@@ -46,7 +46,7 @@ Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args) {
   Level* found = nullptr;
   for_each_tensor(op, args, [&](const Tensor& t, LeafRef) {
     if (Wrapper* w = as_wrapper(t)) {
-      w->payload();  // what was written to its base may have taken it to a higher level
+      if (w->view()) w->payload();  // what was written to its base may have taken it to a higher level
       Level& level = w->level();
       if (!found || level.depth() > found->depth()) found = &level;
     }

@@ -28,7 +28,7 @@ void settle_outputs(const Operator& op, Stack& stack) {
   });
 }
 
-void resolve(const Operator& op, Stack& stack) {
+C10_ALWAYS_INLINE void resolve(const Operator& op, Stack& stack) {
   Level* highest = highest_level(op, stack);
   if (!highest && op.composite() && !op.custom) {
     decompose(op, stack);
@@ -46,18 +46,22 @@ void resolve(const Operator& op, Stack& stack) {
   if (highest != top()) settle_outputs(op, stack);
 }
 
-}  // namespace
-
-void enter(const Operator& op, Stack& stack) {
-  frontend::substitute(op, stack);
-  const c10::DispatchKeySet autocast = frontend::active_autocast();
-  if (autocast.empty()) return resolve(op, stack);
-  if (frontend::run_autocast(op, stack, autocast)) return;
+C10_NOINLINE void resolve_with_autocast(const Operator& op, Stack& stack, c10::DispatchKeySet active) {
+  if (frontend::run_autocast(op, stack, active)) return;
   // The operators that a composite, or a function, is made of may be cast for.
   if (op.composite() || !op.handle()) return resolve(op, stack);
   DispatchGuard keys;
   keys.skip_autocast();
   resolve(op, stack);
+}
+
+}  // namespace
+
+void enter(const Operator& op, Stack& stack) {
+  frontend::substitute(op, stack);
+  const c10::DispatchKeySet autocast = frontend::active_autocast();
+  if (autocast.empty()) resolve(op, stack);
+  else resolve_with_autocast(op, stack, autocast);
 }
 
 namespace {

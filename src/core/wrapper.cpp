@@ -68,7 +68,7 @@ void Wrapper::take(const Tensor& value) {
   take_metadata();
 }
 
-void Wrapper::change_form(const Operator& op, std::vector<IValue> args, const Tensor& value) {
+void Wrapper::change_form(const Operator& op, View::Args args, const Tensor& value) {
   auto hidden = c10::make_intrusive<Wrapper>(level_, Payload(payload()));
   hidden->view_ = std::move(view_);
   hidden->generation_ = generation_;
@@ -76,7 +76,7 @@ void Wrapper::change_form(const Operator& op, std::vector<IValue> args, const Te
   hidden->form_ = form_++;
   Wrapper& root = hidden->root();
   view_ = std::make_unique<View>(
-      View{hidden, hidden->form_, c10::GradMode::is_enabled(), &op, std::move(args), 0, root.generation_, &root});
+      View{hidden, &root, root.generation_, hidden->form_, c10::GradMode::is_enabled(), &op, 0, std::move(args)});
   take(value);
 }
 

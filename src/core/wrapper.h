@@ -29,14 +29,16 @@ class Wrapper;
 
 /// How a view tensor is made from its base, so that writes through either are seen by both (see frontend/views.h).
 struct View {
-  c10::intrusive_ptr<Wrapper> base;  // in the form that it had: see base_of()
-  uint32_t base_form;
-  bool recorded;  // made in grad mode
+  using Args = c10::SmallVector<IValue, 4>;
+
+  c10::intrusive_ptr<Wrapper> base;
+  Wrapper* root;       // the tensor at the end of the chain of bases, which keeps it alive
+  uint32_t seen;       // generation of the root that the payload reflects
+  uint32_t base_form;  // the form that the base had: see base_of()
+  bool recorded;       // made in grad mode
   const Operator* op;
-  std::vector<IValue> args;  // of `op`, the base's place empty
-  size_t out;                // which output of `op`
-  uint64_t seen;             // generation of the root that the payload reflects
-  Wrapper* root;             // the tensor at the end of the chain of bases, which keeps it alive
+  size_t out;  // which output of `op`
+  Args args;   // of `op`, the base's place empty
 };
 
 class Wrapper final : public c10::TensorImpl {
@@ -65,12 +67,12 @@ class Wrapper final : public c10::TensorImpl {
     while (w->view_) w = w->view_->root;  // an in-place view operator may have given an old root a base
     return *w;
   }
-  uint64_t generation() const { return generation_; }
+  uint32_t generation() const { return generation_; }
   /// Number of in-place view operators (t_, squeeze_, …) that were applied. Each puts a hidden tensor, the tensor as it
   /// was, under this one; views that were made before it are views of that.
   uint32_t form() const { return form_; }
   /// Makes this tensor a view by `op` of a hidden tensor that is what this one was.
-  void change_form(const Operator& op, std::vector<IValue> args, const Tensor& value);
+  void change_form(const Operator& op, View::Args args, const Tensor& value);
   /// The newest level that was running when user code made this tensor.
   uint64_t made_in() const { return made_in_ ? made_in_ : level_->id(); }
   void set_made_in(const Level& level) { made_in_ = level.id(); }
@@ -91,8 +93,8 @@ class Wrapper final : public c10::TensorImpl {
   c10::intrusive_ptr<Level> level_;
   Payload payload_;
   std::unique_ptr<View> view_;
-  uint64_t generation_ = 0;
   uint64_t made_in_ = 0;
+  uint32_t generation_ = 0;
   uint32_t form_ = 0;
 };
 

@@ -117,7 +117,7 @@ void resize_in_place(const Operator& op, Stack& stack, const Tensor& target) {
            "and give it more elements than it has memory for. Make a tensor of the new size, and copy the old one into "
            "a part of it.");
   static const Operator& as_strided = *Operator::find("aten::as_strided", "");
-  std::vector<IValue> args{target, sizes, contiguous_strides(sizes), IValue()};
+  View::Args args{target, sizes, contiguous_strides(sizes), IValue()};
   Stack call(args.begin(), args.end());
   bind_call(as_strided, call);
   args[0] = IValue(Tensor());
@@ -129,7 +129,7 @@ void view_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   if (name == "aten::detach_") detach_in_place(op, stack, target);
   else if (name == "aten::resize_" || name == "aten::resize_as_") resize_in_place(op, stack, target);
   else {
-    std::vector<IValue> args(stack.begin(), stack.end());
+    View::Args args(stack.begin(), stack.end());
     args[0] = IValue(Tensor());
     const Operator& view = *twin_of(op).op;
     bind_call(view, stack);

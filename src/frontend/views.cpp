@@ -14,13 +14,14 @@ namespace {
 
 Tensor handle(Wrapper& w) { return Tensor(c10::intrusive_ptr<Wrapper>::reclaim_copy(&w)); }
 
-void tie(const Tensor& out, const Tensor& base, const Operator& op, const std::vector<IValue>& args, size_t index) {
+void tie(const Tensor& out, const Tensor& base, const Operator& op, View::Args&& args, size_t index) {
   Wrapper* view = as_wrapper(out);
   Wrapper* of = as_wrapper(base);
   if (!view || view == of || view->view() || &view->level() != &of->level()) return;
   Wrapper& root = of->root();
-  view->view() = std::make_unique<View>(View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), of->form(),
-                                             c10::GradMode::is_enabled(), &op, args, index, root.generation(), &root});
+  view->view() =
+      std::make_unique<View>(View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), &root, root.generation(), of->form(),
+                                  autograd_state().get_grad_mode(), &op, index, std::move(args)});
 }
 
 // Runs the view operator again, on `base`.
@@ -148,20 +149,17 @@ void make_view(const Operator& op, Stack& stack) {
   const size_t place = op.tensor_args()[0];
   const Tensor base = stack[place].isTensor() ? stack[place].toTensor() : Tensor();
   if (!as_wrapper(base)) return bind_call(op, stack);
-  std::vector<IValue> args(stack.begin(), stack.end());
+  View::Args args(stack.begin(), stack.end());
   args[place] = IValue(Tensor());
   bind_call(op, stack);
+  if (stack.size() == 1 && stack[0].isTensor()) return tie(stack[0].toTensor(), base, op, std::move(args), 0);
   size_t index = 0;
-  for (const auto& out : stack) {
-    if (out.isTensor()) tie(out.toTensor(), base, op, args, index++);
-    else if (out.isTensorList())
-      for (const auto& e : out.toListRef()) tie(e.toTensor(), base, op, args, index++);
-  }
+  for (const Tensor& out : flatten_outputs(stack)) tie(out, base, op, View::Args(args), index++);
 }
 
 void refresh(Wrapper& w) {
   View& view = *w.view();
-  const uint64_t generation = w.root().generation();
+  const uint32_t generation = w.root().generation();
   Wrapper& base = base_of(view);
   base.payload();  // the base may be an old view itself
   // The view was recorded or not when it was made, whatever the mode is where it happens to be read next.
