@@ -6,6 +6,7 @@
 
 #include "support/functions.h"
 #include "support/intact.h"
+#include "support/libtorch_duals.h"
 #include "support/oracles.h"
 
 namespace {
@@ -267,6 +268,27 @@ TEST(LibTorchsAutograd, FlowsAsItDoesOutsideWhereWritesInsideAreNotRecorded) {
   const Function sum = support::of_one([&](const Tensor& e) { return f(e, w).sum(); });
   (td::grad(sum, {0})({x[0]})[0] * (x[0] + x[1])).sum().backward();
   EXPECT_EQ(support::difference(w.grad(), reference.grad(), {1e-5, 1e-5}), "");
+}
+
+TEST(LibTorchsDualTensors, KeepTheTangentThatTheyHaveOutsideThroughWritesInside) {
+  const auto f = [](const Tensor& x, const Tensor& w) {
+    const Tensor y = w * 2, z = w * 3;
+    y.detach().mul_(x);  // changes values, not tangents
+    {
+      c10::NoGradGuard no_grad;
+      z.slice(0, 1).mul_(w.slice(0, 1));  // forward mode follows
+    }
+    const Tensor out = at::zeros({3});
+    out.copy_(y * z);
+    out[1].add_(w[0]);
+    return out * x;
+  };
+  const Tensor x = waves({2, 3}, 0.2), w = waves({3}, 0.9), dw = waves({3}, 1.8);
+  const support::LibtorchForwardMode forward;
+  const Tensor dual = forward.dual(w, dw), plain = at::stack({f(x[0], dual), f(x[1], dual)});
+  const Tensor mapped = td::vmap(support::of_one([&](const Tensor& e) { return f(e, dual); }), {0}, {0})({x})[0];
+  EXPECT_EQ(support::difference(mapped, plain, {1e-5, 1e-5}), "");
+  EXPECT_EQ(support::difference(forward.tangent(mapped), forward.tangent(plain), {1e-5, 1e-5}), "");
 }
 
 TEST(LibTorchsAutograd, FlowsThroughAutocastInside) {

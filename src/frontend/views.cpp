@@ -208,15 +208,17 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
 
 namespace {
 
-// The same for the history that LibTorch's own autograd knows.
-Tensor with_libtorch_history_of(const Tensor& history, const Tensor& value) {
-  if (!history.requires_grad() && !value.requires_grad()) return value;
+// The same for the derivatives that LibTorch's own autograd knows.
+Tensor with_libtorch_history_of(const Tensor& history, const Tensor& value, bool tangents) {
+  const bool duals = tangents && (is_libtorch_dual(history) || is_libtorch_dual(value));
+  if (!duals && !history.requires_grad() && !value.requires_grad()) return value;
   DispatchGuard keys;
   keys.see_every_operator(false);
   keys.with_libtorch_autograd();
   c10::AutoGradMode record(true);
   Tensor result = history.clone();
   c10::AutoGradMode value_only(false);
+  c10::AutoFwGradMode tangent_of_value(!tangents);
   return result.copy_(value);
 }
 
@@ -225,7 +227,7 @@ Tensor with_libtorch_history_of(const Tensor& history, const Tensor& value) {
 Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents) {
   Wrapper* h = as_wrapper(history);
   Wrapper* v = as_wrapper(value);
-  if (!h && !v) return with_libtorch_history_of(history, value);
+  if (!h && !v) return with_libtorch_history_of(history, value, tangents);
   Level& level = !h || (v && v->level().depth() > h->level().depth()) ? v->level() : h->level();
   const auto payload_at = [&](Wrapper* w, const Tensor& t) {
     return w && &w->level() == &level ? w->payload() : Payload{t, {}, -1};
