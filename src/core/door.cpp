@@ -48,8 +48,9 @@ C10_ALWAYS_INLINE void resolve(const Operator& op, Stack& stack) {
 
 C10_NOINLINE void resolve_with_autocast(const Operator& op, Stack& stack, c10::DispatchKeySet active) {
   if (frontend::run_autocast(op, stack, active)) return;
-  // The operators that a composite, or a function, is made of may be cast for.
-  if (op.composite() || !op.handle()) return resolve(op, stack);
+  // The operators that a composite, a function, or another library's kernel is made of may be cast for.
+  if (op.composite() || !op.handle() || op.handle()->operator_name().getNamespace() != "aten")
+    return resolve(op, stack);
   DispatchGuard keys;
   keys.skip_autocast();
   resolve(op, stack);
