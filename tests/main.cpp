@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 
+#include "custom_ops/database.h"
 #include "decompositions.h"
 #include "matrix.h"
 
@@ -23,6 +24,8 @@ int main(int argc, char** argv) {
   const char* folder = std::getenv("TOWER_OP_DB");
   matrix::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   decompositions::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
+  custom_ops::define();
+  if (folder == nullptr) matrix::register_tests(TOWER_CUSTOM_OPS_DIR);
   const int result = RUN_ALL_TESTS();
   matrix::print_totals();
   return result;

@@ -214,7 +214,7 @@ void register_tests(const std::string& op_db_folder) {
   for (auto& loaded : op_db::load(op_db_folder)) {
     if (loaded.has("no_samples")) continue;
     const auto entry = std::make_shared<const op_db::Entry>(std::move(loaded));
-    totals().names.insert("aten::" + entry->name);
+    totals().names.insert(entry->full_name());
     totals().samples += static_cast<long>(entry->sample_texts.size());
     const auto add = [&](const std::string& group, Check check, Samples samples = Samples::good) {
       register_test(*entry, group, [=] { return new OperatorTest(entry, check, samples); });

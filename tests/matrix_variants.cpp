@@ -177,7 +177,7 @@ void check_served(const op_db::Entry& entry, Report& report) {
   }();
   for (const std::string transform : {"vmap", "vjp", "jvp"}) {
     if (entry.refuses(transform)) continue;
-    const auto line = served.find({"aten::" + entry.name, transform});
+    const auto line = served.find({entry.full_name(), transform});
     const std::string by = line == served.end() ? "nothing that coverage() lists" : line->second;
     report.expect(transform, line == served.end() || is_last_resort(by) ? entry.name + " is served by " + by : "");
   }

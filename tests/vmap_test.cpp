@@ -1,13 +1,13 @@
 // vmap: batches of every size and layout, chunks, random numbers, and types.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <cmath>
 
 #include "support/functions.h"
 #include "support/intact.h"
+#include "support/warnings.h"
 #include "tower/errors.h"
 
 namespace {
@@ -254,23 +254,15 @@ Tensor plus_one(const Tensor& x) {
 TORCH_LIBRARY(tower_vmap_test, m) { m.def("plus_one(Tensor x) -> Tensor"); }
 TORCH_LIBRARY_IMPL(tower_vmap_test, CPU, m) { m.impl("plus_one", plus_one); }
 
-struct Warnings : c10::WarningHandler {
-  std::vector<std::string> texts;
-  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
-};
-
 TEST(TheLoop, ServesOperatorsWithoutARuleAndWarnsOnceByName) {
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("tower_vmap_test::plus_one", "").typed<Tensor(const Tensor&)>();
   const auto f = of_one([](const Tensor& x) { return op.call(x * 2); });
-  Warnings warnings;
-  {
-    c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-    EXPECT_TRUE(same(td::vmap(f, {0}, {0})({numbers({4, 3})})[0], 2 * numbers({4, 3}) + 1));
-    EXPECT_TRUE(same(td::vmap(f, {1}, {1})({numbers({3, 4})})[0], 2 * numbers({3, 4}) + 1));
-    EXPECT_TRUE(same(td::vmap(td::vmap(f, {0}, {0}), {0}, {0})({numbers({2, 4, 3})})[0], 2 * numbers({2, 4, 3}) + 1));
-    EXPECT_TRUE(same(td::vmap(f, {0}, {0})({at::zeros({0, 3}, at::kDouble)})[0], at::zeros({0, 3}, at::kDouble)));
-  }
+  const support::Warnings warnings;
+  EXPECT_TRUE(same(td::vmap(f, {0}, {0})({numbers({4, 3})})[0], 2 * numbers({4, 3}) + 1));
+  EXPECT_TRUE(same(td::vmap(f, {1}, {1})({numbers({3, 4})})[0], 2 * numbers({3, 4}) + 1));
+  EXPECT_TRUE(same(td::vmap(td::vmap(f, {0}, {0}), {0}, {0})({numbers({2, 4, 3})})[0], 2 * numbers({2, 4, 3}) + 1));
+  EXPECT_TRUE(same(td::vmap(f, {0}, {0})({at::zeros({0, 3}, at::kDouble)})[0], at::zeros({0, 3}, at::kDouble)));
   ASSERT_EQ(warnings.texts.size(), 1u);
   EXPECT_TRUE(says(warnings.texts[0], {"vmap (level 1): tower_vmap_test::plus_one", "once for each example"}));
 }

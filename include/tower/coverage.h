@@ -10,8 +10,9 @@ namespace tower {
 struct CoverageRow {
   std::string op;         ///< "aten::add.Tensor"
   std::string transform;  ///< "vmap", "vjp" or "jvp"
-  /// "own rule", "family: pointwise", "decomposition", "composite", "loop", "LibTorch autograd", "transposed vjp",
-  /// "no derivative", "in-place form of aten::add.Tensor", "random", "refused: …", or "error: …"
+  /// "own rule", "family: pointwise", "decomposition", "composite", "implementation", "loop", "LibTorch autograd",
+  /// "transposed vjp", "transposed jvp", "no derivative", "in-place form of aten::add.Tensor", "random", "refused: …",
+  /// or "error: …"
   std::string served;
 };
 

@@ -111,6 +111,14 @@ bool decompose(const Operator& op, Stack& stack) {
   return true;
 }
 
+bool evaluate_inside(const Operator& op, Stack& stack) {
+  if (decompose(op, stack)) return true;
+  if (!op.implementation) return false;
+  const AsUserCode user;
+  op.implementation(stack);
+  return true;
+}
+
 namespace {
 
 bool any_tracked(const Level& level, const Operator& op, const Stack& stack) {
@@ -127,7 +135,7 @@ C10_ALWAYS_INLINE void run_at(Level* level, const Operator& op, Stack& stack) {
   // What a level refuses is a value that depends on what it tracks; a constant is as good as a plain tensor.
   if (const auto& why = op.unsupported[static_cast<size_t>(kind)]; why && any_tracked(*level, op, stack))
     throw UnsupportedError(level->describe() + ": " + op.name() + " is not supported: " + *why);
-  if (!op.custom && !op.has_rule(kind) && decompose(op, stack)) return;
+  if (op.opens_up() && !op.has_rule(kind) && decompose(op, stack)) return;
   level->process(op, stack);
 }
 

@@ -38,6 +38,9 @@ Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args);
 /// Runs `op` by its decomposition or LibTorch's composite kernel, if it has one: their operators find their own way.
 bool decompose(const Operator& op, Stack& stack);
 
+/// The same, or by its implementation, if it has one.
+bool evaluate_inside(const Operator& op, Stack& stack);
+
 /// Whether a plain tensor carries a tangent of LibTorch's own forward mode.
 inline bool is_libtorch_dual(const Tensor& t) {
   constexpr uint64_t kOnlyLevel = 0;  // LibTorch does not nest forward mode

@@ -34,6 +34,8 @@ std::string derivative_served(const Operator& op, Kind kind) {
       return "LibTorch autograd";
     case Served::transposed_vjp:
       return "transposed vjp";
+    case Served::transposed_jvp:
+      return "transposed jvp";
     case Served::no_derivative:
       return "no derivative";
     default:
@@ -45,6 +47,7 @@ std::string vmap_served(const Operator& op) {
   if (op.vmap) return op.vmap_family ? std::string("family: ") + op.vmap_family : "own rule";
   if (op.composite() && !op.decomposition) return "composite";
   if (op.decomposition) return "decomposition";
+  if (op.custom && op.implementation && !op.reads_memory) return "implementation";
   if (op.random()) return "random";
   if (op.pointwise_tag()) return "family: pointwise";
   if (op.tensor_args().empty()) return "no tensors";

@@ -194,15 +194,61 @@ ArgKind kind_of(const c10::Type& type) {
   return ArgKind::other;
 }
 
-struct Registry {
+}  // namespace
+
+struct Records {
   std::shared_mutex mutex;
-  std::unordered_map<c10::OperatorHandle, std::unique_ptr<Operator>> records;
+  std::unordered_map<c10::OperatorHandle, std::unique_ptr<Operator>> live;
+  std::vector<std::unique_ptr<Operator>> retired;
+  void (*complete)(Operator&) = nullptr;
+
+  Operator& of(const c10::OperatorHandle& handle) {
+    {
+      std::shared_lock lock(mutex);
+      auto it = live.find(handle);
+      if (it != live.end()) return *it->second;
+    }
+    std::unique_lock lock(mutex);
+    auto it = live.find(handle);
+    if (it != live.end()) return *it->second;
+    auto record = std::make_unique<Operator>(handle);
+    if (complete) complete(*record);
+    // A formula that came before the operator stands at its Autograd keys, and is no kernel of the operator's own.
+    if (record->bridged)
+      record->composite_ = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                           !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+    return *live.emplace(handle, std::move(record)).first->second;
+  }
+
+  // The dispatcher may give the next operator the same handle.
+  void retire(const c10::OperatorHandle& handle) {
+    std::unique_lock lock(mutex);
+    auto it = live.find(handle);
+    if (it == live.end()) return;
+    it->second->retire();
+    retired.push_back(std::move(it->second));
+    live.erase(it);
+  }
+};
+
+namespace {
+
+struct Retirement final : c10::OpRegistrationListener {
+  explicit Retirement(Records& r) : records(r) {}
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& handle) override { records.retire(handle); }
+  Records& records;
 };
 
 // Never destroyed: records are referenced by tapes that may outlive static destruction.
-Registry& registry() {
-  static auto* r = new Registry;
-  return *r;
+Records& registry() {
+  static auto* records = [] {
+    auto* made = new Records;
+    new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Retirement>(*made)));
+    return made;
+  }();
+  return *records;
 }
 
 // Most calls repeat a few operators; this spares them the lock.
@@ -265,22 +311,19 @@ void Operator::read_schema() {
 Operator& Operator::of(const c10::OperatorHandle& handle) {
   const size_t hash = std::hash<c10::OperatorHandle>()(handle);
   CacheEntry& entry = cache()[(hash >> 4) % kCacheSize];
-  if (entry.op && entry.hash == hash && *entry.op->handle() == handle) return *entry.op;
-  Registry& r = registry();
-  Operator* found = nullptr;
-  {
-    std::shared_lock lock(r.mutex);
-    auto it = r.records.find(handle);
-    if (it != r.records.end()) found = it->second.get();
-  }
-  if (!found) {
-    std::unique_lock lock(r.mutex);
-    auto& record = r.records[handle];
-    if (!record) record = std::make_unique<Operator>(handle);
-    found = record.get();
-  }
-  entry = {hash, found};
-  return *found;
+  if (entry.op && entry.hash == hash && *entry.op->handle() == handle && !entry.op->gone()) return *entry.op;
+  Operator& found = registry().of(handle);
+  entry = {hash, &found};
+  return found;
+}
+
+void Operator::complete_records(void (*complete)(Operator&)) { registry().complete = complete; }
+
+void Operator::retire() {
+  // The schema is the dispatcher's, and about to go.
+  own_schema_ = std::make_unique<c10::FunctionSchema>(*schema_);
+  schema_ = own_schema_.get();
+  gone_ = true;
 }
 
 Operator* Operator::find(const char* name, const char* overload) {
@@ -289,22 +332,27 @@ Operator* Operator::find(const char* name, const char* overload) {
 }
 
 std::vector<const Operator*> Operator::all() {
-  Registry& r = registry();
+  Records& r = registry();
   std::shared_lock lock(r.mutex);
   std::vector<const Operator*> result;
-  for (const auto& [handle, record] : r.records) result.push_back(record.get());
+  for (const auto& [handle, record] : r.live) result.push_back(record.get());
   std::sort(result.begin(), result.end(), [](auto* a, auto* b) { return a->name() < b->name(); });
   return result;
 }
 
 void Operator::call(Stack& stack) const {
+  if (gone())
+    throw UnsupportedError(name_ +
+                           ": the operator was unregistered after a transform had recorded it. Keep its "
+                           "registration for as long as it is used.");
   if (unboxed) unboxed(stack);
   else handle_->callBoxed(stack);
 }
 
 bool Operator::libtorch_differentiates() const {
-  return handle_ && (handle_->hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) ||
-                     handle_->hasKernelForDispatchKey(c10::DispatchKey::Autograd));
+  return handle_ && !bridged && !gone() &&
+         (handle_->hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) ||
+          handle_->hasKernelForDispatchKey(c10::DispatchKey::Autograd));
 }
 
 bool Operator::has_rule(Kind kind) const {

@@ -167,8 +167,11 @@ class Operator : public c10::intrusive_ptr_target {
   /// An operator that is not in LibTorch's dispatcher, with the signature of `like` unless `schema` is changed later.
   Operator(std::string name, c10::FunctionSchema schema);
 
-  /// The record of a dispatcher operator. References stay valid for the life of the process.
+  /// The record of a dispatcher operator. References stay valid for the life of the process; after the library that
+  /// defined the operator has taken it back, the record is of use only to what was recorded with it.
   static Operator& of(const c10::OperatorHandle& handle);
+  /// Sets what completes records when they are made: rules may have been registered for an operator before it was.
+  static void complete_records(void (*complete)(Operator&));
   /// By name, such as ("aten::add", "Tensor"); null if LibTorch has no such operator.
   static Operator* find(const char* name, const char* overload);
   /// All records made so far from the dispatcher, in order of name.
@@ -188,6 +191,8 @@ class Operator : public c10::intrusive_ptr_target {
   bool is_view() const { return view_; }
   bool random() const { return random_; }
   bool pointwise_tag() const { return pointwise_tag_; }
+  /// The dispatcher no longer has it.
+  bool gone() const { return gone_.load(std::memory_order_relaxed); }
   /// Changes the shape of its first argument in place (squeeze_, t_, …).
   bool inplace_view() const { return inplace_view_; }
   const char* argument_name(size_t arg) const { return schema_->arguments()[arg].name().c_str(); }
@@ -221,6 +226,14 @@ class Operator : public c10::intrusive_ptr_target {
   // computes: it is honoured at every level, however many other levels lie above it. So a vmap level with a level below
   // it that may differentiate does not open a custom operator up: it binds the operator's image (operators/mapped.h).
   bool custom = false;
+  /// Whether any level may put a decomposition in the operator's place: there is no rule that would be passed over.
+  bool opens_up() const { return !custom || (decomposes() && vjp.empty() && jvp.empty() && !vmap && !no_derivative_); }
+  bool decomposes() const { return decomposition || composite_; }
+  /// Evaluates a custom operator on values of any level, if it is written with operators. Unlike a decomposition, it is
+  /// never differentiated in the operator's place.
+  std::function<void(Stack&)> implementation;
+  /// The autograd kernel that LibTorch has for it records Tower's rules (operators/autograd_kernel.h).
+  bool bridged = false;
   /// Whether a vjp rule is a linear function of the cotangent, so that it serves forward mode by transposition.
   bool vjp_is_linear = true;
   /// Tensors that its functions capture become operands, so its implementation must not see the levels above its own.
@@ -242,9 +255,13 @@ class Operator : public c10::intrusive_ptr_target {
   bool has_rule(Kind kind) const;
   /// Declared to have no derivative at all.
   bool no_derivative() const { return no_derivative_; }
-  void set_no_derivative() { no_derivative_ = true; }
+  void set_no_derivative(bool none = true) { no_derivative_ = none; }
 
  protected:
+  friend struct Records;
+  /// What happens to a record when the dispatcher's operator goes.
+  void retire();
+
   template <class R>
   bool covers(const std::vector<R>& rules, Mask tracked) const {
     Mask served = inactive_args;
@@ -264,6 +281,7 @@ class Operator : public c10::intrusive_ptr_target {
   bool composite_ = false, mutates_ = false, view_ = false, random_ = false, pointwise_tag_ = false,
        inplace_view_ = false;
   bool no_derivative_ = false;
+  std::atomic<bool> gone_{false};
 };
 
 /// What `op.save` gives, computed as user code is run: by its operators, each of which finds its own way.

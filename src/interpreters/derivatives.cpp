@@ -3,7 +3,9 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "core/bind.h"
 #include "core/wrapper.h"
+#include "interpreters/jvp.h"
 #include "interpreters/vjp.h"
 #include "tower/errors.h"
 
@@ -31,6 +33,8 @@ constexpr Keeps kEverything{~Mask{0}, 0, ~Mask{0}};
       "derivative for it, or detach() its arguments if the derivative is meant to be zero.");
 }
 
+// In the functions below the level records whatever the caller's mode is: a backward pass often runs without.
+
 // The vjp at a point is a linear function of the cotangent; its own vjp, taken at the tangents, is the jvp.
 void transpose_vjp(JvpFrame& frame, Mask tracked) {
   auto level = c10::make_intrusive<Vjp>("jvp");
@@ -38,7 +42,7 @@ void transpose_vjp(JvpFrame& frame, Mask tracked) {
   std::vector<Tensor> tangents;
   {
     Scope scope(level);
-    const c10::AutoGradMode recording(true);  // whatever the caller wants recorded of its own
+    const c10::AutoGradMode recording(true);
     std::vector<Tensor> cotangents;
     for (const Meta* meta : frame.outs_meta) {
       if (!c10::isFloatingType(meta->dtype) && !c10::isComplexType(meta->dtype)) {
@@ -86,7 +90,7 @@ void transpose_jvp(VjpFrame& frame) {
   std::vector<Tensor> cotangents;
   {
     Scope scope(level);
-    const c10::AutoGradMode recording(true);  // whatever the caller wants recorded of its own
+    const c10::AutoGradMode recording(true);
     std::vector<Tensor> leaves(count_leaves(frame.op, frame.args));
     for (size_t k = 0; k < frame.wanted.size(); ++k) {
       const Meta& meta = *frame.wanted_meta[k];
@@ -112,6 +116,53 @@ void transpose_jvp(VjpFrame& frame) {
     frame.give(frame.wanted[k].arg, std::move(result[k]), frame.wanted[k].element);
 }
 
+// The derivative of an operator's decomposition, evaluated again beside the operator itself.
+void differentiate_decomposition(VjpFrame& frame) {
+  auto level = c10::make_intrusive<Vjp>("vjp");
+  std::vector<int64_t> input_slots, output_slots;
+  {
+    Scope scope(level);
+    const c10::AutoGradMode recording(true);
+    Stack stack(frame.args.begin(), frame.args.end());
+    replace_tensors(frame.op, stack, [&](const Tensor& t, LeafRef leaf) {
+      for (const LeafRef& wanted : frame.wanted)
+        if (wanted.arg == leaf.arg && wanted.element == leaf.element) {
+          Tensor tracked = level->track(t);
+          input_slots.push_back(as_wrapper(tracked)->payload().index);
+          return tracked;
+        }
+      return t;
+    });
+    decompose(frame.op, stack);
+    for (const Tensor& t : flatten_outputs(stack)) {
+      Wrapper* w = t.defined() ? as_wrapper_of(t, *level) : nullptr;
+      output_slots.push_back(w ? w->payload().index : -1);
+    }
+  }
+  auto result = level->tape().pull_back(output_slots, frame.cotangents, input_slots, true);
+  for (size_t k = 0; k < result.size(); ++k)
+    frame.give(frame.wanted[k].arg, std::move(result[k]), frame.wanted[k].element);
+}
+
+void differentiate_decomposition(JvpFrame& frame) {
+  auto level = c10::make_intrusive<Jvp>("jvp");
+  std::vector<Tensor> tangents;
+  {
+    Scope scope(level);
+    Stack stack(frame.args.begin(), frame.args.end());
+    replace_tensors(frame.op, stack, [&](const Tensor& t, LeafRef leaf) {
+      const Tensor& tangent = frame.leaves[leaf_number(frame.op, frame.args, leaf)];
+      return tangent.defined() ? wrap(*level, Payload{t, tangent, -1}) : t;
+    });
+    decompose(frame.op, stack);
+    for (const Tensor& t : flatten_outputs(stack)) {
+      Wrapper* w = t.defined() ? as_wrapper_of(t, *level) : nullptr;
+      tangents.push_back(w ? w->payload().tangent : Tensor());
+    }
+  }
+  for (size_t k = 0; k < tangents.size(); ++k) frame.give(k, std::move(tangents[k]));
+}
+
 }  // namespace
 
 Mask tracked_args(const Level& level, const Operator& op, c10::ArrayRef<IValue> args) {
@@ -126,15 +177,17 @@ Mask tracked_args(const Level& level, const Operator& op, c10::ArrayRef<IValue> 
 Served served_vjp(const Operator& op, Mask tracked) {
   if (op.no_derivative()) return Served::no_derivative;
   if (op.has_vjp(tracked) && (!op.vjp.empty() || (tracked & ~op.inactive_args) == 0)) return Served::own_rule;
-  if (op.custom && !op.jvp.empty() && op.has_jvp(tracked)) return Served::transposed_jvp;
-  // LibTorch's formula runs the operator again, and a random one would draw other numbers.
+  // What runs the operator again would draw other numbers, if it is a random one.
+  if (op.custom && op.jvp.empty() && op.decomposes() && !op.random()) return Served::decomposition;
   if (op.libtorch_differentiates() && !op.random()) return Served::libtorch_autograd;
+  if (op.custom && !op.jvp.empty() && op.has_jvp(tracked)) return Served::transposed_jvp;
   return Served::error;
 }
 
 Served served_jvp(const Operator& op, Mask tracked) {
   if (op.no_derivative()) return Served::no_derivative;
   if (op.has_jvp(tracked) && (!op.jvp.empty() || (tracked & ~op.inactive_args) == 0)) return Served::own_rule;
+  if (op.custom && op.vjp.empty() && op.decomposes() && !op.random()) return Served::decomposition;
   return !op.vjp_is_linear || served_vjp(op, tracked) == Served::error ? Served::error : Served::transposed_vjp;
 }
 
@@ -152,6 +205,8 @@ void run_vjp(VjpFrame& frame, Served served) {
     case Served::no_derivative:
       return;
     case Served::own_rule:
+      // A rule that was taken back since the call was recorded is not a zero.
+      if ((op.custom || op.vjp.empty()) && !op.has_vjp(frame.wanted_args)) refuse(op, "vjp");
       for (const auto& rule : op.vjp)
         if (rule.serves & frame.wanted_args) rule.run(frame);
       return;
@@ -159,6 +214,8 @@ void run_vjp(VjpFrame& frame, Served served) {
       return vjp_by_libtorch(frame);
     case Served::transposed_jvp:
       return transpose_jvp(frame);
+    case Served::decomposition:
+      return differentiate_decomposition(frame);
     default:
       refuse(op, "vjp");
   }
@@ -170,11 +227,14 @@ void run_jvp(JvpFrame& frame, Mask tracked, Served served) {
     case Served::no_derivative:
       return;
     case Served::own_rule:
+      if ((op.custom || op.jvp.empty()) && !op.has_jvp(tracked)) refuse(op, "jvp");
       for (const auto& rule : op.jvp)
         if (rule.serves & tracked) rule.run(frame);
       return;
     case Served::transposed_vjp:
       return transpose_vjp(frame, tracked);
+    case Served::decomposition:
+      return differentiate_decomposition(frame);
     default:
       refuse(op, "jvp");
   }

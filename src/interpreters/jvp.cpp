@@ -26,7 +26,7 @@ c10::SmallVector<Meta, 2> metas_of(c10::ArrayRef<IValue> outs) {
 void Jvp::process(const Operator& op, Stack& stack) {
   const bool follows_tangents = autograd_state().get_fw_grad_mode() && !op.no_derivative();
   // Rules for some arguments only, or none: then it depends on which arguments are tracked.
-  if (follows_tangents && !op.custom && !op.has_jvp(op.tensor_mask())) {
+  if (follows_tangents && op.opens_up() && !op.has_jvp(op.tensor_mask())) {
     const Mask tracked = tracked_args(*this, op, stack);
     if (tracked && !op.has_jvp(tracked) && decompose(op, stack)) return;
   }

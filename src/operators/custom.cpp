@@ -29,9 +29,7 @@ bool any_tracked(const Level& level, const Operator& op, c10::ArrayRef<IValue> a
 }  // namespace
 
 bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayRef<IValue> args) {
-  // Without a derivative rule an operator of LibTorch's dispatcher is differentiated by what it is made of. One that
-  // Tower made has no derivative then, which is an error at any level: it must not be opened up either.
-  if (op.handle() && op.vjp.empty() && op.jvp.empty()) return false;
+  if (op.opens_up() || op.no_derivative()) return false;
   for (; from; from = from->below())
     if (from->kind() != Kind::vmap) return true;
   bool found = false;
@@ -56,7 +54,7 @@ bool run_implementation(Level& level, const Operator& op, Stack& stack) {
   Stack own = stack;
   const Topped as_top(op.lifts_captured ? &level : top());
   try {
-    if (!decompose(op, own)) return false;
+    if (!evaluate_inside(op, own)) return false;
   } catch (const UnsupportedError&) {
     op.reads_memory = true;
     return false;

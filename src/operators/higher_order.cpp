@@ -7,6 +7,7 @@
 #include "operators/custom.h"
 #include "operators/differentiate.h"
 #include "operators/libtorch_bridge.h"
+#include "operators/out_dims.h"
 #include "tower/errors.h"
 #include "tower/substitution.h"
 
@@ -78,7 +79,7 @@ class Implementation final : public Operator {
     lifts_captured = static_cast<bool>(rules_.lift);
     if (!rules_.generate_vmap && !rules_.vmap)
       unsupported[static_cast<size_t>(Kind::vmap)] = "it has no vmap rule, and generating one was not allowed";
-    decomposition = std::make_shared<const DecompositionRule>([this](Stack& stack) { evaluate(stack); });
+    implementation = [this](Stack& stack) { evaluate(stack); };
     save = [this](c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) { return save_call(args, outs); };
     if (rules_.forward_and_save)
       call_and_save = [this](c10::ArrayRef<IValue> args) {
@@ -96,7 +97,7 @@ class Implementation final : public Operator {
   void call(Stack& stack) const override {
     if (record_in_libtorch(*this, stack)) return;
     const Topped alone(lifts_captured ? nullptr : top());
-    decompose(*this, stack);
+    evaluate_inside(*this, stack);
   }
 
  private:
@@ -172,25 +173,7 @@ class Implementation final : public Operator {
     const AsUserCode user;
     auto [outs, out_dims] = rules_.vmap(frame.batch_size, in_dims, tensors_of(frame.stack[0]), unpack(frame.stack[1]));
     check_defined(outs);
-    if (out_dims.size() != outs.size())
-      throw ArgumentError(frame.level.describe() + ": the vmap rule of " + name() + " returned " +
-                          std::to_string(outs.size()) + " outputs and " + std::to_string(out_dims.size()) +
-                          " out_dims. Return one for each.");
-    frame.out_dims.clear();
-    for (size_t k = 0; k < outs.size(); ++k) {
-      if (!out_dims[k]) {
-        frame.out_dims.push_back(VmapFrame::kUnbatched);
-        continue;
-      }
-      const int64_t rank = outs[k].dim();
-      const int64_t dim = *out_dims[k] < 0 ? *out_dims[k] + rank : *out_dims[k];
-      if (dim < 0 || dim >= rank || outs[k].size(dim) != frame.batch_size)
-        throw ArgumentError(frame.level.describe() + ": the vmap rule of " + name() +
-                            " says that the batch of output " + std::to_string(k) + " is at dimension " +
-                            std::to_string(*out_dims[k]) + ", but the output is " + describe(outs[k]) +
-                            " and the batch has " + std::to_string(frame.batch_size) + " examples.");
-      frame.out_dims.push_back(dim);
-    }
+    set_out_dims(frame, outs, out_dims);
     frame.stack.clear();
     frame.stack.emplace_back(c10::List<Tensor>(outs));
   }

@@ -49,18 +49,26 @@ class MappedOperator final : public Operator {
     custom = true;
     vjp_is_linear = base.vjp_is_linear;
     lifts_captured = base.lifts_captured;
-    decomposition = std::make_shared<const DecompositionRule>([this](Stack& stack) { evaluate(stack); });
+    implementation = [this](Stack& stack) { evaluate(stack); };
     const Keeps all{1, 0, 1};
     if (base.save) save = [this](c10::ArrayRef<IValue> a, c10::ArrayRef<IValue> o) { return save_mapped(a, o); };
     if (base.call_and_save) call_and_save = [this](c10::ArrayRef<IValue> a) { return evaluate_and_save(a); };
-    if (!base.vjp.empty()) vjp.push_back({1, base.save ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});
+    // A user's rule gets what was saved for it; what else may serve the base operator needs its call.
+    Mask tensors = 0;
+    for (const LeafRef& leaf : leaves_) tensors |= Mask{1} << leaf.arg;
+    tensors &= ~base.inactive_args;
+    const Served served = served_vjp(base, tensors);
+    const Keeps needs = keeps_for_vjp(base, tensors, served);
+    const bool saved_alone = base.save && !(needs.args | needs.shapes | needs.outs);
+    if (!base.vjp.empty() || served == Served::libtorch_autograd || served == Served::decomposition)
+      vjp.push_back({1, saved_alone ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});
     if (!base.jvp.empty()) jvp.push_back({1, all, [this](JvpFrame& frame) { push_forward(frame); }});
   }
 
   void call(Stack& stack) const override {
     if (record_in_libtorch(*this, stack)) return;
     const Topped alone(lifts_captured ? nullptr : top());
-    decompose(*this, stack);
+    evaluate_inside(*this, stack);
   }
 
   /// Replaces the list of outputs by the base operator's, each tensor made by `f`.

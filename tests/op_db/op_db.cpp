@@ -209,7 +209,8 @@ class FileReader {
       entry.name = name;
       entry.family = path_.stem().string();
       const auto dot = name.find('.');
-      const std::string base = "aten::" + name.substr(0, dot);
+      const std::string full_name = entry.full_name();
+      const std::string base = full_name.substr(0, full_name.find('.'));
       const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
       entry.op = c10::Dispatcher::singleton().findSchema({base, overload});
       if (!entry.op)

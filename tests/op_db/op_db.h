@@ -67,7 +67,7 @@ struct Sample {
 };
 
 struct Entry {
-  std::string name;    // as in the dispatcher, without "aten::"
+  std::string name;    // as in the dispatcher, "aten::" left out
   std::string family;  // the file it stands in
   std::optional<c10::OperatorHandle> op;
   bool complex = false;
@@ -81,6 +81,7 @@ struct Entry {
   std::vector<int64_t> differentiable_outputs;  // empty: every floating output
   double tolerance = 1e-6;
 
+  std::string full_name() const { return (name.find("::") == std::string::npos ? "aten::" : "") + name; }
   bool has(const std::string& note) const { return notes.count(note) != 0; }
   bool refuses(const std::string& check) const { return has("refuses " + check); }
 };

@@ -27,6 +27,7 @@ class BoxedFunction {
   void operator()(const c10::OperatorHandle& op, std::vector<c10::IValue>& stack) const {
     kernel_.callBoxed(op, c10::DispatchKeySet(), &stack);
   }
+  const c10::KernelFunction& kernel() const { return kernel_; }
   /// The schema that the function's own type amounts to.
   const c10::FunctionSchema& schema() const { return schema_; }
 
