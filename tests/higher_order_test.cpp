@@ -53,7 +53,7 @@ HigherOrderRules square_with_jvp() {
 // And whose value for a batch is said to be x² + 1000.
 HigherOrderRules square_with_vmap() {
   HigherOrderRules rules = square_with_jvp();
-  rules.vmap = [](int64_t, const Dims& dims, const Tensors& x, const Attributes&) {
+  rules.vmap = [](const tower::VmapInfo&, const Dims& dims, const Tensors& x, const Attributes&) {
     return std::pair(Tensors{x[0] * x[0] + 1000}, dims);
   };
   return rules;
@@ -273,7 +273,7 @@ TEST(HigherOrder, AWrongRuleIsAnErrorThatNamesTheOperator) {
   EXPECT_TRUE(support::says(refusal<tower::DerivativeError>([&] { gradient(summed(function_of(rules)))({x}); }),
                             {"square", "returned 0 tensors", "1 operands"}));
   rules = square_with_vmap();
-  rules.vmap = [](int64_t, const Dims&, const Tensors& in, const Attributes&) { return std::pair(in, Dims{3}); };
+  rules.vmap = [](const tower::VmapInfo&, const Dims&, const Tensors& in, const Attributes&) { return std::pair(in, Dims{3}); };
   EXPECT_TRUE(support::says(refusal<tower::ArgumentError>([&] { mapped(function_of(rules))({x}); }),
                             {"vmap (level 1)", "square", "dimension 3"}));
   rules = square();

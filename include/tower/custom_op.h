@@ -41,6 +41,7 @@
 
 #include "tower/detail/boxed_function.h"
 #include "tower/dynamic.h"
+#include "tower/vmap_info.h"
 
 namespace tower {
 
@@ -124,12 +125,6 @@ struct Gradient {
 };
 /// By the name of the argument.
 using Gradients = std::map<std::string, Gradient, std::less<>>;
-
-/// What a vmap rule knows of the level.
-struct VmapInfo {
-  int64_t batch_size;
-  Randomness randomness;
-};
 
 /// Where the batch dimensions of a call's arguments are, by name.
 class BatchDims {

@@ -20,7 +20,7 @@
 //   setup_context(ctx, inputs, output)      what backward and jvp need; `inputs` is a tuple of the arguments
 //   backward(ctx, gradient of each output)  one entry for each argument: a tuple, or the entry if there is one argument
 //   jvp(ctx, tangent of each argument)      the tangent of the output
-//   vmap(BatchInfo, const InDims&, args…)   {output for the batch, its out_dims}
+//   vmap(VmapInfo, const InDims&, args…)   {output for the batch, its out_dims}
 //   mutates                                 std::array of the arguments that forward writes to
 //   linear_backward                         backward is linear in the gradients, so it serves forward mode as well
 //   once_differentiable                     backward must not be differentiated: that is an error, never a zero
@@ -87,7 +87,7 @@ class CustomFunction {
     return remade(parts_->with_jvp(std::move(rule)), std::move(info));
   }
 
-  /// `rule(BatchInfo, const InDims&, args…)` returns a pair of the output for the batch and its out_dims.
+  /// `rule(VmapInfo, const InDims&, args…)` returns a pair of the output for the batch and its out_dims.
   template <class Rule>
   auto vmap(Rule rule) const {
     detail::FunctionInfo info = info_;

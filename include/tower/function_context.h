@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tower/dynamic.h"
+#include "tower/vmap_info.h"
 
 namespace tower {
 
@@ -58,11 +59,6 @@ class Context {
   dynamic::Tensors non_differentiable_;
   std::vector<bool> needs_;
   std::shared_ptr<const void> residuals_;  // static parts of a custom function's residuals
-};
-
-/// What a vmap rule is told of the batch.
-struct BatchInfo {
-  int64_t batch_size;
 };
 
 /// Where the batch dimensions of a vmap rule's arguments are.

@@ -19,6 +19,7 @@
 #include <memory>
 
 #include "tower/dynamic.h"
+#include "tower/vmap_info.h"
 
 namespace tower {
 
@@ -64,7 +65,7 @@ struct HigherOrderRules {
   /// Tangents of the outputs (undefined: zero); linear in `tangents`.
   std::function<Tensors(const Residuals&, const Tensors& tangents, const Attributes&)> jvp = {};
   /// Outputs for a batch, and where their batch dimensions are. Operands have theirs at `in_dims` (empty: none).
-  std::function<std::pair<Tensors, Dims>(int64_t batch_size, const Dims& in_dims, const Tensors& operands,
+  std::function<std::pair<Tensors, Dims>(const VmapInfo&, const Dims& in_dims, const Tensors& operands,
                                          const Attributes&)>
       vmap = {};
 

@@ -53,4 +53,16 @@ Randomness to_randomness(const std::string& name) {
   throw py::value_error("randomness is '" + name + "'; it must be 'error', 'different' or 'same'.");
 }
 
+const char* to_name(Randomness randomness) {
+  switch (randomness) {
+    case Randomness::error:
+      return "error";
+    case Randomness::different:
+      return "different";
+    case Randomness::same:
+      return "same";
+  }
+  return "error";
+}
+
 }  // namespace tower::python

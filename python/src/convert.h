@@ -18,5 +18,6 @@ py::object to_object(const at::Tensor& tensor);
 /// The same of a list or tuple of integers and None.
 dynamic::Dims to_dims(py::handle sequence);
 Randomness to_randomness(const std::string& name);
+const char* to_name(Randomness randomness);
 
 }  // namespace tower::python

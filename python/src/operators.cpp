@@ -95,11 +95,11 @@ HigherOrderRules rules_of(const std::string& name, py::object object) {
           methods->get().attr("jvp")(kept(call), to_list(saved.tensors), kept(saved.other), to_list(tangents)));
     };
   if (vmap)
-    rules.vmap = [methods](int64_t batch_size, const dynamic::Dims& in_dims, const Tensors& operands,
+    rules.vmap = [methods](const VmapInfo& info, const dynamic::Dims& in_dims, const Tensors& operands,
                            const Attributes& call) {
       py::gil_scoped_acquire gil;
-      const auto result = py::cast<py::tuple>(
-          methods->get().attr("vmap")(kept(call), batch_size, dims_to_list(in_dims), to_list(operands)));
+      const auto result = py::cast<py::tuple>(methods->get().attr("vmap")(
+          kept(call), info.batch_size, to_name(info.randomness), dims_to_list(in_dims), to_list(operands)));
       return std::pair(to_tensors(result[0]), to_dims(result[1]));
     };
   return rules;

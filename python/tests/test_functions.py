@@ -198,13 +198,13 @@ def test_a_vmap_staticmethod_sees_dimensions_numbers_and_trees():
 
         @staticmethod
         def vmap(info, in_dims, x, n, pair):
-            seen.append((info.batch_size, in_dims, n))
+            seen.append((info.batch_size, info.randomness, in_dims, n))
             return (x.movedim(in_dims[0], 0) * n + pair[0], 3), (0, None)
 
     x, y = randn(3, 4), randn(3)
-    out, three = vmap(Scale.apply, (1, None, None), (0, None))(x, 2, [y, None])
+    out, three = vmap(Scale.apply, (1, None, None), (0, None), randomness="different")(x, 2, [y, None])
     assert_same(out, x.t() * 2 + y)
-    assert three == 3 and seen == [(4, (1, None, [None, None]), 2)]
+    assert three == 3 and seen == [(4, "different", (1, None, [None, None]), 2)]
 
 
 def test_forward_without_torch_operators_is_looped_where_there_is_no_vmap():

@@ -258,10 +258,10 @@ def _jvp(call, tensors, saved, tangents):
     ]
 
 
-def _vmap(call, batch_size, in_dims, operands):
+def _vmap(call, batch_size, randomness, in_dims, operands):
     args = call.args.arrive(operands)
     dims = call.args.arrive(in_dims, static=None)
-    output, out_dims = call.cls.vmap(VmapInfo(batch_size, "error"), dims, *args)
+    output, out_dims = call.cls.vmap(VmapInfo(batch_size, randomness), dims, *args)
     tensors = _leave(call, output)
     flat = _broadcast_to_and_flatten(out_dims, call.output.spec)
     if flat is None:

@@ -9,7 +9,7 @@
 
 #include "core/bind.h"
 #include "interpreters/vmap.h"
-#include "operators/out_dims.h"
+#include "operators/user_vmap.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -313,9 +313,8 @@ void map(VmapFrame& frame, const detail::VmapFunction& vmap) {
     if (op.kind(i) == ArgKind::tensor) dims[i] = dims_of({frame.in_dims[i]});
     else if (i < frame.list_dims.size()) dims[i] = dims_of(frame.list_dims[i]);
   }
-  const VmapInfo info{frame.batch_size, static_cast<const Vmap&>(frame.level).randomness()};
   const AsUserCode user;
-  const dynamic::Dims out_dims = vmap(info, BatchDims(op, std::move(dims)), frame.stack);
+  const dynamic::Dims out_dims = vmap(info_of(frame), BatchDims(op, std::move(dims)), frame.stack);
   const auto outs = flatten_outputs(frame.stack);
   set_out_dims(frame, outs, out_dims);
 }

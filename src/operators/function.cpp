@@ -114,8 +114,8 @@ class Rules : public std::enable_shared_from_this<Rules> {
         return self->jvp(saved, tangents, call_of(a));
       };
     if (info_.has_vmap)
-      rules.vmap = [self](int64_t batch_size, const Dims& in_dims, const Tensors& operands, const Attributes& a) {
-        return self->vmap(batch_size, in_dims, operands, call_of(a));
+      rules.vmap = [self](const VmapInfo& info, const Dims& in_dims, const Tensors& operands, const Attributes& a) {
+        return self->vmap(info, in_dims, operands, call_of(a));
       };
     rules.operand_name = [](std::size_t operand, const Attributes& a) {
       return "argument " + std::to_string(call_of(a).argument_of[operand]);
@@ -172,12 +172,12 @@ class Rules : public std::enable_shared_from_this<Rules> {
     });
   }
 
-  std::pair<Tensors, Dims> vmap(int64_t batch_size, const Dims& in_dims, const Tensors& given,
+  std::pair<Tensors, Dims> vmap(const VmapInfo& info, const Dims& in_dims, const Tensors& given,
                                 const FunctionCall& call) const {
     Context ctx;
     Dims out_dims;
     Tensors outs = guarded(call, given, ctx, [&](const Tensors& operands) {
-      auto [found, dims] = named([&] { return call.vmap(batch_size, in_dims, operands); });
+      auto [found, dims] = named([&] { return call.vmap(info, in_dims, operands); });
       out_dims = std::move(dims);
       return std::move(found);
     });

@@ -7,7 +7,7 @@
 #include "operators/custom.h"
 #include "operators/differentiate.h"
 #include "operators/libtorch_bridge.h"
-#include "operators/out_dims.h"
+#include "operators/user_vmap.h"
 #include "tower/errors.h"
 #include "tower/substitution.h"
 
@@ -171,7 +171,7 @@ class Implementation final : public Operator {
     for (int64_t dim : frame.list_dims[0])
       in_dims.push_back(dim == VmapFrame::kUnbatched ? std::nullopt : std::optional(dim));
     const AsUserCode user;
-    auto [outs, out_dims] = rules_.vmap(frame.batch_size, in_dims, tensors_of(frame.stack[0]), unpack(frame.stack[1]));
+    auto [outs, out_dims] = rules_.vmap(info_of(frame), in_dims, tensors_of(frame.stack[0]), unpack(frame.stack[1]));
     check_defined(outs);
     set_out_dims(frame, outs, out_dims);
     frame.stack.clear();
@@ -235,7 +235,7 @@ HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
       return jvp({tensors, saved.other}, Tensors(tangents.begin(), tangents.end() - 1), attributes);
     };
   if (rules.vmap)
-    lifted.vmap = [vmap = rules.vmap, captured, split](int64_t batch_size, const Dims& in_dims, const Tensors& all,
+    lifted.vmap = [vmap = rules.vmap, captured, split](const VmapInfo& info, const Dims& in_dims, const Tensors& all,
                                                        const Attributes& attributes) {
       if (in_dims.back())
         throw UnsupportedError(
@@ -243,7 +243,7 @@ HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
             "Pass the tensor as an operand.");
       auto [operands, value] = split(all);
       const Substitution stand_in({{captured, value}});
-      return vmap(batch_size, Dims(in_dims.begin(), in_dims.end() - 1), operands, attributes);
+      return vmap(info, Dims(in_dims.begin(), in_dims.end() - 1), operands, attributes);
     };
   return lifted;
 }

@@ -9,7 +9,7 @@ namespace function_db {
 namespace {
 
 using at::Tensor;
-using tower::BatchInfo;
+using tower::VmapInfo;
 using tower::Context;
 using tower::Function;
 using tower::InDims;
@@ -418,7 +418,7 @@ struct WithVmapRule : Function<WithVmapRule> {
     const Tensors& saved = ctx.saved_tensors();
     return std::tuple(grad * saved[1], grad * saved[0]);
   }
-  static std::pair<Tensor, int64_t> vmap(BatchInfo info, const InDims& in_dims, const Tensor& x, const Tensor& y) {
+  static std::pair<Tensor, int64_t> vmap(VmapInfo info, const InDims& in_dims, const Tensor& x, const Tensor& y) {
     auto in_front = [&](const Tensor& t, std::optional<int64_t> dim) {
       return dim ? t.movedim(*dim, 0) : t.unsqueeze(0).expand({info.batch_size, -1});
     };
@@ -429,7 +429,7 @@ struct WithVmapRule : Function<WithVmapRule> {
 // A tree of out_dims, and a batch that is not in front.
 struct VmapRuleOverTrees : Function<VmapRuleOverTrees> {
   static std::tuple<Tensor, Tensor> forward(const Tensors& xs, double by) { return {xs[0] * by, xs[1].sin()}; }
-  static auto vmap(BatchInfo, const InDims& in_dims, const Tensors& xs, double by) {
+  static auto vmap(VmapInfo, const InDims& in_dims, const Tensors& xs, double by) {
     const auto& dims = in_dims.of(0);
     const Tensor second = dims[1] ? xs[1].movedim(*dims[1], -1) : xs[1];
     return std::pair(std::tuple(xs[0] * by, second.sin()),
@@ -633,7 +633,7 @@ std::vector<Entry> make() {
   add("custom_vjp_linear", vjp_only.linear_backward());
   const auto tangent = [](const Tensor& x, const Tensor& t) { return t * x.sigmoid(); };
   add("custom_jvp", tower::custom_jvp(log1pexp, tangent));
-  const auto batch = [](BatchInfo, const InDims& in_dims, const Tensor& x) {
+  const auto batch = [](VmapInfo, const InDims& in_dims, const Tensor& x) {
     return std::pair(at::softplus(x), in_dims[0]);
   };
   add("custom_vmap", tower::custom_vmap(log1pexp, batch));

@@ -139,13 +139,29 @@ TEST(UserFunction, ASecondDerivativeOfAOnceDifferentiableFunctionIsAnErrorAndNev
 
 struct OutDimOutOfRange : Function<OutDimOutOfRange> {
   static Tensor forward(const Tensor& x) { return x * 1; }
-  static auto vmap(tower::BatchInfo, const tower::InDims&, const Tensor& x) { return std::pair(x, 5); }
+  static auto vmap(tower::VmapInfo, const tower::InDims&, const Tensor& x) { return std::pair(x, 5); }
 };
 struct NoVmap : Function<NoVmap> {
   static constexpr bool generate_vmap_rule = false;
   static constexpr const char* name = "no vmap, please";
   static Tensor forward(const Tensor& x) { return x * 1; }
 };
+
+TEST(UserFunction, AVmapRuleIsToldOfTheBatch) {
+  std::vector<tower::VmapInfo> seen;
+  const auto f = tower::custom([](const Tensor& x) { return x * 1; })
+                     .vmap([&](tower::VmapInfo info, const tower::InDims&, const Tensor& x) {
+                       seen.push_back(info);
+                       return std::pair(x * 1, 0);
+                     });
+  tower::vmap(f, {.randomness = tower::Randomness::different})(vec({1, 2, 3}));
+  tower::vmap(f)(vec({1, 2}));
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0].batch_size, 3);
+  EXPECT_EQ(seen[0].randomness, tower::Randomness::different);
+  EXPECT_EQ(seen[1].batch_size, 2);
+  EXPECT_EQ(seen[1].randomness, tower::Randomness::error);
+}
 
 TEST(UserFunction, AWrongOrMissingVmapRuleIsAnError) {
   const Tensor x = vec({1, 2, 3});

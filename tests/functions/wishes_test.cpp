@@ -81,7 +81,7 @@ TEST(Wish, ACustomVjpAndACustomVmapForOneFunction) {
   const auto add = tower::custom([](const Tensor& a, const Tensor& b) { return a + b; })
                        .vjp([](const Tensor& a, const Tensor& b) { return std::pair(a + b, std::tuple()); },
                             [](const std::tuple<>&, const Tensor& grad) { return std::tuple(7 * grad, grad); })
-                       .vmap([](tower::BatchInfo, const tower::InDims&, const Tensor& a, const Tensor& b) {
+                       .vmap([](tower::VmapInfo, const tower::InDims&, const Tensor& a, const Tensor& b) {
                          return std::pair(a + b + 1000, 0);
                        });
   const Tensor x = vec({1, 2, 3});

@@ -55,7 +55,7 @@ class FunctionCall {
   virtual void setup(const Tensors& operands, const Tensors& outputs, Context& ctx) const = 0;
   virtual Tensors backward(const Tensors& gradients, Context& ctx) const = 0;
   virtual Tensors jvp(const Tensors& tangents, Context& ctx) const = 0;
-  virtual std::pair<Tensors, Dims> vmap(int64_t batch_size, const Dims& in_dims, const Tensors& operands) const = 0;
+  virtual std::pair<Tensors, Dims> vmap(const VmapInfo& info, const Dims& in_dims, const Tensors& operands) const = 0;
 
   /// The argument that each operand belongs to.
   std::vector<std::size_t> argument_of;
@@ -217,13 +217,13 @@ class TypedCall final : public FunctionCall {
     return flat;
   }
 
-  std::pair<Tensors, Dims> vmap(int64_t batch_size, const Dims& in_dims, const Tensors& operands) const override {
+  std::pair<Tensors, Dims> vmap(const VmapInfo& info, const Dims& in_dims, const Tensors& operands) const override {
     std::vector<Dims> by_argument(sizeof...(D));
     for (std::size_t i = 0; i < in_dims.size(); ++i) by_argument[argument_of[i]].push_back(in_dims[i]);
     const InDims dims(std::move(by_argument));
     std::tuple<D...> args = arguments(operands);
     auto [out, out_dims] =
-        std::apply([&](D&... arg) { return parts().vmap(BatchInfo{batch_size}, dims, arg...); }, args);
+        std::apply([&](D&... arg) { return parts().vmap(info, dims, arg...); }, args);
     const Axes axes(std::move(out_dims));
     Out tree = std::move(out);
     Dims flat_dims;

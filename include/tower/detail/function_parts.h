@@ -208,13 +208,13 @@ struct ClassParts {
     }
   }
 
-  auto vmap(BatchInfo batch, const InDims& in_dims, D&... args) const {
+  auto vmap(const VmapInfo& info, const InDims& in_dims, D&... args) const {
     if constexpr (!DeclaresVmap<T>) {
       return std::pair(Out(), Axes(std::nullopt));
     } else {
-      static_assert(std::invocable<VmapOf<T>, BatchInfo, const InDims&, D&...>,
-                    "tower: vmap cannot be called with (BatchInfo, const InDims&, arguments…).");
-      return run_vmap(batch, in_dims, args...);
+      static_assert(std::invocable<VmapOf<T>, const VmapInfo&, const InDims&, D&...>,
+                    "tower: vmap cannot be called with (const VmapInfo&, const InDims&, arguments…).");
+      return run_vmap(info, in_dims, args...);
     }
   }
 };
@@ -313,9 +313,9 @@ struct CustomParts {
   }
 
   template <class... D>
-  auto vmap(BatchInfo batch, const InDims& in_dims, D&... args) const {
+  auto vmap(const VmapInfo& info, const InDims& in_dims, D&... args) const {
     if constexpr (!is_rule<Held<Vmap>>) return std::pair(function.function(args...), Axes(std::nullopt));
-    else return vmap_rule.function(batch, in_dims, args...);
+    else return vmap_rule.function(info, in_dims, args...);
   }
 };
 

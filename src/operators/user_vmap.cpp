@@ -1,8 +1,13 @@
-#include "operators/out_dims.h"
+#include "operators/user_vmap.h"
 
+#include "interpreters/vmap.h"
 #include "tower/errors.h"
 
 namespace tower {
+
+VmapInfo info_of(const VmapFrame& frame) {
+  return {frame.batch_size, static_cast<const Vmap&>(frame.level).randomness()};
+}
 
 void set_out_dims(VmapFrame& frame, c10::ArrayRef<Tensor> outs, const dynamic::Dims& out_dims) {
   const std::string who = frame.level.describe() + ": the vmap rule of " + frame.op.name();
