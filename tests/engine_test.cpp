@@ -207,14 +207,15 @@ TEST(OutsideForwardMode, ItsTangentsFlowThroughEveryTransform) {
     const support::LibtorchForwardMode mode;
     return mode.tangent(f(mode.dual(at3, direction))).clone();
   };
-  EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::vmap(cube, {0}, {0})({x})[0]; }),
-                   3 * at3 * at3 * direction));
+  EXPECT_TRUE(
+      same(tangent([&](const Tensor& x) { return td::vmap(cube, {0}, {0})({x})[0]; }), 3 * at3 * at3 * direction));
   EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::grad(cube, {0})({x})[0]; }), 6 * at3 * direction));
   EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::jvp(cube, {x}, {at::ones_like(at3)}).second[0]; }),
                    (6 * at3 * direction).sum()));
-  EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::hessian(cube, {0})({x})[0]; }),
-                   (6 * direction).diag()));
-  const auto captures = [&](const Tensor& w) { return gradient([&](const Tensor& v) { return (w * v * v).sum(); }, at3); };
+  EXPECT_TRUE(same(tangent([&](const Tensor& x) { return td::hessian(cube, {0})({x})[0]; }), (6 * direction).diag()));
+  const auto captures = [&](const Tensor& w) {
+    return gradient([&](const Tensor& v) { return (w * v * v).sum(); }, at3);
+  };
   EXPECT_TRUE(same(tangent(captures), 2 * at3 * direction));
   support::expect_intact();
 }

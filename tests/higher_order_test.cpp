@@ -223,10 +223,8 @@ TEST(HigherOrder, LibTorchsForwardModeIsRefusedForItCannotFollowTheRule) {
   const Tensor x = mode.dual(vec({1, 2, 3}), vec({1, 1, 1}));
   const std::initializer_list<const char*> words = {"square", "forward mode", "tower::jvp"};
   EXPECT_TRUE(support::says(refusal<tower::DerivativeError>([&] { op({x}); }), words));
-  EXPECT_TRUE(support::says(refusal<tower::DerivativeError>([&] {
-                mapped([op](const Tensors& in) { return op(in); })({x});
-              }),
-              words));
+  EXPECT_TRUE(support::says(
+      refusal<tower::DerivativeError>([&] { mapped([op](const Tensors& in) { return op(in); })({x}); }), words));
 }
 
 TEST(HigherOrder, ResidualsMayComeWithTheForward) {
@@ -273,7 +271,9 @@ TEST(HigherOrder, AWrongRuleIsAnErrorThatNamesTheOperator) {
   EXPECT_TRUE(support::says(refusal<tower::DerivativeError>([&] { gradient(summed(function_of(rules)))({x}); }),
                             {"square", "returned 0 tensors", "1 operands"}));
   rules = square_with_vmap();
-  rules.vmap = [](const tower::VmapInfo&, const Dims&, const Tensors& in, const Attributes&) { return std::pair(in, Dims{3}); };
+  rules.vmap = [](const tower::VmapInfo&, const Dims&, const Tensors& in, const Attributes&) {
+    return std::pair(in, Dims{3});
+  };
   EXPECT_TRUE(support::says(refusal<tower::ArgumentError>([&] { mapped(function_of(rules))({x}); }),
                             {"vmap (level 1)", "square", "dimension 3"}));
   rules = square();

@@ -29,8 +29,8 @@ struct Inspected {
 /// What `t` holds, if a transform made it.
 std::optional<Inspected> inspect(const at::Tensor& t);
 
-/// LibTorch's dispatch key through which Tower sees operators: a kernel registered there for an operator runs in Tower's
-/// place.
+/// LibTorch's dispatch key through which Tower sees operators: a kernel registered there for an operator runs in
+/// Tower's place.
 c10::DispatchKey dispatch_key();
 
 /// True if a transform is running on this thread, and its function is being executed.

@@ -56,7 +56,8 @@ py::object implement(const Kept& methods, const char* method, const Attributes& 
   }
 }
 
-// The methods of `object` that are not None, and its `linear_vjp`. They get and return lists of tensors, None for undefined ones.
+// The methods of `object` that are not None, and its `linear_vjp`. They get and return lists of tensors, None for
+// undefined ones.
 HigherOrderRules rules_of(const std::string& name, py::object object) {
   HigherOrderRules rules;
   rules.name = name;

@@ -9,10 +9,10 @@ namespace function_db {
 namespace {
 
 using at::Tensor;
-using tower::VmapInfo;
 using tower::Context;
 using tower::Function;
 using tower::InDims;
+using tower::VmapInfo;
 using tower::dynamic::Tensors;
 
 // ---- what is saved -------------------------------------------------------------------------------------------------

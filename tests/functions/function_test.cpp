@@ -149,11 +149,12 @@ struct NoVmap : Function<NoVmap> {
 
 TEST(UserFunction, AVmapRuleIsToldOfTheBatch) {
   std::vector<tower::VmapInfo> seen;
-  const auto f = tower::custom([](const Tensor& x) { return x * 1; })
-                     .vmap([&](tower::VmapInfo info, const tower::InDims&, const Tensor& x) {
-                       seen.push_back(info);
-                       return std::pair(x * 1, 0);
-                     });
+  const auto f = tower::custom([](const Tensor& x) {
+                   return x * 1;
+                 }).vmap([&](tower::VmapInfo info, const tower::InDims&, const Tensor& x) {
+    seen.push_back(info);
+    return std::pair(x * 1, 0);
+  });
   tower::vmap(f, {.randomness = tower::Randomness::different})(vec({1, 2, 3}));
   tower::vmap(f)(vec({1, 2}));
   ASSERT_EQ(seen.size(), 2u);

@@ -222,8 +222,7 @@ class TypedCall final : public FunctionCall {
     for (std::size_t i = 0; i < in_dims.size(); ++i) by_argument[argument_of[i]].push_back(in_dims[i]);
     const InDims dims(std::move(by_argument));
     std::tuple<D...> args = arguments(operands);
-    auto [out, out_dims] =
-        std::apply([&](D&... arg) { return parts().vmap(info, dims, arg...); }, args);
+    auto [out, out_dims] = std::apply([&](D&... arg) { return parts().vmap(info, dims, arg...); }, args);
     const Axes axes(std::move(out_dims));
     Out tree = std::move(out);
     Dims flat_dims;
