@@ -62,6 +62,7 @@ class Comparison {
       : subject_(subject), case_(c), group_(std::move(group)) {}
 
   void expect_alike(const Call& call) {
+    if (case_.entry.has("decomposition " + group_ + ", " + call.what)) return;
     const auto& op = *case_.entry.op;
     const Outcome expected = outcome_of([&](Stack& s) { op.callBoxed(s); }, call.arguments);
     const Outcome actual = outcome_of([&](Stack& s) { subject_.decomposition.call_boxed(s); }, call.arguments);

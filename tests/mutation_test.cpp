@@ -1,6 +1,7 @@
 // In-place writes, out= variants and factories inside transforms mean what they mean outside.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "support/functions.h"
 #include "support/intact.h"
@@ -80,6 +81,37 @@ TEST(Writes, OfAConstantIntoACapturedTensorHappen) {
   EXPECT_TRUE(same(captured, vec({8, 9, 10})));
   td::grad(f, {0})({vec({1, 2, 3})});
   EXPECT_TRUE(same(captured, vec({9, 10, 11})));
+}
+
+// Batch normalization differentiates its result, and not what it makes of the running statistics.
+TEST(Writes, OfAValueWithoutADerivativeIntoACapturedTensorHappen) {
+  const Tensor w = vec({2, -1, 3}), ct = vec({1, 0, 2, -1, 3, 1}).view({2, 3});
+  struct Statistics {
+    Tensor mean = vec({1, 2, 3}), variance = vec({3, 1, 2});
+  };
+  const auto normalize = [&](const Tensor& x, Statistics& running) {
+    return std::get<0>(at::_native_batch_norm_legit(x, w, {}, running.mean, running.variance, true, 0.1, 1e-5));
+  };
+  Statistics expected, by_vjp, by_jvp, by_vmap;
+  const Tensor x = kRows.pow(2).requires_grad_();
+  const Tensor gradient = torch::autograd::grad({normalize(x, expected)}, {x}, {ct})[0];
+  const Tensor at = x.detach();
+
+  const auto pullback = td::vjp(of_one([&](const Tensor& x) { return normalize(x, by_vjp); }), {at}).second;
+  EXPECT_TRUE(same(pullback({ct})[0], gradient));
+  EXPECT_TRUE(same(by_vjp.mean, expected.mean));
+  EXPECT_TRUE(same(by_vjp.variance, expected.variance));
+  const Tensor tangent =
+      td::jvp(of_one([&](const Tensor& x) { return normalize(x, by_jvp); }), {at}, {kRows}).second[0];
+  EXPECT_NEAR((tangent * ct).sum().item<double>(), (gradient * kRows).sum().item<double>(), 1e-9);
+  EXPECT_TRUE(same(by_jvp.variance, expected.variance));
+
+  const auto each = of_one([&](const Tensor& x) { return normalize(x, by_vmap); });
+  EXPECT_TRUE(says(refusal<MutationError>([&] {
+                     td::vmap(each, {0}, {0})({at::stack({at, at + 1})});
+                   }),
+                   {"vmap (level 1): aten::_native_batch_norm_legit", "made outside"}));
+  EXPECT_TRUE(same(by_vmap.mean, vec({1, 2, 3})));
 }
 
 TEST(Writes, OfAnInnerValueIntoATensorOfAnOuterLevelAreRefusedWhereItCannotHoldThem) {

@@ -245,6 +245,26 @@ TEST(RandomNumbers, OfNestedMapsFollowTheModeOfEachLevel) {
   support::expect_intact();
 }
 
+TEST(RepeatInterleave, WithAGivenSizeTakesRepeatsOfEachExample) {
+  const auto f = [](const Tensors& in) { return Tensors{at::repeat_interleave(in[0], in[1], 0, 4)}; };
+  const Tensor x = numbers({3, 3}), repeats = at::tensor({2, 0, 2, 1, 2, 1, 0, 4, 0}, at::kLong).view({3, 3});
+  Tensors expected;
+  for (int64_t b = 0; b < 3; ++b) expected.push_back(x[b].repeat_interleave(repeats[b], 0));
+  EXPECT_TRUE(same(td::vmap(f, {0, 0}, {0})({x, repeats})[0], at::stack(expected)));
+  EXPECT_TRUE(same(td::vmap(f, {0, 1}, {0})({x, repeats.t()})[0], at::stack(expected)));
+  const auto each = td::vmap(td::vmap(f, {0, 0}, {0}), {0, 0}, {0});
+  EXPECT_TRUE(same(each({at::stack({x, -x}), at::stack({repeats, repeats})})[0],
+                   at::stack({at::stack(expected), -at::stack(expected)})));
+  const auto sized =
+      of_one([](const Tensor& repeats) { return at::repeat_interleave(repeats, std::optional<int64_t>(5)); });
+  EXPECT_THROW(td::vmap(sized, {0}, {0})({repeats}), c10::Error) << "they add up to 4";
+  EXPECT_THROW(td::vmap(sized, {0}, {0})({at::tensor({-1, 6}, at::kLong).view({1, 2})}), c10::Error);
+  const auto open = of_one([](const Tensor& repeats) { return at::repeat_interleave(repeats); });
+  EXPECT_TRUE(says(refusal<tower::UnsupportedError>([&] { td::vmap(open, {0}, {0})({repeats}); }),
+                   {"vmap (level 1): aten::repeat_interleave", "Give output_size"}));
+  support::expect_intact();
+}
+
 // An operator without any rule.
 
 Tensor plus_one(const Tensor& x) {

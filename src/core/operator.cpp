@@ -201,6 +201,7 @@ struct Records {
   std::unordered_map<c10::OperatorHandle, std::unique_ptr<Operator>> live;
   std::vector<std::unique_ptr<Operator>> retired;
   void (*complete)(Operator&) = nullptr;
+  std::optional<c10::RegistrationHandleRAII> listening;
 
   Operator& of(const c10::OperatorHandle& handle) {
     {
@@ -244,8 +245,7 @@ struct Retirement final : c10::OpRegistrationListener {
 Records& registry() {
   static auto* records = [] {
     auto* made = new Records;
-    new c10::RegistrationHandleRAII(
-        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Retirement>(*made)));
+    made->listening.emplace(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Retirement>(*made)));
     return made;
   }();
   return *records;

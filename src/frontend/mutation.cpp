@@ -239,10 +239,11 @@ void write(const Operator& op, Stack& stack) {
   if (own != targets.end() && twin.refused)
     refuse(op, as_wrapper(*own)->level(), *own, std::string("and is refused inside transforms: ") + twin.refused);
   if (captured != targets.end()) {
-    // A tensor from outside: only values that no transform tracks may go in.
-    if (Level* tracking = tracking_level(op, stack))
+    // A tensor from outside: only values that no transform tracks may go in. A functional form tells which those are.
+    Level* tracking = tracking_level(op, stack);
+    if (tracking && (!twin.op || twin.refused || op.inplace_view()))
       refuse_captured(op, *tracking, *captured, make_it_inside(*tracking));
-    if (own == targets.end()) {
+    if (!tracking && own == targets.end()) {
       replace_tensors(op, stack, [](const Tensor& t, LeafRef) { return strip_constants(t); });
       return write_plain(op, stack, targets);
     }

@@ -298,7 +298,13 @@ CustomOp detail::define(std::string_view text, const BoxedFunction& f, const std
 
 const std::string& CustomOp::name() const { return state_->name; }
 
-void CustomOp::keep() const { new std::shared_ptr<detail::CustomOpState>(state_); }
+// Never destroyed: other libraries may call the operator until the process ends.
+void CustomOp::keep() const {
+  static std::mutex mutex;
+  static auto* kept = new std::vector<std::shared_ptr<detail::CustomOpState>>;
+  std::lock_guard lock(mutex);
+  kept->push_back(state_);
+}
 
 c10::OperatorHandle CustomOp::handle(const c10::FunctionSchema& signature) const {
   const auto found = dispatcher().findSchema(state_->op);

@@ -15,6 +15,11 @@ namespace {
 
 Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
 
+Tensor outside_of_logit(const Tensor& x, const std::optional<double>& eps) {
+  const double low = eps.value_or(0);
+  return (x < low).logical_or(x > 1 - low);
+}
+
 // Φ the normal distribution and φ its density: (x Φ)'' = (2 - x²) φ.
 Tensor gelu_curvature(const Tensor& x) {
   const Tensor square = x * x;
@@ -138,16 +143,15 @@ void activation_backwards() {
         const Tensor s = x.sigmoid();
         return *t * g * (s * (s - 1));
       });
-  // The argument outside of [eps, 1 - eps] was clamped; outside of [0, 1] the first derivative is nan everywhere.
+  // The argument outside of [eps, 1 - eps] was clamped. Without eps the value outside of [0, 1] is a constant nan.
   op<at::_ops::logit_backward>()
       .pointwise()
       .derivative<0>([](Along t, Skip, const Tensor& x, const std::optional<double>& eps) {
-        return at::logit_backward(*t, x, eps);
+        return zero_where(outside_of_logit(x, eps), at::logit_backward(*t, x, eps));
       })
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x, const std::optional<double>& eps) {
         const Tensor slope = *t * g * ((2 * x - 1) / (x * one_minus(x)).square());
-        const double low = eps.value_or(0);
-        return zero_where((x < low).logical_or(x > 1 - low), slope);
+        return zero_where(outside_of_logit(x, eps), slope);
       });
 
   // ---- smooth functions of the result: t conj(f'), so conjugate-linear in y ----

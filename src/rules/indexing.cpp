@@ -142,6 +142,33 @@ void narrow_vmap(VmapFrame& f) {
   f.result(x.gather(dim, places.view(shape).expand(part)));
 }
 
+// ---- repeats ----
+
+// With a size given, the examples' results are alike in shape: the element at a position belongs to the first entry
+// whose running total is beyond it.
+void repeat_interleave_vmap(VmapFrame& f) {
+  if (f.stack[1].isNone())
+    throw UnsupportedError(f.level.describe() + ": " + f.op.name() +
+                           " is not supported: the size of its result depends on the repeats, which differ between "
+                           "examples. Give output_size, pass the repeats as a number, or from outside of the mapped "
+                           "function.");
+  TORCH_CHECK(f.logical_dim(0) == 1, "repeat_interleave only accept 1D vector as repeat");
+  f.to_front(0, false);
+  const Tensor repeats = f.tensor(0);
+  TORCH_CHECK(at::isIntegralType(repeats.scalar_type(), /*includeBool=*/false),
+              "repeat_interleave: repeats must be integers, not ", repeats.scalar_type());
+  // Unlike a number read out of a batch, equality may be asked for.
+  const auto everywhere = [](const Tensor& holds) { return at::equal(holds, at::ones_like(holds)); };
+  TORCH_CHECK(everywhere(repeats.ge(0)), "repeats can not be negative");
+  const int64_t size = f.stack[1].toInt();
+  const Tensor ends = repeats.cumsum(1);
+  TORCH_CHECK(everywhere(repeats.sum(1).eq(size)),
+              "repeat_interleave: the repeats of each example must add up to output_size, ", size);
+  const Tensor positions = range(size, repeats).expand({f.batch_size, size});
+  f.result(
+      at::searchsorted(ends, positions.contiguous(), /*out_int32=*/false, /*right=*/true).to(repeats.scalar_type()));
+}
+
 // ---- masks ----
 
 void masked_select_vmap(VmapFrame& f) {
@@ -254,12 +281,7 @@ void indexing() {
       [](const Scalar& value, const Tensor& among, Skip, bool invert) {
         return invert ? among.ne(value).all() : among.eq(value).any();
       });
-  op<at::_ops::repeat_interleave_Tensor>()
-      .unsupported(
-          Kind::vmap,
-          "the size of its result depends on the repeats, which differ between examples. Pass the repeats as a "
-          "number, or from outside of the mapped function.")
-      .no_derivative();
+  op<at::_ops::repeat_interleave_Tensor>().vmap(repeat_interleave_vmap).no_derivative();
 }
 
 }  // namespace tower::rules

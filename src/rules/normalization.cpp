@@ -87,6 +87,15 @@ Tensor unbiased(const Tensor& variance, const Tensor& x) {
   return variance * (count / (count - 1));
 }
 
+// The result, the batch's statistics, and the running ones after it.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_in_training(const Tensor& x, const Tensor& weight,
+                                                                          const Tensor& bias, const Tensor& mean,
+                                                                          const Tensor& variance, double momentum,
+                                                                          double eps) {
+  const BatchNorm n = batch_norm(x, weight, bias, eps);
+  return {n.y, n.mean, n.rstd, updated(mean, n.mean, momentum), updated(variance, unbiased(n.variance, x), momentum)};
+}
+
 Ints last(int64_t count, int64_t dim) {
   Ints dims;
   for (int64_t d = dim - count; d < dim; ++d) dims.push_back(d);
@@ -96,6 +105,23 @@ Ints last(int64_t count, int64_t dim) {
 // The gradient through x ↦ (x - mean) rstd with both from x itself over `dims`, for g = the gradient of the result.
 Tensor normalized_backward(const Tensor& g, const Tensor& normalized, const Tensor& rstd, const Ints& dims) {
   return rstd * (g - g.mean(dims, true) - normalized * (g * normalized).mean(dims, true));
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& g, const Tensor& x, const Tensor& weight,
+                                                       const Tensor& running_mean, const Tensor& running_var,
+                                                       const Tensor& save_mean, const Tensor& save_rstd, bool training,
+                                                       double eps, const std::vector<bool>& mask) {
+  const int64_t dim = x.dim();
+  const Ints dims = all_but_channels(dim);
+  const Tensor mean = per_channel(training ? save_mean : running_mean, dim);
+  const Tensor rstd = per_channel(training ? save_rstd : at::rsqrt(running_var + eps), dim);
+  const Tensor normalized = (x - mean) * rstd;
+  const Tensor weighted = weight.defined() ? g * per_channel(weight, dim) : g;
+  Tensor dx, dw, db;
+  if (mask[0]) dx = training ? normalized_backward(weighted, normalized, rstd, dims) : weighted * rstd;
+  if (mask[1]) dw = (g * normalized).sum(dims);
+  if (mask[2]) db = g.sum(dims);
+  return {dx, dw, db};
 }
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Ints& shape, const Tensor& weight,
@@ -205,35 +231,41 @@ void normalization() {
   op<at::_ops::_native_batch_norm_legit_functional>().decomposes(
       [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
          const Tensor& running_var, bool training, double momentum, double eps) {
-        if (!training) {
-          auto [y, mean, rstd] = batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
-          return std::tuple(y, mean, rstd, running_mean, running_var);
-        }
-        const BatchNorm n = batch_norm(x, weight, bias, eps);
-        return std::tuple(n.y, n.mean, n.rstd, updated(running_mean, n.mean, momentum),
-                          updated(running_var, unbiased(n.variance, x), momentum));
+        if (training) return batch_norm_in_training(x, weight, bias, running_mean, running_var, momentum, eps);
+        auto [y, mean, rstd] = batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
+        return std::tuple(y, mean, rstd, running_mean, running_var);
       });
+  op<at::_ops::_native_batch_norm_legit_no_training>().decomposes(
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+         const Tensor& running_var, double,
+         double eps) { return batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps); });
+  // The fourth result is memory that kernels of other devices keep for the derivative.
+  op<at::_ops::_batch_norm_with_update_functional>().decomposes(
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+         const Tensor& running_var, double momentum, double eps) {
+        auto [y, mean, rstd, new_mean, new_var] =
+            batch_norm_in_training(x, weight, bias, running_mean, running_var, momentum, eps);
+        return std::tuple(y, mean, rstd, at::empty({0}, x.options().dtype(at::kByte)), new_mean, new_var);
+      });
+  op<at::_ops::_batch_norm_no_update>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                      const Tensor& running_mean, const Tensor& running_var, double,
+                                                      double eps) {
+    auto [y, mean, rstd] = batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
+    return std::tuple(y, mean, rstd, at::empty({0}, x.options().dtype(at::kByte)));
+  });
   op<at::_ops::_native_batch_norm_legit_no_stats>().decomposes(
       [](const Tensor& x, const Tensor& weight, const Tensor& bias, bool, double, double eps) {
         const BatchNorm n = batch_norm(x, weight, bias, eps);
         return std::tuple(n.y, n.mean, n.rstd);
       });
 
-  op<at::_ops::native_batch_norm_backward>().decomposes(
-      [](const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& running_mean, const Tensor& running_var,
-         const Tensor& save_mean, const Tensor& save_rstd, bool training, double eps, const std::vector<bool>& mask) {
-        const int64_t dim = x.dim();
-        const Ints dims = all_but_channels(dim);
-        const Tensor mean = per_channel(training ? save_mean : running_mean, dim);
-        const Tensor rstd = per_channel(training ? save_rstd : at::rsqrt(running_var + eps), dim);
-        const Tensor normalized = (x - mean) * rstd;
-        const Tensor weighted = weight.defined() ? g * per_channel(weight, dim) : g;
-        Tensor dx, dw, db;
-        if (mask[0]) dx = training ? normalized_backward(weighted, normalized, rstd, dims) : weighted * rstd;
-        if (mask[1]) dw = (g * normalized).sum(dims);
-        if (mask[2]) db = g.sum(dims);
-        return std::tuple(dx, dw, db);
-      });
+  op<at::_ops::native_batch_norm_backward>().decomposes(batch_norm_backward);
+  op<at::_ops::batch_norm_backward>().decomposes([](const Tensor& g, const Tensor& x, const Tensor& weight,
+                                                    const Tensor& running_mean, const Tensor& running_var,
+                                                    const Tensor& save_mean, const Tensor& save_rstd, bool training,
+                                                    double eps, const std::vector<bool>& mask, const Tensor&) {
+    return batch_norm_backward(g, x, weight, running_mean, running_var, save_mean, save_rstd, training, eps, mask);
+  });
 }
 
 }  // namespace tower::rules

@@ -36,6 +36,8 @@ void searchsorted_vmap(VmapFrame& f) {
     return f.result(in_shape(f.stack[0].toTensor(), with_batch(f, sizes)));
   }
   f.to_front(1, true);
+  // LibTorch copies them itself, with a warning.
+  for (const size_t arg : {size_t{0}, size_t{1}}) f.stack[arg] = f.tensor(arg).contiguous();
   f.call();
 }
 

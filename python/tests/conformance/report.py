@@ -110,7 +110,8 @@ thirteen nestings of transforms, in Tower {versions[TOWER]} (through the Python 
 differ from each other, single precision for values and double for derivatives. Judges are the loop over the examples,
 LibTorch's autograd, adjointness, and where those disagree finite differences. The outcome of an entry is that of the
 worst of its samples. "Loop": right, one example at a time. "Flag": right once `vmap` is told what random numbers mean.
-In rows 10 to 13 the inner `vjp` is that of the library, too. Entries without a derivative, an in-place variant or an
+In rows 10 to 13 the inner `vjp` is that of the library, too. Where autograd gives nan or infinity and finite differences
+do not converge, there is no derivative, and nobody is judged. Entries without a derivative, an in-place variant or an
 oracle are not counted in the rows that need one.
 
 {_totals(cells)}
