@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "support/compositions.h"
 #include "support/functions.h"
@@ -237,38 +238,87 @@ TEST(Queries, SayWhatLibTorchSaysOfShapesTypesAndMemory) {
   td::jvp(f, {numbers({2, 3})}, {numbers({2, 3})});
 }
 
-// requires_grad() and is_leaf() are LibTorch's questions about LibTorch's autograd, which records nothing of what a
-// transform differentiates.
-TEST(Queries, OfRequiresGradSpeakOfLibTorchsAutogradOnly) {
+TEST(Queries, OfRequiresGradAndIsLeafAnswerAsInLibTorch) {
   const Tensor w = vec({1, 2}).requires_grad_(true);
-  const auto f = of_one([&](const Tensor& x) {
-    EXPECT_FALSE(x.requires_grad());
+  const auto ask = [&](const Tensor& x, bool differentiated) {
+    EXPECT_EQ(x.requires_grad(), differentiated);
     EXPECT_TRUE(x.is_leaf());
-    EXPECT_FALSE((x * 2).requires_grad());
+    const Tensor y = x * 2;
+    EXPECT_EQ(y.requires_grad(), differentiated);
+    EXPECT_EQ(y.is_leaf(), !differentiated);
+    EXPECT_EQ(y.grad_fn() != nullptr, differentiated);
+    EXPECT_EQ(x[0].requires_grad(), differentiated) << "a view";
+    EXPECT_FALSE(x.gt(0).requires_grad()) << "booleans";
+    EXPECT_FALSE(x.detach().requires_grad());
+    Tensor made = at::zeros({2}, at::kDouble);
+    EXPECT_FALSE(made.requires_grad());
+    made.add_(x);
+    EXPECT_EQ(made.requires_grad(), differentiated);
+    {
+      const c10::NoGradGuard off;
+      EXPECT_FALSE((x * 2).requires_grad());
+    }
     EXPECT_TRUE(w.requires_grad());
     EXPECT_TRUE(w.is_leaf());
     EXPECT_FALSE(x.grad().defined());
+  };
+  const auto differentiated = of_one([&](const Tensor& x) {
+    ask(x, true);
     return (x * w).sum();
   });
-  EXPECT_TRUE(td::grad(f, {0})({vec({3, 4})})[0].requires_grad());
-  EXPECT_FALSE(td::grad(f, {0})({vec({3, 4})})[0].is_leaf());
+  const auto plain = of_one([&](const Tensor& x) {
+    ask(x, false);
+    return (x * w).sum();
+  });
+  const Tensor x = vec({3, 4});
+  EXPECT_TRUE(td::grad(differentiated, {0})({x})[0].requires_grad());
+  EXPECT_FALSE(td::grad(differentiated, {0})({x})[0].is_leaf());
+  td::vmap(td::grad(differentiated, {0}), {0}, {0})({at::stack({x, x})});
+  td::jacrev(td::grad(differentiated, {0}), {0})({x});
+  td::vmap(plain, {0}, {0})({at::stack({x, x})});
+  td::jvp(plain, {x}, {x});
+  td::jacfwd(plain, {0})({x});
 }
 
-TEST(Queries, RequiresGradCannotBeAskedForInside) {
-  const auto f = of_one([&](const Tensor& x) {
-    Tensor y = x * 2;
-    y.requires_grad_(true);
-    return y.sum();
-  });
-  EXPECT_TRUE(says(refusal<c10::Error>([&] { td::grad(f, {0})({vec({1, 2})}); }), {"requires_grad"}));
-  EXPECT_TRUE(says(refusal<c10::Error>([&] { td::vmap(f, {0}, {0})({vec({1, 2})}); }), {"requires_grad"}));
-  const auto backward = of_one([&](const Tensor& x) {
-    const Tensor y = (x * x).sum();
-    y.backward();
-    return y;
-  });
-  EXPECT_THROW(td::grad(backward, {0})({vec({1, 2})}), std::exception);
-  support::expect_intact();
+TEST(Queries, LeaveNoTraceOfATransformOutside) {
+  const auto square = of_one([](const Tensor& x) { return x * x; });
+  const auto [outs, pullback] = td::vjp(square, {vec({1, 2})});
+  EXPECT_FALSE(outs[0].requires_grad());
+  EXPECT_TRUE(outs[0].is_leaf());
+  EXPECT_FALSE(pullback({vec({1, 1})})[0].requires_grad());
+}
+
+TEST(Queries, WhatNeedsLibTorchsAutogradInsideIsRefused) {
+  const Tensor x = vec({1, 2});
+  const auto refused = [&](const std::function<void(const Tensor&)>& ask, std::initializer_list<const char*> words) {
+    const auto f = of_one([&](const Tensor& x) {
+      ask(x);
+      return (x * x).sum();
+    });
+    const std::string text = refusal<tower::UnsupportedError>([&] { td::grad(f, {0})({x}); });
+    EXPECT_TRUE(says(text, {"grad (level 1)"}) && says(text, words)) << text;
+    support::expect_intact();
+  };
+  const auto hook = [](const Tensor& gradient) { return 2 * gradient; };
+  refused([](const Tensor& x) { x.requires_grad_(false); }, {"took requires_grad", "detach()"});
+  refused([](const Tensor& x) { x.set_requires_grad(false); }, {"took requires_grad", "detach()"});
+  refused([](const Tensor& x) { (x * 2).retain_grad(); }, {"retain_grad()", "Return the tensor"});
+  refused([&](const Tensor& x) { x.register_hook(hook); }, {"registered a hook", "custom_vjp"});
+  refused([&](const Tensor& x) { (x * 2).register_hook(hook); }, {"registered a hook", "custom_vjp"});
+  refused([](const Tensor& x) { (x * x).sum().backward(); }, {"backward()", "tower::grad"});
+  refused([](const Tensor& x) { torch::autograd::grad({(x * x).sum()}, {x}); }, {"torch::autograd::grad"});
+  refused([](const Tensor& x) { torch::autograd::grad({(x * x).sum()}, {x}, {}, {}, false, true); }, {"tower::grad"});
+  refused(
+      [](const Tensor& x) {
+        const Tensor y = x * x;
+        torch::autograd::grad({y.sum()}, {y});
+      },
+      {"torch::autograd::grad"});
+  refused([](const Tensor& x) { x.backward(at::ones_like(x)); }, {"backward()"});
+  // LibTorch itself says no here, before it asks anybody.
+  const auto asks = of_one([](const Tensor& x) { return (x * 2).requires_grad_(true).sum(); });
+  EXPECT_TRUE(says(refusal<c10::Error>([&] { td::grad(asks, {0})({x}); }), {"requires_grad"}));
+  EXPECT_TRUE(says(refusal<c10::Error>([&] { td::vmap(asks, {0}, {0})({x}); }), {"requires_grad"}));
 }
 
 }  // namespace

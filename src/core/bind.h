@@ -41,16 +41,20 @@ bool decompose(const Operator& op, Stack& stack);
 /// The same, or by its implementation, if it has one.
 bool evaluate_inside(const Operator& op, Stack& stack);
 
-/// Whether a plain tensor carries a tangent of LibTorch's own forward mode.
+/// Whether a tensor is a plain one that carries a tangent of LibTorch's own forward mode.
 inline bool is_libtorch_dual(const Tensor& t) {
   constexpr uint64_t kOnlyLevel = 0;  // LibTorch does not nest forward mode
-  return t.unsafeGetTensorImpl()->autograd_meta() && t._fw_grad(kOnlyLevel).defined();
+  return t.unsafeGetTensorImpl()->autograd_meta() && !t.key_set().has(kKey) && t._fw_grad(kOnlyLevel).defined();
 }
 
-/// Whether LibTorch's own autograd follows what is computed from a plain tensor, in reverse or in forward mode.
-inline bool libtorch_follows(const Tensor& t) {
-  return t.unsafeGetTensorImpl()->requires_grad() || is_libtorch_dual(t);
+/// Whether LibTorch's own autograd follows what is computed from a tensor in reverse mode. It follows no wrapper, even
+/// if it shows that it requires grad (interpreters/history.h).
+inline bool libtorch_records(const Tensor& t) {
+  return t.unsafeGetTensorImpl()->requires_grad() && !t.key_set().has(kKey);
 }
+
+/// The same, in reverse or in forward mode.
+inline bool libtorch_follows(const Tensor& t) { return libtorch_records(t) || is_libtorch_dual(t); }
 
 /// True if LibTorch's own autograd follows the call: then its kernels must not be skipped.
 bool libtorch_follows(const Operator& op, c10::ArrayRef<IValue> args);

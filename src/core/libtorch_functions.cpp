@@ -55,8 +55,18 @@ class State final : public FuncTorchTLSBase {
           "understands the same forward and backward; or call it under NoGradGuard if no derivative is wanted.");
   }
 
-  void checkSupportsInplaceRequiresGrad() const override {}
-  void checkSupportsRetainGrad() const override {}
+  void checkSupportsInplaceRequiresGrad() const override {
+    if (top() && c10::impl::raw_local_dispatch_key_set.included().has(kKey))
+      throw UnsupportedError(top()->describe() +
+                             ": requires_grad_() was called, but LibTorch's autograd does not see inside of "
+                             "transforms. Make the tensor an argument that grad, vjp or jacrev differentiates.");
+  }
+  void checkSupportsRetainGrad() const override {
+    if (top() && c10::impl::raw_local_dispatch_key_set.included().has(kKey))
+      throw UnsupportedError(top()->describe() +
+                             ": retain_grad() was called, but LibTorch's autograd does not see inside of transforms. "
+                             "Return the tensor and differentiate with respect to it.");
+  }
 
  private:
   // Functorch takes any such state for its own class, whose members (a vector of layers, a flag) follow: it finds them

@@ -1,7 +1,29 @@
 // Differences between the LibTorch versions that Tower builds with (2.11 to 2.13), in one place.
 #pragma once
 
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+
 namespace tower::torch_version {
+
+/// How LibTorch's graph holds its nodes: by std::shared_ptr before 2.13.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
+template <class Node, class... Args>
+NodePtr make_node(Args&&... args) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>)
+    return std::make_shared<Node>(std::forward<Args>(args)...);
+  else return c10::make_intrusive<Node>(std::forward<Args>(args)...);
+}
+
+/// Tells the node of an input of the shape of a number, to which LibTorch can bring gradients of any shape.
+template <class Node>
+void add_input(Node& node, const at::TensorOptions& options) {
+  if constexpr (requires { node.add_input_metadata(options, c10::SymIntArrayRef(), false, false, std::nullopt); })
+    node.add_input_metadata(options, c10::SymIntArrayRef(), false, false, std::nullopt);
+  else node.add_input_metadata(options, c10::SymIntArrayRef(), false, false);
+}
 
 /// Whether dimensions are named. LibTorch 2.13 removed named tensors.
 template <class T>

@@ -59,6 +59,7 @@ void Wrapper::take_metadata() {
   key_set_ = kKeySet;
   storage_ = !payload_.tracked() && value->has_storage() ? value->storage() : c10::Storage();
   storage_access_should_throw_ = !storage_;
+  if (level_->kind() == Kind::vjp) level_->took(*this);
 }
 
 void Wrapper::take(const Tensor& value) {

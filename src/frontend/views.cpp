@@ -211,7 +211,7 @@ namespace {
 // The same for the derivatives that LibTorch's own autograd knows.
 Tensor with_libtorch_history_of(const Tensor& history, const Tensor& value, bool tangents) {
   const bool duals = tangents && (is_libtorch_dual(history) || is_libtorch_dual(value));
-  if (!duals && !history.requires_grad() && !value.requires_grad()) return value;
+  if (!duals && !libtorch_records(history) && !libtorch_records(value)) return value;
   DispatchGuard keys;
   keys.see_every_operator(false);
   keys.with_libtorch_autograd();

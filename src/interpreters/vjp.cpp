@@ -31,7 +31,19 @@ Vjp::Vjp(const char* label, Tape::Purpose purpose)
       tape_(c10::make_intrusive<Tape>(purpose, label)),
       outer_grad_mode_(autograd_state().get_grad_mode()) {}
 
-Tensor Vjp::track(const Tensor& value) { return wrap(*this, Payload{value, {}, tape_->add_input(value)}); }
+Tensor Vjp::track(const Tensor& value) {
+  const int64_t slot = tape_->add_input(value);
+  num_inputs_ = slot + 1;
+  return wrap(*this, Payload{value, {}, slot});
+}
+
+void Vjp::took(Wrapper& w) {
+  const int64_t slot = w.stored().index;
+  if (slot < 0) return History::show_constant(w);
+  if (tape_->purpose() == Tape::Purpose::pushforward) return;  // as in LibTorch, forward mode requires no grad
+  if (slot < num_inputs_) history_.show_input(w);
+  else history_.show_result(w);
+}
 
 void Vjp::process(const Operator& op, Stack& stack) {
   const bool grad_mode = autograd_state().get_grad_mode();

@@ -3,6 +3,7 @@
 
 #include "core/level.h"
 #include "core/wrapper.h"
+#include "interpreters/history.h"
 #include "interpreters/tape.h"
 
 namespace tower {
@@ -17,9 +18,14 @@ class Vjp final : public Level {
   Tensor track(const Tensor& value);
 
   void process(const Operator& op, Stack& stack) override;
+  void took(Wrapper& w) override;
+
+  const History& history() const { return history_; }
 
  private:
   c10::intrusive_ptr<Tape> tape_;
+  History history_;
+  int64_t num_inputs_ = 0;
   bool outer_grad_mode_;
 };
 

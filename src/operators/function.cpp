@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "core/bind.h"
 #include "core/operator.h"
 #include "core/wrapper.h"
 #include "tower/errors.h"
@@ -427,8 +428,7 @@ HigherOrderOperator make_operator(FunctionInfo info) {
 Tensors run_function(const HigherOrderOperator& op, std::shared_ptr<const FunctionCall> call, Tensors operands) {
   Tensors given = operands;
   // LibTorch's autograd keeps operands, and refuses to go back to those that were written to since.
-  const bool records = c10::GradMode::is_enabled() &&
-                       std::any_of(operands.begin(), operands.end(), [](const auto& t) { return t.requires_grad(); });
+  const bool records = c10::GradMode::is_enabled() && std::any_of(operands.begin(), operands.end(), libtorch_records);
   for (std::size_t i = 0; records && i < given.size(); ++i)
     if (writes_to(*call, i)) given[i] = given[i].clone();
   Tensors outs = op(given, call);

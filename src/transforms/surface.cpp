@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/bind.h"
 #include "interpreters/tape.h"
 #include "interpreters/vjp.h"
 #include "tower/errors.h"
@@ -62,7 +63,7 @@ void write_back(const Tensors& inputs, const Tensors& originals) {
     Tensor value = w->payload().value;
     if (w->level().kind() == Kind::vmap && w->payload().tracked()) continue;  // vmap writes back itself
     // As in LibTorch the write is recorded, but for a leaf that requires grad, which cannot be written to in grad mode.
-    c10::AutoGradMode mode(c10::GradMode::is_enabled() && !(original.is_leaf() && original.requires_grad()));
+    c10::AutoGradMode mode(c10::GradMode::is_enabled() && !(original.is_leaf() && libtorch_records(original)));
     original.copy_(value);
   }
 }
@@ -111,6 +112,7 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
       e.in_metas.push_back(level->tape().meta(e.in_slots.back()));
     }
     auto [outs, aux] = f(args);
+    level->history().check(args, *level);
     check_outputs(outs, label);
     for (const Tensor& out : outs) {
       Wrapper* w = as_wrapper_of(out, *level);
