@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "custom_ops/database.h"
-#include "decompositions.h"
-#include "matrix.h"
+#include "decompositions/decompositions.h"
+#include "matrix/matrix.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "functions/function_db.h"
-#include "matrix.h"
+#include "matrix/matrix.h"
 #include "op_db/tensor_spec.h"
 #include "support/intact.h"
 #include "support/oracles.h"

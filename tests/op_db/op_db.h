@@ -1,4 +1,4 @@
-// The operator database: which operators the matrix of checks (tests/matrix.h) drives, and with which samples.
+// The operator database: which operators the matrix of checks (tests/matrix/matrix.h) drives, and with which samples.
 //
 // It is text, one file per family in this folder (*.ops), so that a line is an operator and a sample is cheap:
 //

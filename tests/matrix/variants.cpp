@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "matrix.h"
+#include "matrix/matrix.h"
 
 namespace matrix {
 namespace {

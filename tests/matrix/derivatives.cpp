@@ -1,7 +1,7 @@
 // vjp, jvp and linearize against finite differences, LibTorch's autograd, and each other.
 #include <ATen/ops/zeros_like.h>
 
-#include "matrix.h"
+#include "matrix/matrix.h"
 #include "support/oracles.h"
 
 namespace matrix {

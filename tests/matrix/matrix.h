@@ -3,7 +3,7 @@
 // One GoogleTest test is one operator and one group of checks: `--gtest_filter='matrix*sum.dim_IntList/vjp'`, and
 // TOWER_OPS='^sum' leaves only the operators that match. A failure names sample, dtype, check and error.
 //
-// The groups, each a function of a Case in the matrix_*.cpp of its name:
+// The groups, each a function of a Case in the file of its name:
 //   samples      the plain call works, bad samples throw, LibTorch's autograd agrees with finite differences
 //   vmap         against a loop: which arguments are mapped, where, batches of three, one and none
 //   vjp, jvp     against finite differences and LibTorch's autograd; adjointness; linearize; zero cotangents

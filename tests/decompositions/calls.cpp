@@ -1,4 +1,4 @@
-#include "decompositions_calls.h"
+#include "decompositions/calls.h"
 
 #include <ATen/Functions.h>
 

@@ -4,7 +4,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "matrix.h"
+#include "matrix/matrix.h"
 
 namespace matrix {
 

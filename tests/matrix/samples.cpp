@@ -1,5 +1,5 @@
 // The database itself: samples call what they say, and the oracles agree with each other on them.
-#include "matrix.h"
+#include "matrix/matrix.h"
 #include "support/oracles.h"
 
 namespace matrix {

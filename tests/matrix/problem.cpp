@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "matrix.h"
+#include "matrix/matrix.h"
 #include "op_db/tensor_spec.h"
 
 namespace matrix {

@@ -1,5 +1,5 @@
 // Registration of the matrix's tests, reports, totals.
-#include "matrix.h"
+#include "matrix/matrix.h"
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <ATen/ops/movedim.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "matrix.h"
+#include "matrix/matrix.h"
 
 namespace matrix {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <memory>
 
-#include "matrix.h"
+#include "matrix/matrix.h"
 #include "support/oracles.h"
 
 namespace {

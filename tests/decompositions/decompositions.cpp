@@ -1,4 +1,4 @@
-#include "decompositions.h"
+#include "decompositions/decompositions.h"
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -11,8 +11,8 @@
 #include <map>
 #include <memory>
 
-#include "decompositions_calls.h"
-#include "matrix.h"
+#include "decompositions/calls.h"
+#include "matrix/matrix.h"
 #include "support/oracles.h"
 
 namespace decompositions {
