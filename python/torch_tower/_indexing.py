@@ -18,13 +18,13 @@ def _consumed(entry: Any) -> int:
 
 
 def _plan(x: Tensor, index: Any) -> tuple[tuple, list[tuple]]:
-    """The index with 0 in place of the mapped numbers, and for each of these the index that leaves only its place."""
+    """The index with 0 in place of the mapped numbers, and each of these with its dimension."""
     entries = index if isinstance(index, tuple) else (index,)
     rest = x.dim() - sum(_consumed(entry) for entry in entries if entry is not Ellipsis)
     plain, numbers, dim = [], [], 0
     for entry in entries:
         if isinstance(entry, Tensor) and _C.is_mapped_number(entry):
-            numbers.append((slice(None),) * dim + (entry.reshape(1),))
+            numbers.append((dim, entry))
             plain.append(0)
         else:
             plain.append(entry)
@@ -34,19 +34,16 @@ def _plan(x: Tensor, index: Any) -> tuple[tuple, list[tuple]]:
 
 def _selected(x: Tensor, index: Any) -> Tensor:
     plain, numbers = _plan(x, index)
-    for number in numbers:
-        x = x[number]
+    for dim, number in numbers:
+        x = x.narrow(dim, number, 1)  # a view, as x[number] is
     return x[plain]
 
 
 def _put(x: Tensor, index: Any, value: Any) -> None:
     plain, numbers = _plan(x, index)
-    parts = [x]
-    for number in numbers:
-        parts.append(parts[-1][number])
-    parts[-1][plain] = value
-    for whole, number, part in reversed(list(zip(parts, numbers, parts[1:]))):
-        whole[number] = part
+    for dim, number in numbers:
+        x = x.narrow(dim, number, 1)
+    x[plain] = value
 
 
 def install() -> None:

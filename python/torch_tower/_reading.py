@@ -49,7 +49,18 @@ def numpy(self, *, force=False):
     return _numpy(self, force=force)
 
 
+_new_tensor = torch._C.TensorBase.new_tensor
+
+
+@functools.wraps(_new_tensor)
+def new_tensor(self, data, *, dtype=None, device=None, **options):
+    if not _C.is_wrapper(self):
+        return _new_tensor(self, data, dtype=dtype, device=device, **options)
+    return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **options)
+
+
 def install() -> None:
     """Makes tensors of Tower's transforms do this. Others are read as before."""
     torch._tensor_str._str = _str
     torch.Tensor.numpy = numpy
+    torch.Tensor.new_tensor = new_tensor

@@ -20,7 +20,10 @@ namespace {
 // them.
 void settle_outputs(const Operator& op, Stack& stack) {
   Level* level = top();
-  if (!level || op.is_view()) return;
+  if (!level) return;
+  // A view's memory is its base's; but lift_fresh is how a new tensor comes in, though its schema calls it a view.
+  static const Operator& lift_fresh = *Operator::find("aten::lift_fresh", "");
+  if (op.is_view() && &op != &lift_fresh) return;
   replace_outputs(stack, [&](Tensor&& t, size_t) {
     if (!as_wrapper(t)) return wrap_constant(*level, std::move(t));
     note_made_here(t);

@@ -284,6 +284,7 @@ Operator::Operator(const c10::OperatorHandle& handle) : schema_(&handle.schema()
                !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                !handle.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU);
   random_ = handle.hasTag(at::Tag::nondeterministic_seeded);
+  foreign_ = handle.operator_name().getNamespace() != "aten";
   pointwise_tag_ = handle.hasTag(at::Tag::pointwise);
   inplace_view_ = handle.hasTag(at::Tag::inplace_view);
 }

@@ -187,6 +187,8 @@ class Operator : public c10::intrusive_ptr_target {
   c10::ArrayRef<uint8_t> tensor_args() const { return tensor_args_; }
   Mask tensor_mask() const { return tensor_mask_; }
   bool composite() const { return composite_; }
+  /// Neither LibTorch's own nor made from one of those: what its code does is not known.
+  bool foreign() const { return foreign_; }
   bool mutates() const { return mutates_; }
   bool is_view() const { return view_; }
   bool random() const { return random_; }
@@ -280,7 +282,7 @@ class Operator : public c10::intrusive_ptr_target {
   size_t num_outs_ = 0;
   bool composite_ = false, mutates_ = false, view_ = false, random_ = false, pointwise_tag_ = false,
        inplace_view_ = false;
-  bool no_derivative_ = false;
+  bool no_derivative_ = false, foreign_ = true;
   std::atomic<bool> gone_{false};
 };
 

@@ -42,6 +42,7 @@ void Wrapper::take_metadata() {
   if (payload_.value.is_conj() || payload_.value.is_neg()) payload_.value = payload_.value.resolve_conj().resolve_neg();
   const TensorImpl* value = payload_.value.unsafeGetTensorImpl();
   if (level_->kind() == Kind::vmap && payload_.index >= 0) {
+    TORCH_INTERNAL_ASSERT(payload_.index < value->dim());
     if (payload_.index == 0 && value->is_contiguous()) {
       set_sizes_contiguous(value->sizes().slice(1));
     } else {

@@ -253,7 +253,11 @@ Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents
   } else if (level.kind() == Kind::vjp) {
     result.index = old.index;
   } else {
-    result.tangent = tangents ? old.tangent : now.tangent;
+    // Forward mode heeds no_grad as little as LibTorch's does: the tangent changes, and its own history stays.
+    if (tangents || !old.tangent.defined()) result.tangent = tangents ? old.tangent : now.tangent;
+    else
+      result.tangent =
+          with_history_of(old.tangent, now.tangent.defined() ? now.tangent : at::zeros_like(old.tangent), tangents);
   }
   result.value = with_history_of(old.value, now.value, tangents);
   return wrap(level, std::move(result));

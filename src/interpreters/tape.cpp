@@ -269,9 +269,10 @@ bool shares_memory(const Tensor& t, const Tensor& original) {
 
 void Tape::preserve(const Tensor& original) {
   uint64_t change = 0;
+  const Tensor written = strip_constants(original);
   const auto own = [&](const Tensor& kept) {
     const Tensor t = strip_constants(kept);
-    if (!shares_memory(t, original)) return kept;
+    if (!shares_memory(t, written)) return kept;
     Wrapper* w = as_wrapper(t);
     const Tensor copy = w ? wrap(w->level(), Payload(w->payload())) : t.clone();
     change += write_count(copy) - write_count(kept);

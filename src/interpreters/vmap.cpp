@@ -112,13 +112,16 @@ void Vmap::evaluate(const Operator& op, Stack& stack) {
   if (op.random()) {
     run_random(*this, op, frame);
   } else if (!any_batched) {
-    bind_call(op, stack);
+    if (op.foreign()) run_foreign_once(*this, frame);
+    else bind_call(op, stack);
     replace_outputs(stack, [&](Tensor&& t, size_t) { return wrap_constant(*this, std::move(t)); });
     return;
   } else if (op.vmap) {
     op.vmap(frame);
   } else if (op.pointwise_tag()) {
     rules::vmap_pointwise(frame);
+  } else if (op.foreign()) {
+    run_foreign_loop(*this, frame);
   } else {
     run_loop(*this, frame, true);
   }

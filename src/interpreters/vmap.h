@@ -44,6 +44,12 @@ class Vmap final : public Level {
 /// Throws UnsupportedError where the results' shapes differ between examples or cannot be stacked.
 void run_loop(const Level& level, VmapFrame& frame, bool announce);
 
+/// The same for an operator that is not LibTorch's and may draw random numbers without saying so: they are drawn as the
+/// level's randomness says. And a single call for all examples, where no argument is mapped: it may draw for `same`
+/// only.
+void run_foreign_loop(Vmap& level, VmapFrame& frame);
+void run_foreign_once(Vmap& level, VmapFrame& frame);
+
 /// Throws RandomnessError: the level was not told what random numbers mean.
 [[noreturn]] void refuse_random(const Vmap& level, const Operator& op);
 

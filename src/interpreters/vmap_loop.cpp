@@ -158,6 +158,52 @@ void run_loop(const Level& level, VmapFrame& frame, bool announce) {
   loop(level, frame, [&](Stack& stack) { bind_call(frame.op, stack); });
 }
 
+namespace {
+
+// Tells whether an operator whose code is not known draws random numbers, and lets each call draw the same ones.
+class Draws {
+ public:
+  Draws(Vmap& level, const VmapFrame& frame) : level_(level) {
+    // Of other devices' generators LibTorch gives no state.
+    for (const auto& v : frame.stack)
+      if (v.isTensor() && v.toTensor().defined() && !v.toTensor().is_cpu() && !v.toTensor().is_cuda()) return;
+    generator_ = generator_of(frame.stack);
+    if (level.randomness() == Randomness::same && level.shared_draws()) level.shared_draws()->note(*generator_);
+    before_ = state_of(*generator_);
+  }
+  void rewind() {
+    if (generator_ && level_.randomness() == Randomness::same) set_state(*generator_, before_);
+  }
+  bool happened() { return generator_ && !at::equal(state_of(*generator_), before_); }
+
+ private:
+  Vmap& level_;
+  std::optional<at::Generator> generator_;
+  Tensor before_;
+};
+
+}  // namespace
+
+void run_foreign_loop(Vmap& level, VmapFrame& frame) {
+  announce_loop(level, frame.op);
+  Draws draws(level, frame);
+  loop(level, frame, [&](Stack& stack) {
+    draws.rewind();
+    bind_call(frame.op, stack);
+    if (level.randomness() == Randomness::error && draws.happened()) refuse_random(level, frame.op);
+  });
+}
+
+void run_foreign_once(Vmap& level, VmapFrame& frame) {
+  Draws draws(level, frame);
+  bind_call(frame.op, frame.stack);
+  if (level.randomness() == Randomness::same || !draws.happened()) return;
+  if (level.randomness() == Randomness::error) refuse_random(level, frame.op);
+  throw RandomnessError(level.describe() + ": " + frame.op.name() +
+                        " draws random numbers, but none of its arguments is mapped, so it ran once for all examples. "
+                        "Pass it a tensor that is mapped, or use Randomness::same.");
+}
+
 void refuse_random(const Vmap& level, const Operator& op) {
   throw RandomnessError(level.describe() + ": " + op.name() +
                         " draws random numbers. Say what that means for a batch: vmap(f, {.randomness = "

@@ -59,9 +59,9 @@ class MappedOperator final : public Operator {
     tensors &= ~base.inactive_args;
     const Served served = served_vjp(base, tensors);
     const Keeps needs = keeps_for_vjp(base, tensors, served);
-    const bool saved_alone = base.save && !(needs.args | needs.shapes | needs.outs);
+    pulls_back_saved_alone_ = base.save && !(needs.args | needs.shapes | needs.outs);
     if (!base.vjp.empty() || served == Served::libtorch_autograd || served == Served::decomposition)
-      vjp.push_back({1, saved_alone ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});
+      vjp.push_back({1, pulls_back_saved_alone_ ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});
     if (!base.jvp.empty()) jvp.push_back({1, all, [this](JvpFrame& frame) { push_forward(frame); }});
   }
 
@@ -197,11 +197,14 @@ class MappedOperator final : public Operator {
     Stack args, outs;
     Values saved;
   };
-  Inside open(Vmap& level, const Frame& frame) const {
-    // Where only what was saved is kept, the arguments that are not tensors are there all the same.
+  Inside open(Vmap& level, const Frame& frame, bool saved_alone) const {
+    // Where only what was saved is kept, the arguments that are not tensors are there all the same; those that are may
+    // be placeholders, where the call is itself one that was mapped.
     Inside inside{args_, Stack(base_.num_outs()), {}};
-    if (frame.args[0].isTensorList()) inside.args = arguments(level, tensors_of(frame.args[0]));
-    if (frame.outs[0].isTensorList()) inside.outs = outputs(level, frame.outs[0]);
+    if (!saved_alone) {
+      inside.args = arguments(level, tensors_of(frame.args[0]));
+      inside.outs = outputs(level, frame.outs[0]);
+    }
     if (!base_.save) return inside;
     inside.saved.assign(frame.saved.begin(), frame.saved.end() - 1);
     const std::vector<int64_t> dims = frame.saved.back().toIntVector();
@@ -229,7 +232,7 @@ class MappedOperator final : public Operator {
     Tensors gradients;
     {
       Scope scope(level);
-      const Inside inside = open(*level, frame);
+      const Inside inside = open(*level, frame, pulls_back_saved_alone_);
       Tensors cotangents;
       for (const Tensor& ct : frame.cotangents) cotangents.push_back(put_in(*level, ct, 0));
       c10::SmallVector<LeafRef, 4> wanted;
@@ -262,7 +265,7 @@ class MappedOperator final : public Operator {
     Tensors tangents;
     {
       Scope scope(level);
-      const Inside inside = open(*level, frame);
+      const Inside inside = open(*level, frame, /*saved_alone=*/false);
       Tensors leaves(count_leaves(base_, inside.args));
       Mask tracked = 0;
       for (size_t k = 0; k < leaves_.size(); ++k) {
@@ -290,6 +293,7 @@ class MappedOperator final : public Operator {
   Stack args_;                   // of the base operator, placeholders for its tensors
   std::vector<LeafRef> leaves_;  // where each operand goes among them
   std::vector<int64_t> dims_;    // batch dimension of each operand
+  bool pulls_back_saved_alone_ = false;
   // The outputs' structure, known after the first evaluation: -1 for a tensor, the length of a list.
   mutable std::vector<int64_t> list_sizes_;
 };

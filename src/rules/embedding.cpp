@@ -19,17 +19,31 @@ Tensor offset_indices(const Tensor& indices, int64_t batch, int64_t rows) {
   return indices + at::arange(batch, indices.options()).mul(rows).view(shape);
 }
 
+// embedding(table, indices, padding_idx, scale_grad_by_freq, sparse). The last three matter to levels below that
+// differentiate: the row at padding_idx has no gradient.
 void embedding_vmap(VmapFrame& f) {
+  const int64_t padding = f.stack[2].toInt();
+  const bool scale = f.stack[3].toBool(), sparse = f.stack[4].toBool();
+  if (scale && f.batched(1)) return run_loop(f.level, f, false);  // frequencies are counted per example
   f.to_front(0, false);
   f.to_front(1, false);
   const Tensor table = f.tensor(0), indices = f.tensor(1);
-  if (!f.batched(0)) return f.result(at::embedding(table, indices));
+  if (!f.batched(0)) return f.result(at::embedding(table, indices, padding, scale, sparse));
   // One look-up for all examples: rows of all tables side by side.
-  if (!f.batched(1))
-    return f.result(at::embedding(table.transpose(0, 1).flatten(1), indices)
-                        .unflatten(-1, {f.batch_size, table.size(-1)})
-                        .movedim(-2, 0));
-  f.result(at::embedding(table.flatten(0, 1), offset_indices(indices, f.batch_size, table.size(1))));
+  const auto side_by_side = [&](const Tensor& tables, const Tensor& at, int64_t without_gradient) {
+    return at::embedding(tables.transpose(0, 1).flatten(1), at, without_gradient, scale, sparse)
+        .unflatten(-1, {f.batch_size, tables.size(-1)})
+        .movedim(-2, 0);
+  };
+  if (!f.batched(1)) return f.result(side_by_side(table, indices, padding));
+  const Tensor rows = at::embedding(table.flatten(0, 1), offset_indices(indices, f.batch_size, table.size(1)));
+  if (padding < 0) return f.result(rows);
+  // Every example has a padding row of its own.
+  const Tensor padded = side_by_side(table.narrow(1, padding, 1), at::zeros({1}, indices.options()), 0);
+  Sizes shape{f.batch_size};
+  for (int64_t d = 1; d < indices.dim(); ++d) shape.push_back(1);
+  shape.push_back(table.size(-1));
+  f.result(at::where(indices.eq(padding).unsqueeze(-1), padded.reshape(shape), rows));
 }
 
 // embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq)

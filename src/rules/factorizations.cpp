@@ -219,16 +219,27 @@ void pinv_vmap(VmapFrame& f) {
   f.call();
 }
 
+// Without Q there is an empty tensor in its place, whatever the batch.
+void qr_vmap(VmapFrame& f) {
+  const bool q = f.stack[1].toStringRef() != "r";
+  vmap_natively(f);
+  if (!q) f.stack[0] = at::empty({f.batch_size, 0}, f.stack[0].toTensor().options());
+}
+
 }  // namespace
 
 void factorizations() {
-  // A = V diag(λ) Vᴴ. LibTorch leaves V out when nobody seems to need it; derivatives then compute it again.
+  // A = V diag(λ) Vᴴ. LibTorch leaves V out when nobody seems to need it; derivatives then compute it again. They are
+  // those of the Hermitian part of A, so gradients are Hermitian.
   op<at::_ops::_linalg_eigh>()
       .vmap(values_first_vmap)
       .vjp<0>([](Ct<0> gl, Ct<1> gv, const Tensor& a, const std::string& uplo, bool compute_v, Out<0> l, Out<1> v) {
         const Tensor vectors = compute_v ? *v : std::get<1>(at::_linalg_eigh(a, uplo, true));
         Tensor inner;
-        if (gv->defined()) inner = off_diagonal(at::matmul(vectors.mH(), *gv)) / gaps(*l);
+        if (gv->defined()) {
+          const Tensor turned = at::matmul(vectors.mH(), *gv);
+          inner = off_diagonal(turned - turned.mH()) / (2 * gaps(*l));
+        }
         if (gl->defined()) {
           const Tensor diagonal = at::diag_embed(like(*gl, vectors));
           inner = inner.defined() ? inner + diagonal : diagonal;
@@ -237,7 +248,8 @@ void factorizations() {
       })
       .jvp<0>([](Tan<0> da, const Tensor& a, const std::string& uplo, bool compute_v, Out<0> l, Out<1> v) {
         const Tensor vectors = compute_v ? *v : std::get<1>(at::_linalg_eigh(a, uplo, true));
-        const Tensor p = at::matmul(vectors.mH(), at::matmul(*da, vectors));
+        const Tensor turned = at::matmul(vectors.mH(), at::matmul(*da, vectors));
+        const Tensor p = (turned + turned.mH()) / 2;
         const Tensor dl = real_part(p.diagonal(0, -2, -1)).clone();
         return std::tuple(dl, compute_v ? at::matmul(vectors, off_diagonal(p) / gaps(*l)) : Tensor());
       });
@@ -289,7 +301,7 @@ void factorizations() {
       .jvp<0>([](Tan<0> da, const Tensor& a) { return matrix_exp_along(a, *da); });
 
   op<at::_ops::linalg_qr>()
-      .batches_natively()
+      .vmap(qr_vmap)
       .vjp<0>([](Ct<0> gq, Ct<1> gr, const Tensor& a, const std::string& mode, Out<0> q, Out<1> r) {
         auto [q1, r1] = reduced_qr(a, mode, *q, *r);
         return qr_backward(mode == "r" ? Tensor() : *gq, *gr, q1, r1);

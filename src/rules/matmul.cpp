@@ -2,6 +2,8 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <limits>
+
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -115,7 +117,11 @@ void matmul() {
   op<at::_ops::scaled_dot_product_attention>().decomposes([](const Tensor& q, const Tensor& k, const Tensor& v,
                                                              const Tensor& mask, double dropout, bool causal,
                                                              const std::optional<double>& scale, bool grouped) {
-    const std::optional<Tensor> attn_mask = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
+    std::optional<Tensor> attn_mask;
+    if (mask.defined() && mask.scalar_type() == at::kBool)
+      attn_mask =
+          at::zeros_like(mask, q.options()).masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
+    else if (mask.defined()) attn_mask = mask;
     return std::get<0>(
         at::_scaled_dot_product_attention_math(q, k, v, attn_mask, dropout, causal, std::nullopt, scale, grouped));
   });

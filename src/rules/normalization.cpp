@@ -212,6 +212,14 @@ void normalization() {
     return std::tuple(dx, dw, db);
   });
 
+  // w = v g / |v|, with one norm for each index of `dim`.
+  op<at::_ops::_weight_norm_interface>().decomposes([](const Tensor& v, const Tensor& g, int64_t dim) {
+    const bool reduced = v.scalar_type() == at::kHalf || v.scalar_type() == at::kBFloat16;
+    const Tensor wide = reduced ? v.to(at::kFloat) : v;
+    const Tensor norm = at::norm_except_dim(wide, 2, dim);
+    return std::tuple((wide * (g / norm)).to(v.scalar_type()), norm);
+  });
+
   // LibTorch's native_batch_norm writes to the running statistics without saying so in its schema. Here that is an
   // in-place write like any other: no gradient flows into it, and a batched value into an unbatched buffer is refused.
   op<at::_ops::native_batch_norm>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias,

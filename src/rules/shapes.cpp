@@ -100,11 +100,18 @@ void diag_embed_vmap(VmapFrame& f) {
   f.call();
 }
 
+// LibTorch may take five dimensions that are not in order for a volume's, which the kernels do not know.
+void image_vmap(VmapFrame& f) {
+  f.to_front(0, false);
+  if (f.tensor(0).dim() == 5) f.stack[0] = f.tensor(0).contiguous();
+  with_matrices(3)(f);
+}
+
 // The kernel does not work out the shape of an empty result.
 void pixel_unshuffle_vmap(VmapFrame& f) {
   auto sizes = logical_sizes(f, 0);
   const int64_t factor = f.stack[1].toInt();
-  if (f.batch_size > 0 || sizes.size() < 3 || factor <= 0) return with_matrices(3)(f);
+  if (f.batch_size > 0 || sizes.size() < 3 || factor <= 0) return image_vmap(f);
   const size_t rank = sizes.size();
   sizes[rank - 3] *= factor * factor;
   sizes[rank - 2] /= factor;
@@ -237,7 +244,7 @@ void shapes() {
   op<at::_ops::triu>().vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) { return ct->triu(k); });
 
   // ---- images ----
-  op<at::_ops::pixel_shuffle>().vmap(with_matrices(3)).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
+  op<at::_ops::pixel_shuffle>().vmap(image_vmap).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
     return at::pixel_unshuffle(*ct, factor);
   });
   op<at::_ops::pixel_unshuffle>().vmap(pixel_unshuffle_vmap).linear<0>([](Ct<0> ct, Skip, int64_t factor) {

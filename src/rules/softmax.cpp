@@ -41,7 +41,8 @@ void softmax() {
     const Tensor input = dtype ? x.to(*dtype) : x;
     const Tensor masked = input.eq(-std::numeric_limits<double>::infinity());
     const Tensor empty = x.dim() == 0 ? masked : masked.all(dim, true);
-    return at::where(empty, at::zeros({}, input.options()), at::softmax(input, dim));
+    // Zero before, too: derivatives of the branch that is not taken would be nan.
+    return at::where(empty, at::zeros({}, input.options()), at::softmax(input.masked_fill(empty, 0), dim));
   });
 
   // dx = y (ct - Σ ct y), as a function of ct and y.

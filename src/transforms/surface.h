@@ -29,7 +29,7 @@ std::string ordinal(const char* what, size_t index);
 
 /// Throws MutationError if the function changed the shape of an argument in place: `inputs` are the wrappers that it
 /// was given, `originals` the caller's tensors.
-void check_forms(const Tensors& inputs, const Tensors& originals);
+void check_writes(const Tensors& inputs, const Tensors& originals);
 
 /// After the level has ended: writes what the function put into its arguments in place to the caller's tensors.
 /// `inputs` are the wrappers the function was given, `originals` the caller's tensors.

@@ -93,7 +93,7 @@ Tensor take_out(const Tensor& out, const Vmap& level, std::optional<int64_t> out
 }
 
 void write_back_batched(const Tensors& inputs, const Tensors& originals, const Dims& dims) {
-  check_forms(inputs, originals);
+  check_writes(inputs, originals);
   for (size_t i = 0; i < inputs.size(); ++i) {
     Wrapper* w = dims[i] ? as_wrapper(inputs[i]) : nullptr;
     if (!w || w->generation() == 0) continue;

@@ -68,7 +68,10 @@ Problem pushforward_of(const Problem& problem) {
 // A mapped function's examples are the batch in its order, and rotated.
 Problem mapped(const Problem& problem) {
   Problem result = problem;
-  const td::Dims dims = zero_dims(problem.mappable);
+  // The batch is not in front, so that an outer batch, which is, cannot be taken for it.
+  td::Dims dims = zero_dims(problem.mappable);
+  for (size_t i = 0; i < dims.size(); ++i)
+    if (dims[i]) dims[i] = problem.examples[0][i].dim();
   result.f = td::vmap(problem.f, dims, {0});
   result.examples.clear();
   Problem rotated = problem;

@@ -1,0 +1,214 @@
+"""Programs that once gave something else than without the transform: each is held against the loop or the plain call."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_tower import grad, hessian, jvp, vjp, vmap
+
+D = torch.float64
+
+
+def numbers(*shape):
+    return torch.randn(*shape, dtype=D, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected)
+
+
+def looped(f, *batches):
+    return torch.stack([f(*(b.clone() for b in example)) for example in zip(*batches)])
+
+
+def test_attention_takes_masks_of_booleans_also_rows_without_any():
+    q, k, v = numbers(2, 1, 3, 4), numbers(2, 1, 5, 4), numbers(2, 1, 6, 4)[:, :, 1:]
+    mask = torch.tensor([[True, False, True, False, True], [False] * 5, [True] * 5])
+    f = lambda q, mask: F.scaled_dot_product_attention(q, k[0], v[0], attn_mask=mask)
+    weights = (q @ k[0].mT / 2).masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(0)
+    same(vmap(f, in_dims=(0, None))(q, mask), weights @ v[0])
+    same(vjp(lambda q: f(q, mask), q[0])[0], f(q[0], mask))
+    ct = numbers(1, 3, 4)
+    leaf = q[0].clone().requires_grad_()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        same(vjp(lambda q: f(q, mask), q[0])[1](ct)[0], torch.autograd.grad(f(leaf, mask), leaf, ct)[0])
+
+
+@pytest.mark.parametrize("options", [{"padding_idx": 1}, {"scale_grad_by_freq": True}])
+@pytest.mark.parametrize("in_dims", [(None, 0), (0, None), (0, 0)])
+def test_the_gradient_of_a_mapped_embedding_knows_padding_and_frequencies(options, in_dims):
+    tables, indices = numbers(2, 5, 3), torch.tensor([[1, 1, 2, 3], [0, 0, 1, 4]])
+    table = tables if in_dims[0] == 0 else tables[0]
+    places = indices if in_dims[1] == 0 else indices[0]
+    weight = numbers(2, 4, 3)
+    one = lambda table, places: F.embedding(places, table, **options)
+    whole = lambda table: (vmap(one, in_dims=in_dims)(table, places) * weight).sum()
+    leaf = table.clone().requires_grad_()
+    examples = [one(leaf if in_dims[0] is None else leaf[b], places if in_dims[1] is None else places[b]) for b in (0, 1)]
+    same(vmap(one, in_dims=in_dims)(table, places), torch.stack(examples).detach())
+    same(grad(whole)(table), torch.autograd.grad((torch.stack(examples) * weight).sum(), leaf)[0])
+
+
+def test_a_tangent_that_is_written_under_no_grad_keeps_its_history():
+    def f(x):
+        y = x * x
+        with torch.no_grad():
+            y.mul_(3.0)
+        return (y * y).sum()
+
+    x = torch.tensor([0.7], dtype=D)
+    same(grad(lambda x: jvp(f, (x,), (torch.ones_like(x),))[1])(x), torch.tensor([17.64], dtype=D))
+
+
+def test_gradients_through_eigenvectors_of_symmetric_matrices_are_symmetric():
+    a, c = numbers(3, 3), numbers(3, 3)
+    a = a + a.mT
+    f = lambda a: (torch.linalg.eigh(a)[1] ** 2 * c).sum() + torch.linalg.eigh(a)[0].pow(2).sum()
+    leaf = a.clone().requires_grad_()
+    same(grad(f)(a), torch.autograd.grad(f(leaf), leaf)[0])
+    second = hessian(f)(a).reshape(9, 9)
+    same(second, second.mT)
+
+
+def test_weight_norm_anywhere_and_twice():
+    g, vs = torch.rand(3, 1, dtype=D) + 0.5, numbers(3, 4, 2)
+    f = lambda v: torch._weight_norm(v, g, 0)
+    same(vmap(f, in_dims=-1)(vs), torch.stack([f(v.contiguous()) for v in vs.unbind(-1)]))
+    formula = lambda v: (v * (g / v.norm(dim=1, keepdim=True))).sin().sum()
+    v = vs[..., 0]
+    same(hessian(lambda v: f(v).sin().sum())(v), hessian(formula)(v))
+
+
+def test_qr_without_q_under_two_vmaps():
+    a = numbers(2, 3, 4, 3)
+    same(vmap(vmap(lambda a: torch.linalg.qr(a, mode="r")[1]))(a), torch.linalg.qr(a, mode="r")[1])
+
+
+def test_pixel_shuffle_of_a_batch_that_comes_last():
+    x = numbers(2, 8, 2, 2, 3)
+    f = lambda x: F.pixel_shuffle(x, 2)
+    same(vmap(vmap(f, in_dims=-1))(x), f(x.movedim(-1, 1).contiguous()))
+
+
+def test_a_mapped_number_selects_a_view():
+    xs, places = torch.arange(6.0, dtype=D).view(2, 3), torch.tensor([0, 2])
+
+    def writes(x, i):
+        y = x * 2
+        y[i].mul_(3)
+        return y
+
+    def negative(x, i):
+        y = x * 2
+        y[i - 3].mul_(3)
+        return y
+
+    def reads_late(x, i):
+        part = x[i]
+        x.mul_(10)
+        return part
+
+    def two(x, i):
+        y = x.expand(3, 3).clone()
+        y[i][i] = 7.0
+        y[:, i] += 1
+        return y
+
+    for f in (writes, negative, reads_late, two):
+        same(vmap(f)(xs.clone(), places), looped(f, xs, places))
+    for f in (writes, two):
+        loss = lambda x, i: (f(x, i) ** 2).sum()
+        same(vmap(grad(loss))(xs, places), looped(grad(loss), xs, places))
+
+
+class Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return F.dropout(torch.from_numpy(x.numpy() * 2), 0.5)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+
+@torch.library.custom_op("found::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(x.numpy()) + torch.randn(x.shape)
+
+
+@pytest.mark.parametrize("f", [Dropped.apply, noisy, lambda x: torch.distributions.Dirichlet(x).rsample()])
+def test_draws_of_functions_and_operators_heed_randomness(f):
+    x = torch.ones(3, 20)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="draws random numbers"):
+            vmap(f)(x)
+        shared = vmap(f, randomness="same")(x)
+        assert (shared == shared[0]).all()
+        torch.manual_seed(0)
+        different = vmap(f, randomness="different")(x)
+        assert not (different[0] == different[1]).all()
+
+
+def test_a_write_to_memory_that_another_argument_shares_is_refused():
+    def f(p, q):
+        p.mul_(2)
+        return (q * 1).sum()
+
+    a = torch.tensor([1.0, 2.0, 3.0])
+    for call in (
+        lambda: vmap(f)(a, a),
+        lambda: vmap(f)(a, a[:]),
+        lambda: vjp(f, a, a),
+        lambda: jvp(f, (a[:2], a[1:]), (a[:2], a[1:])),
+        lambda: grad(f)(a, a),
+        lambda: vmap(grad(f))(a[:, None], a[:, None]),
+    ):
+        with pytest.raises(RuntimeError, match="shares memory with argument"):
+            call()
+    same(a, torch.tensor([1.0, 2.0, 3.0]))
+    halves = torch.arange(4.0)
+    same(vjp(f, halves[:2], halves[2:])[0], torch.tensor(5.0))
+    same(halves, torch.tensor([0.0, 2.0, 2.0, 3.0]))
+
+
+def test_tensors_from_python_numbers_take_tracked_values():
+    def f(x):
+        y = torch.tensor([0.0, 0.0, 0.0])
+        y[0] = x[0] * x[1]
+        return (y * x.new_tensor([1.0, 2.0, 3.0])).sum()
+
+    x = torch.tensor([2.0, 3.0])
+    same(grad(f)(x), torch.tensor([3.0, 2.0]))
+    same(vmap(f)(torch.stack([x, 2 * x])), torch.tensor([6.0, 24.0]))
+    same(jvp(f, (x,), (x,))[1], torch.tensor(12.0))
+
+
+def test_an_inner_gradient_of_a_function_that_writes_to_an_untracked_argument():
+    def f(a):
+        loss = (a * a).sum()
+        a.mul_(2)
+        return loss
+
+    same(vmap(lambda s: s * grad(f)(torch.ones(3)))(torch.ones(2)), torch.full((2, 3), 2.0))
+
+
+def test_functions_under_two_vmaps_wherever_their_batches_are():
+    class Square(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(inputs[0])
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g * ctx.saved_tensors[0]
+
+    x = numbers(2, 3, 4)
+    for inner in (0, 1):
+        for outer in (0, 1, 2):
+            f = lambda x: vmap(vmap(Square.apply, in_dims=inner), in_dims=outer)(x).sum()
+            same(grad(f)(x), 2 * x)
