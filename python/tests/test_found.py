@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch_tower import grad, hessian, jvp, vjp, vmap
+from torch_tower import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 D = torch.float64
 
@@ -212,3 +212,52 @@ def test_functions_under_two_vmaps_wherever_their_batches_are():
         for outer in (0, 1, 2):
             f = lambda x: vmap(vmap(Square.apply, in_dims=inner), in_dims=outer)(x).sum()
             same(grad(f)(x), 2 * x)
+
+
+def test_a_mask_of_the_outer_batch_under_an_inner_one():
+    def f(x, mask):
+        y = x * 2
+        y[mask] = 0.5
+        return y
+
+    x, mask = numbers(3, 4), torch.tensor([[True, False, True, False], [False] * 4, [True] * 4])
+    expected = torch.stack([torch.diag(2.0 * ~m) for m in mask]).to(D)
+    same(vmap(jacrev(f))(x, mask), expected)
+    same(vmap(jacfwd(f))(x, mask), expected)
+    nested = vmap(lambda x, mask: vmap(f, in_dims=(0, None))(torch.stack([x, -x]), mask))
+    same(nested(x, mask), torch.stack([looped(f, torch.stack([a, -a]), torch.stack([m, m])) for a, m in zip(x, mask)]))
+
+
+def test_resolved_conjugates_are_copies():
+    def base_written(z):
+        w = z.conj().resolve_conj()
+        z.zero_()
+        return w
+
+    def copy_written(z):
+        w = z.conj().resolve_conj()
+        w.mul_(5)
+        return z * 1
+
+    z = torch.complex(numbers(2, 3), numbers(2, 3) + 1)
+    for f in (base_written, copy_written):
+        same(vmap(f)(z.clone()), looped(f, z))
+        same(vjp(f, z[0].clone())[0], f(z[0].clone()))
+
+
+def test_pairs_are_viewed_as_complex_numbers_wherever_the_batch_is():
+    x = numbers(3, 2, 4)
+    f = lambda x: torch.view_as_complex(x * 1.0)
+    same(vmap(f, in_dims=-1)(x), torch.stack([f(a.contiguous()) for a in x.unbind(-1)]))
+
+
+def test_lists_whose_elements_share_memory_are_written_one_by_one():
+    def f(x):
+        y = x * 1
+        torch._foreach_mul_([y, y[0:1]], [2.0, 3.0])
+        torch._foreach_add_([y, y], 1.0)
+        return y
+
+    x = numbers(2, 3)
+    same(vmap(f)(x), looped(f, x))
+    same(grad(lambda x: f(x).sum())(x[0]), torch.tensor([6.0, 2.0, 2.0], dtype=D))

@@ -196,6 +196,33 @@ Stack call_of(const Operator& op, const Twin& twin, const Stack& stack, const Te
   return call;
 }
 
+// Whether elements of the written list share memory: then what is written to one changes another's old value.
+bool elements_overlap(const Stack& stack) {
+  std::vector<const Wrapper*> roots;
+  for (const auto& e : stack[0].toListRef()) {
+    Wrapper* w = e.toTensor().defined() ? as_wrapper(e.toTensor()) : nullptr;
+    if (!w) continue;
+    if (std::find(roots.begin(), roots.end(), &w->root()) != roots.end()) return true;
+    roots.push_back(&w->root());
+  }
+  return false;
+}
+
+// An operator over lists (_foreach_mul_ and its kin), as a call for each element.
+void write_one_by_one(const Operator& op, const Stack& stack) {
+  const size_t count = stack[0].toListRef().size();
+  for (size_t e = 0; e < count; ++e) {
+    Stack call = stack;
+    for (IValue& v : call) {
+      if (!v.isList() || v.toListRef().size() != count) continue;
+      c10::impl::GenericList one(v.toList().elementType());
+      one.push_back(v.toListRef()[e]);
+      v = std::move(one);
+    }
+    write(op, call);
+  }
+}
+
 void write_by_twin(const Operator& op, const Twin& twin, Stack& stack, const Tensor& target, const Level& highest) {
   const bool into_out = is_out_argument(op, op.num_args() - 1);
   Stack results = call_of(op, twin, stack, target, highest);
@@ -236,6 +263,11 @@ void write(const Operator& op, Stack& stack) {
   const auto own = std::find_if(targets.begin(), targets.end(), is_own);
   const auto captured = std::find_if_not(targets.begin(), targets.end(), is_own);
   const Twin& twin = twin_of(op);
+  if (op.num_outs() == 0 && stack[0].isTensorList() && elements_overlap(stack)) {
+    write_one_by_one(op, stack);
+    stack.clear();
+    return;
+  }
   if (own != targets.end() && twin.refused)
     refuse(op, as_wrapper(*own)->level(), *own, std::string("and is refused inside transforms: ") + twin.refused);
   if (captured != targets.end()) {

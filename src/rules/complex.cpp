@@ -5,6 +5,9 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <algorithm>
+
+#include "core/wrapper.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -24,6 +27,21 @@ Tensor sgn_derivative(const Tensor& t, const Tensor& z, const Tensor& y) {
   const Tensor modulus = z.abs();
   const Tensor across = t - y * at::real(y.conj() * t);
   return at::where(modulus == 0, Scalar(0), across / modulus);
+}
+
+// Whether a tensor of pairs can be viewed as one of complex numbers.
+bool pairs_adjacent(const Tensor& t) {
+  const auto strides = t.strides();
+  const auto even = [](int64_t stride) { return stride % 2 == 0; };
+  return strides.back() == 1 && std::all_of(strides.begin(), strides.end() - 1, even);
+}
+
+// Inside a transform no tensor is conjugated or negated lazily. But what LibTorch leaves lazy is a view here, too, and
+// a copy where that is resolved.
+bool is_lazily(const Operator& view, const Tensor& t) {
+  bool lazily = false;
+  for (Wrapper* w = as_wrapper(t); w && w->view(); w = &base_of(*w->view())) lazily ^= w->view()->op == &view;
+  return lazily;
 }
 
 }  // namespace
@@ -79,16 +97,25 @@ void complex() {
       .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return join(written); });
   op<at::_ops::view_as_complex>()
       .vmap([](VmapFrame& frame) {
-        const bool pairs_adjacent = frame.in_dims[0] != frame.tensor(0).dim() - 1;
         frame.to_front(0, false);
         const Tensor t = frame.tensor(0);
-        frame.result(pairs_adjacent ? at::view_as_complex(t) : join(t));
+        TORCH_CHECK(t.dim() > 1 && t.size(-1) == 2, "view_as_complex: the last dimension must be of size 2");
+        frame.result(pairs_adjacent(t) ? at::view_as_complex(t) : join(t));
       })
       .vjp<0>([](Ct<0> ct) { return at::view_as_real(ct->resolve_conj()); })
       .jvp<0>([](Tan<0> t) { return join(*t); })
       .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) {
         return at::view_as_real(written.resolve_conj());
       });
+
+  op<at::_ops::resolve_conj>().decomposes([](const Tensor& z) {
+    static const Operator& conj = *Operator::find("aten::_conj", "");
+    return z.is_conj() || is_lazily(conj, z) ? z.clone() : z;
+  });
+  op<at::_ops::resolve_neg>().decomposes([](const Tensor& x) {
+    static const Operator& negative = *Operator::find("aten::_neg_view", "");
+    return x.is_neg() || is_lazily(negative, x) ? x.clone() : x;
+  });
 
   // ---- copies of these views ----
   op<at::_ops::_conj_copy>().decomposes([](const Tensor& z) { return at::_conj_physical(z); });

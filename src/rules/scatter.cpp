@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "core/wrapper.h"
 #include "rules/dims.h"
 #include "rules/index_plan.h"
 #include "rules/op.h"
@@ -211,24 +212,29 @@ Tensor spread_mask(Tensor mask, int64_t batch, int64_t place, int64_t rank) {
   return mask;
 }
 
-// Puts one value by a mask that differs between examples. False, with nothing changed, where it is not so simple.
+// Puts one value by a mask that differs between examples, of this batch or of one further out. False, with nothing
+// changed, where it is not so simple.
 bool put_by_mask(VmapFrame& f, int64_t rank) {
   std::vector<Tensor> indices;
   for (const auto& element : f.stack[1].toListRef())
     indices.push_back(element.isTensor() ? element.toTensor() : Tensor());
   const int64_t place = place_of_mask(indices);
-  const int64_t batch = place < 0 ? VmapFrame::kUnbatched : f.list_dims[1][static_cast<size_t>(place)];
-  if (batch == VmapFrame::kUnbatched) return false;
+  if (place < 0) return false;
   Tensor mask = indices[static_cast<size_t>(place)];
-  const Ints whole = logical_sizes(f, 0);
-  Ints of_mask = mask.sizes().vec();
-  of_mask.erase(of_mask.begin() + batch);
+  const int64_t batch = f.list_dims[1][static_cast<size_t>(place)];
+  if (batch == VmapFrame::kUnbatched) {
+    if (!as_wrapper(strip_constants(mask))) return false;
+    mask = mask.unsqueeze(0);
+  } else {
+    mask = mask.movedim(batch, 0);
+  }
+  const Ints whole = logical_sizes(f, 0), of_mask = mask.sizes().slice(1).vec();
   // Sizes that do not match are index_put's to refuse, which where() would broadcast.
   if (place + of_mask.size() > whole.size() || !std::equal(of_mask.begin(), of_mask.end(), whole.begin() + place))
     return false;
   const int64_t others = rank - place - (mask.dim() - 1);
   if (f.logical_dim(2) > others || f.tensor(0).scalar_type() != f.tensor(2).scalar_type()) return false;
-  mask = spread_mask(mask.movedim(batch, 0), 1, place, rank);
+  mask = spread_mask(mask, 1, place, rank);
   f.to_front(0, true);
   f.to_front(2, false);
   const Tensor self = f.tensor(0);
