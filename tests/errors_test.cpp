@@ -393,12 +393,6 @@ TEST(RawData, OfAConstantIsThere) {
   EXPECT_TRUE(same(td::vjp(f, {vec({1, 2})}).second({vec({1, 1})})[0], vec({7, 5})));
 }
 
-TEST(RawData, DataAndSetDataAreRefused) {
-  const auto f = of_one([](const Tensor& v) { return v * v.data(); });
-  EXPECT_TRUE(says(refusal<UnsupportedError>([&] { td::grad(f, {0})({at::ones({}, at::kDouble)}); }),
-                   {"grad (level 1): ", "detach()"}));
-}
-
 TEST(TensorsThatTransformsCannotCarry, AreRefused) {
   const Tensor sparse = at::eye(3, at::kDouble).to_sparse(),
                quantized = at::quantize_per_tensor(at::ones({3}), 0.1, 0, at::kQInt8);

@@ -261,3 +261,27 @@ def test_lists_whose_elements_share_memory_are_written_one_by_one():
     x = numbers(2, 3)
     same(vmap(f)(x), looped(f, x))
     same(grad(lambda x: f(x).sum())(x[0]), torch.tensor([6.0, 2.0, 2.0], dtype=D))
+
+
+def test_a_value_of_size_one_along_a_mapped_mask_goes_to_all_its_places():
+    def f(x, mask, v):
+        y = x * 1
+        y[:, mask] = v
+        return y
+
+    x, v = numbers(2, 2, 3), numbers(2, 2, 1)
+    mask = torch.tensor([[True, False, True], [False, True, True]])
+    same(vmap(f)(x, mask, v), looped(f, x, mask, v))
+    mapped = vmap(grad(lambda x, mask, v: (f(x, mask, v) ** 2).sum(), argnums=(0, 2)))(x, mask, v)
+    same(mapped[0], 2 * x * ~mask[:, None])
+    same(mapped[1], 2 * v * mask.sum(1)[:, None, None])
+
+
+def test_smoothed_cross_entropy_with_weights_and_mapped_targets():
+    x, weight = numbers(5, 4, 3), numbers(3).abs()
+    target = torch.arange(20).reshape(5, 4) % 3
+    target[0, 1] = target[3, 0] = target[3, 2] = -100
+    f = lambda x, target: F.cross_entropy(x, target, weight, label_smoothing=0.2)
+    same(vmap(f)(x, target), looped(f, x, target))
+    rows = [torch.func.grad(f)(*example) for example in zip(x, target)]
+    same(vmap(grad(f))(x, target), torch.stack(rows))

@@ -5,6 +5,7 @@
 #include "core/bind.h"
 #include "core/typed_door.h"
 #include "core/wrapper.h"
+#include "frontend/arguments.h"
 #include "frontend/autocast.h"
 #include "frontend/mutation.h"
 #include "frontend/substitution.h"
@@ -63,6 +64,7 @@ C10_NOINLINE void resolve_with_autocast(const Operator& op, Stack& stack, c10::D
 
 void enter(const Operator& op, Stack& stack) {
   frontend::substitute(op, stack);
+  frontend::check_up_to_date(op, stack);
   const c10::DispatchKeySet autocast = frontend::active_autocast();
   if (autocast.empty()) resolve(op, stack);
   else resolve_with_autocast(op, stack, autocast);

@@ -22,6 +22,9 @@ namespace tower {
 class CallRecorder;
 class Operator;
 class Wrapper;
+namespace frontend {
+class Arguments;
+}
 using c10::IValue;
 using torch::jit::Stack;
 
@@ -69,11 +72,13 @@ class Level : public c10::intrusive_ptr_target {
 
 /// Everything Tower keeps for a thread. In one small block with static addressing: it is read for every operator.
 struct ThreadState {
-  Level* top = nullptr;                 // the level whose function or rule the thread is executing
-  CallRecorder* recorder = nullptr;     // who wants to know of calls (core/explain.h)
-  const void* substitutions = nullptr;  // what stands for what (frontend/substitution.cpp)
-  uint64_t thread = 0;                  // this_thread(), once it was asked for
-  void* operators = nullptr;            // records that this thread met lately (core/operator.cpp)
+  Level* top = nullptr;                      // the level whose function or rule the thread is executing
+  CallRecorder* recorder = nullptr;          // who wants to know of calls (core/explain.h)
+  const void* substitutions = nullptr;       // what stands for what (frontend/substitution.cpp)
+  frontend::Arguments* arguments = nullptr;  // of the functions that run (frontend/arguments.h)
+  uint32_t written_arguments = 0;            // how many of them were written to
+  uint64_t thread = 0;                       // this_thread(), once it was asked for
+  void* operators = nullptr;                 // records that this thread met lately (core/operator.cpp)
 
   // LibTorch's state of this thread, once it was asked for: its address costs a call each time.
   c10::impl::PODLocalDispatchKeySet* dispatch_keys = nullptr;

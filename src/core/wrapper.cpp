@@ -1,5 +1,6 @@
 #include "core/wrapper.h"
 
+#include <ATen/ops/detach.h>
 #include <c10/core/GradMode.h>
 
 #include "core/layout.h"
@@ -109,20 +110,20 @@ const char* Wrapper::tensorimpl_type_name() const {
   return text.c_str();
 }
 
-namespace {
-[[noreturn]] void refuse_data(const Level& level) {
-  throw UnsupportedError(level.describe() +
-                         ": tensor.data(), set_data and variable_data bypass the transform and would lose what it "
-                         "tracks. Use detach() to stop gradients.");
+void Wrapper::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>&) {
+  throw UnsupportedError(level_->describe() +
+                         ": set_data (x.data = y) gives a tensor other memory, which bypasses the transform and would "
+                         "lose what it tracks. Write with x.copy_(y), or use y in place of x.");
 }
-}  // namespace
 
-void Wrapper::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>&) { refuse_data(*level_); }
+// tensor.data() and variable_data() ask for a tensor with the same memory and no history.
 c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(const c10::VariableVersion&, bool) const {
-  refuse_data(*level_);
+  return at::detach(Tensor(c10::intrusive_ptr<TensorImpl>::reclaim_copy(const_cast<Wrapper*>(this))))
+      .unsafeReleaseIntrusivePtr();
 }
-c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(c10::VariableVersion&&, bool) const {
-  refuse_data(*level_);
+c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                                     bool allow_tensor_metadata_change) const {
+  return shallow_copy_and_detach(version, allow_tensor_metadata_change);
 }
 
 // Chains of views can be long: free them one by one instead of recursively.

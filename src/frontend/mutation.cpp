@@ -163,7 +163,7 @@ Write fitted(const Operator& op, const Operator& twin, const Level& highest, con
   }
   value = strip_constants(value, w ? w->level().depth() : 0);
   if (Level* level = too_deep_for(target, value)) refuse_captured(op, *level, target, make_it_inside(*level));
-  if (w) check_writable(*w, op);
+  if (w) check_writable(*w, value, op);
   return {target, std::move(value)};
 }
 

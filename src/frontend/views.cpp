@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "core/bind.h"
+#include "frontend/arguments.h"
 #include "tower/errors.h"
 
 namespace tower::frontend {
@@ -35,6 +36,9 @@ Tensor view_again(const View& view, const Tensor& base) {
 bool repeats(const View& view) {
   return view.op->view_repeats && view.op->view_repeats(handle(base_of(view)), view.args);
 }
+
+// Views that no derivative goes through have a history of their own, which writes to their bases leave as it is.
+bool cuts_history(const View& view) { return view.op->no_derivative(); }
 
 // Operators that only choose and order elements of their base.
 bool only_moves(const Operator& op) {
@@ -137,6 +141,17 @@ Tensor in_order_of(Wrapper& target, const Tensor& value) {
   return value.permute(there).clone(at::MemoryFormat::Contiguous).permute(back);
 }
 
+// Whether a tape, or LibTorch's autograd outside, knows where the value came from.
+bool is_recorded(Tensor value) {
+  while (Wrapper* w = as_wrapper(value)) {
+    const Payload& payload = w->payload();
+    if (w->level().kind() == Kind::vjp && payload.tracked()) return true;
+    if (payload.tangent.defined() && is_recorded(payload.tangent)) return true;
+    value = Tensor(payload.value);
+  }
+  return libtorch_records(value);
+}
+
 bool same_strides(const Tensor& a, const Tensor& b) {
   for (int64_t d = 0; d < a.dim(); ++d)
     if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
@@ -164,11 +179,18 @@ void refresh(Wrapper& w) {
   base.payload();  // the base may be an old view itself
   // The view was recorded or not when it was made, whatever the mode is where it happens to be read next.
   c10::AutoGradMode mode(view.recorded);
-  w.take(view_again(view, handle(base)));
+  const Tensor now = view_again(view, handle(base));
+  w.take(cuts_history(view) ? with_history_of(wrap(w.level(), Payload(w.stored())), now, true) : now);
   view.seen = generation;
 }
 
-void check_writable(Wrapper& target, const Operator& writer) {
+void check_writable(Wrapper& target, const Tensor& value, const Operator& writer) {
+  if (c10::GradMode::is_enabled())
+    for (View* v = target.view().get(); v != nullptr && !cuts_history(*v); v = base_of(*v).view().get())
+      if (!v->recorded && is_recorded(value))
+        refuse(target, writer, *v,
+               "in no_grad mode, a value whose history is recorded, and such a view keeps none. Make the view outside "
+               "of no_grad, or write in no_grad mode, too.");
   const auto links = links_to_repetition(target);
   const std::string once = "Write to the tensor where each element of it is seen once, or clone() the view first.";
   for (View* v : links)
@@ -186,6 +208,7 @@ void check_writable(Wrapper& target, const Operator& writer) {
 void write_through(Wrapper& target, const Tensor& value, const Operator& writer) {
   View* view = target.view().get();
   if (view == nullptr) {
+    if (target.generation() == 0) Arguments::note_write(target);
     target.take(recorded_or_not(target, in_order_of(target, value)));
     target.wrote();
     return;
@@ -201,9 +224,10 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
   const Tensor own = recorded_or_not(target, value);
   write_through(base, updated, writer);
   // What lies in memory as it should is known already; anything else is read again from the base.
-  if (!same_strides(handle(target), own)) return;
-  target.take(own);
-  view->seen = target.root().generation();
+  const bool fits = same_strides(handle(target), own);
+  if (fits || cuts_history(*view)) target.take(own);
+  if (fits) view->seen = target.root().generation();
+  else if (cuts_history(*view)) refresh(target);
 }
 
 namespace {

@@ -19,8 +19,8 @@ void make_view(const Operator& op, Stack& stack);
 /// Recomputes the payload of a view after its base was written.
 void refresh(Wrapper& view);
 
-/// Throws MutationError if what is written to `target` cannot be carried to the tensors that it views.
-void check_writable(Wrapper& target, const Operator& writer);
+/// Throws MutationError if `value`, written to `target`, cannot be carried to the tensors that it views.
+void check_writable(Wrapper& target, const Tensor& value, const Operator& writer);
 
 /// Writes a value to a tensor, its base and (lazily) all other views of that base. Everything that can fail does so
 /// before anything is changed.

@@ -13,8 +13,7 @@ namespace {
 constexpr int64_t kNone = at::Reduction::None;
 using Pair = std::tuple<Tensor, Tensor>;
 
-// ---- negative log likelihood: -w[y] x[y], where y is not the ignored class
-// ----------------------------------------------
+// ---- negative log likelihood: -w[y] x[y], where y is not the ignored class ----
 //
 // The classes are dimension 1 of x, or dimension 0 if x is a single item. `Kernels` are those for items with or without
 // further dimensions (pixels).
@@ -145,8 +144,61 @@ void negative_log_likelihood() {
       .decomposes(nll_backward);
 }
 
-// ---- margins
-// --------------------------------------------------------------------------------------------------------------
+// ---- cross entropy: the negative log likelihood of what softmax says ----
+
+void check_cross_entropy(const Tensor& x, int64_t classes, const Tensor& weight, double smoothing) {
+  TORCH_CHECK_VALUE(smoothing <= 1, "label_smoothing must be between 0.0 and 1.0. Got: ", smoothing);
+  TORCH_CHECK(!weight.defined() || (weight.dim() == 1 && weight.numel() == x.size(classes)),
+              "cross_entropy: weight tensor should be defined either for all ", x.size(classes),
+              " classes or no classes but got weight tensor of shape: ", weight.sizes());
+}
+
+// Weights of the classes, to go with logits [N, C, …] or [C].
+Tensor beside_classes(const Tensor& weight, const Tensor& logits) {
+  Ints sizes(static_cast<size_t>(logits.dim()), 1);
+  sizes[logits.dim() == 1 ? 0 : 1] = weight.numel();
+  return weight.reshape(sizes);
+}
+
+// Where targets are probabilities of the classes.
+Tensor cross_entropy_of_probabilities(const Tensor& x, Tensor y, const Tensor& weight, int64_t reduction,
+                                      int64_t ignore, double smoothing) {
+  TORCH_CHECK(at::isFloatingType(y.scalar_type()),
+              "Expected floating point type for target with class probabilities, got ", y.scalar_type());
+  TORCH_CHECK(ignore < 0, "ignore_index is not supported for floating point target");
+  const int64_t dim = x.dim() == 1 ? 0 : 1, classes = x.size(dim);
+  check_cross_entropy(x, dim, weight, smoothing);
+  if (smoothing > 0) y = y * (1 - smoothing) + smoothing / static_cast<double>(classes);
+  const Tensor logits = at::log_softmax(x, dim);
+  Tensor losses = -(logits * y);
+  if (weight.defined()) losses = losses * beside_classes(weight, losses);
+  if (reduction == kNone) return losses.sum(dim);
+  if (reduction == at::Reduction::Sum) return losses.sum();
+  // The mean is over items; that of none is not a number.
+  return losses.sum() / (static_cast<double>(losses.numel()) / static_cast<double>(classes));
+}
+
+// LibTorch's composite picks the targets that are not ignored, whose number may differ from example to example. Here
+// they count as zero.
+Tensor cross_entropy(const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction, int64_t ignore,
+                     double smoothing) {
+  if (x.sizes() == y.sizes()) return cross_entropy_of_probabilities(x, y, weight, reduction, ignore, smoothing);
+  const int64_t dim = x.dim() == 1 ? 0 : 1;
+  const Tensor logits = at::log_softmax(x, dim);
+  const Tensor nll = at::nll_loss_nd(logits, y, given(weight), reduction, ignore);
+  if (smoothing <= 0) return nll;
+  check_cross_entropy(x, dim, weight, smoothing);
+  const Tensor ignored = y == ignore;
+  const Tensor all = weight.defined() ? logits * beside_classes(weight, logits) : logits;
+  Tensor smooth = zero_where(ignored, -all.sum(dim));
+  TORCH_CHECK(smooth.dim() == logits.dim() - 1, "cross_entropy: targets of shape ", y.sizes(), " for scores of shape ",
+              x.sizes());
+  if (reduction != kNone) smooth = smooth.sum();
+  if (reduction == at::Reduction::Mean) smooth = smooth / class_weights(weight, y, ignore, x.options()).sum();
+  return nll * (1 - smoothing) + smooth * (smoothing / static_cast<double>(x.size(dim)));
+}
+
+// ---- margins ----
 
 // Nothing where it is not a number, as the kernels count what exceeds the margin.
 Tensor positive_part(const Tensor& t) { return keep_where(t > 0, t); }
@@ -244,6 +296,7 @@ Tensor multilabel_margin_backward(const Tensor& g, const Tensor& x, const Tensor
 void class_losses() {
   negative_log_likelihood<Nll, at::_ops::nll_loss_forward, at::_ops::nll_loss_backward>();
   negative_log_likelihood<Nll2d, at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward>();
+  op<at::_ops::cross_entropy_loss>().decomposes(cross_entropy);
   op<at::_ops::multi_margin_loss>().decomposes(multi_margin);
   op<at::_ops::multi_margin_loss_backward>().decomposes(multi_margin_backward);
   op<at::_ops::multilabel_margin_loss_forward>().decomposes(multilabel_margin);

@@ -212,6 +212,18 @@ Tensor spread_mask(Tensor mask, int64_t batch, int64_t place, int64_t rank) {
   return mask;
 }
 
+// The sizes of values that are the same for every place that a mask lets through, with a dimension of size 1 for each
+// of the mask's; nothing if they differ from place to place. `others`: the number of dimensions behind the mask's.
+std::optional<Ints> beside_mask(at::IntArrayRef values, int64_t mask_dims, int64_t others) {
+  Ints sizes = values.vec();
+  const int64_t places = static_cast<int64_t>(sizes.size()) - 1 - others;
+  if (places < 0) return sizes;
+  if (sizes[static_cast<size_t>(places)] != 1) return std::nullopt;
+  const auto at = sizes.erase(sizes.begin() + places);
+  sizes.insert(at, static_cast<size_t>(mask_dims), 1);
+  return sizes;
+}
+
 // Puts one value by a mask that differs between examples, of this batch or of one further out. False, with nothing
 // changed, where it is not so simple.
 bool put_by_mask(VmapFrame& f, int64_t rank) {
@@ -232,13 +244,14 @@ bool put_by_mask(VmapFrame& f, int64_t rank) {
   // Sizes that do not match are index_put's to refuse, which where() would broadcast.
   if (place + of_mask.size() > whole.size() || !std::equal(of_mask.begin(), of_mask.end(), whole.begin() + place))
     return false;
-  const int64_t others = rank - place - (mask.dim() - 1);
-  if (f.logical_dim(2) > others || f.tensor(0).scalar_type() != f.tensor(2).scalar_type()) return false;
+  const int64_t mask_dims = mask.dim() - 1;
+  const auto sizes = beside_mask(logical_sizes(f, 2), mask_dims, rank - place - mask_dims);
+  if (!sizes || f.tensor(0).scalar_type() != f.tensor(2).scalar_type()) return false;
   mask = spread_mask(mask, 1, place, rank);
   f.to_front(0, true);
   f.to_front(2, false);
   const Tensor self = f.tensor(0);
-  Tensor value = f.tensor(2);
+  Tensor value = f.tensor(2).reshape(f.batched(2) ? with_batch(f, *sizes) : *sizes);
   if (f.batched(2))
     while (value.dim() < rank + 1) value = value.unsqueeze(1);
   f.result(f.stack[3].toBool() ? at::where(mask, self + value, self) : at::where(mask, value, self));
@@ -305,9 +318,8 @@ void puts_by_index() {
          const int64_t place = place_of_mask(indices);
          if (place >= 0) {
            const Tensor& mask = indices[static_cast<size_t>(place)];
-           const int64_t others = ct->dim() - place - mask.dim();
-           if (static_cast<int64_t>(values.sizes.size()) <= others)
-             return at::sum_to(at::where(spread_mask(mask, 0, place, ct->dim()), *ct, 0), values.sizes);
+           if (const auto sizes = beside_mask(values.sizes, mask.dim(), ct->dim() - place - mask.dim()))
+             return at::sum_to(at::where(spread_mask(mask, 0, place, ct->dim()), *ct, 0), *sizes).reshape(values.sizes);
          }
          return at::sum_to(at::index(*ct, optional_list(indices)), values.sizes);
        }),

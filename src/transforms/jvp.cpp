@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 
+#include "frontend/arguments.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
 #include "transforms/vmap.h"
@@ -31,6 +32,7 @@ std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, con
       check_direction(tangents[i], Meta(primals[i]), label, ordinal("tangent", i));
       args[i] = wrap(*level, Payload{primals[i], tangents[i], -1});
     }
+    const frontend::Arguments arguments(*level, args, primals);
     auto [results, extra] = f(args);
     check_outputs(results, label);
     for (const Tensor& out : results) {

@@ -1,12 +1,12 @@
 #include "transforms/surface.h"
 
 #include <ATen/Functions.h>
-#include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 
 #include "core/bind.h"
+#include "frontend/arguments.h"
 #include "interpreters/tape.h"
 #include "interpreters/vjp.h"
 #include "tower/errors.h"
@@ -55,24 +55,13 @@ void check_forms(const Tensors& inputs, const Tensors& originals) {
   }
 }
 
-namespace {
-
-bool may_overlap(const Tensor& one, const Tensor& other) {
-  const Tensor a = strip_constants(one), b = strip_constants(other);
-  Wrapper *v = as_wrapper(a), *w = as_wrapper(b);
-  if (v || w) return v && w && &v->root() == &w->root();
-  return a.is_alias_of(b) && at::get_overlap_status(a, b) != at::MemOverlapStatus::No;
-}
-
-}  // namespace
-
 void check_writes(const Tensors& inputs, const Tensors& originals) {
   check_forms(inputs, originals);
   for (size_t i = 0; i < inputs.size(); ++i) {
     Wrapper* w = as_wrapper(inputs[i]);
     if (!w || w->generation() == 0 || inputs[i].is_same(originals[i])) continue;
     for (size_t j = 0; j < originals.size(); ++j)
-      if (j != i && originals[j].defined() && may_overlap(originals[i], originals[j]))
+      if (j != i && originals[j].defined() && frontend::may_overlap(originals[i], originals[j]))
         throw MutationError(w->level().describe() + ": " + ordinal("argument", i) + ", " + describe(originals[i]) +
                             ", was written to, and shares memory with " + ordinal("argument", j) +
                             ", which did not see it. Pass a clone() of one of them.");
@@ -136,6 +125,7 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
       e.in_slots.push_back(as_wrapper(arg)->stored().index);
       e.in_metas.push_back(level->tape().meta(e.in_slots.back()));
     }
+    const frontend::Arguments arguments(*level, args, primals);
     auto [outs, aux] = f(args);
     level->history().check(args, *level);
     check_outputs(outs, label);

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "frontend/arguments.h"
 #include "tower/detail/flat.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
@@ -115,6 +116,7 @@ std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Te
     Scope scope(level);
     for (size_t i = 0; i < args.size(); ++i)
       if (dims[i]) inside[i] = wrap(*level, Payload{args[i], {}, *dims[i]});
+    const frontend::Arguments arguments(*level, inside, args);
     auto results = f(inside);
     check_outputs(results.first, label);
     DispatchGuard keys;

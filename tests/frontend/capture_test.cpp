@@ -244,6 +244,42 @@ TEST(Arguments, ThatAreNotMappedTakeUnbatchedValuesAndRefuseBatchedOnes) {
   EXPECT_TRUE(same(shared, vec({2, 3, 4})));
 }
 
+TEST(Arguments, ThatWereWrittenToAreNotReadThroughCapturedTensorsThatDoNotKnowItYet) {
+  const Tensor rows = numbers({2, 3}), first = rows[0], other = numbers({2, 3});
+  const std::function<Tensor(const Tensor&)> reads[] = {
+      [&](const Tensor& x) { return x * first; }, [&](const Tensor&) { return rows.sum(); },
+      [&](const Tensor& x) { return rows.view({6}).narrow(0, 0, 3) + x; },
+      [&](const Tensor& x) {
+        rows.add_(1);  // the write of the argument would undo it
+        return x;
+      },
+      [&](const Tensor& x) {
+        return td::vmap(of_one([](const Tensor& e) { return e * 2; }), {0}, {0})({rows})[0].sum() + x;
+      }};
+  for (const auto& read : reads) {
+    const auto f = of_one([&](const Tensor& x) {
+      read(x);  // nothing was written yet
+      x.mul_(1);
+      return read(x).sum() + other.sum();
+    });
+    const Tensor before = rows.clone();
+    const auto mapped = [&] { td::vmap(f, {0}, {0})({rows}); };
+    const auto differentiated = [&] { td::grad(f, {0})({rows}); };
+    const auto pushed = [&] { td::jvp(f, {rows}, {rows}); };
+    const auto nested = [&] {
+      td::grad(of_one([&](const Tensor& x) { return td::vmap(f, {0}, {0})({x})[0].sum(); }), {0})({rows});
+    };
+    for (const std::function<void()>& run : {std::function<void()>(mapped), std::function<void()>(differentiated),
+                                             std::function<void()>(pushed), std::function<void()>(nested)})
+      EXPECT_TRUE(
+          says(refusal<MutationError>(run), {"captured tensor", "shares memory with argument 0", "Use the argument"}));
+  }
+  // Afterwards they know.
+  const Tensor x = numbers({2, 3});
+  td::vmap(of_one([](const Tensor& e) { return e.mul_(2); }), {0}, {0})({x});
+  EXPECT_TRUE(same(x * 1, numbers({2, 3}) * 2));
+}
+
 TEST(Arguments, MappedInTheMiddleAreWrittenBackThere) {
   const Tensor x = numbers({2, 3, 4}), expected = x.clone();
   expected.select(2, 1).mul_(2);

@@ -63,14 +63,15 @@ TEST(OperatorsThatReplaceMemory, AreRefusedByName) {
     }
 }
 
-TEST(OperatorsThatReplaceMemory, SetDataAndDataAreRefusedByName) {
-  const auto set_data = of_one([](const Tensor& x) {
+TEST(OperatorsThatReplaceMemory, SetDataIsRefusedByName) {
+  const auto f = of_one([](const Tensor& x) {
     x.set_data(at::zeros({3}, at::kDouble));
     return x.sum();
   });
-  const auto data = of_one([](const Tensor& x) { return x.data().sum(); });
-  for (const auto& f : {set_data, data})
-    EXPECT_TRUE(says(refusal<tower::Error>([&] { td::grad(f, {0})({vec({1, 2, 3})}); }), {"grad (level 1)", "data"}));
+  EXPECT_TRUE(says(refusal<tower::Error>([&] {
+                     td::grad(f, {0})({vec({1, 2, 3})});
+                   }),
+                   {"grad (level 1)", "set_data", "copy_"}));
 }
 
 TEST(Resize, ToTheSameShapeOrFewerElementsOrFromNoneIsWhatItIsPlainly) {
@@ -177,6 +178,83 @@ TEST(Detach, SharesItsMemoryWithTheTensorThatItWasTakenFrom) {
   EXPECT_TRUE(same(td::grad(f, {0})({x})[0], expected));
   EXPECT_TRUE(same(td::jvp(f, {x}, {vec({1, 10, 100})}).second[0], (expected * vec({1, 10, 100})).sum()));
   EXPECT_TRUE(same(td::vmap(td::grad(f, {0}), {0}, {0})({at::stack({x, x})})[0], at::stack({expected, expected})));
+}
+
+TEST(Data, IsTheTensorItselfWithoutItsHistoryAndSharesItsMemory) {
+  const auto f = of_one([](const Tensor& x) {
+    const Tensor y = x * 3, kept = x.data() * x;
+    EXPECT_FALSE(y.data().requires_grad());
+    y.data().mul_(2);
+    return (kept + y.variable_data() * x + y).sum();
+  });
+  const Tensor x = vec({1, 2, 3});
+  EXPECT_TRUE(same(f({x})[0], (x * x + 6 * x * x + 6 * x).sum()));
+  const Tensor expected = x + 6 * x + 3;
+  EXPECT_TRUE(same(td::grad(f, {0})({x})[0], expected));
+  EXPECT_TRUE(same(td::jvp(f, {x}, {x}).second[0], (expected * x).sum()));
+  EXPECT_TRUE(
+      same(td::vmap(td::grad(f, {0}), {0}, {0})({at::stack({x, 2 * x})})[0], at::stack({expected, 7 * 2 * x + 3})));
+}
+
+TEST(Detach, KeepsTheHistoryOfWhatIsWrittenToItWhenItsBaseIsWrittenAfterwards) {
+  const Tensor square = vec({1, 2, 3});
+  const std::function<Tensor(const Tensor&, const Tensor&)> bodies[] = {
+      [](const Tensor& x, const Tensor& y) {
+        const Tensor d = y.detach();
+        d.mul_(x);
+        y.add_(1);
+        return (d * 3).sum();
+      },
+      [](const Tensor& x, const Tensor& y) {
+        const Tensor d = y.detach();
+        d[0].mul_(x[1]);
+        y.narrow(0, 0, 2).add_(1);
+        return (d * d * y).sum();
+      },
+      [](const Tensor& x, const Tensor& y) {
+        const Tensor d = y.view({3, 1}).detach(), part = d[2];
+        d.copy_((x * x.unsqueeze(1)).narrow(1, 0, 1));
+        y.mul_(2);
+        return (d * d).sum() + part.sum() + (y * x).sum();
+      }};
+  for (const auto& body : bodies) {
+    for (bool of_x : {false, true}) {
+      const auto f =
+          of_one([&](const Tensor& x) { return body(x, of_x ? x * 2 : at::ones({3}, at::kDouble).detach()); });
+      const Tensor leaf = square.clone().requires_grad_(true);
+      const Tensor out = f({leaf})[0];
+      const Tensor expected = torch::autograd::grad({out}, {leaf})[0];
+      EXPECT_TRUE(same(td::grad(f, {0})({square})[0], expected));
+      EXPECT_TRUE(same(td::vmap(td::grad(f, {0}), {0}, {0})({at::stack({square, square})})[0],
+                       at::stack({expected, expected})));
+    }
+  }
+}
+
+TEST(NoGrad, AroundAViewThatIsWrittenToInGradModeIsRefusedAsInLibTorch) {
+  const auto writes = [](bool write_recorded) {
+    return of_one([=](const Tensor& x) {
+      const Tensor y = at::ones({3}, at::kDouble);
+      Tensor part;
+      {
+        c10::NoGradGuard no_grad;
+        part = y.narrow(0, 0, 2);
+      }
+      part.mul_(3);  // nothing to record
+      const c10::AutoGradMode mode(write_recorded);
+      part[0].mul_(x[0]);
+      return (y * x.detach()).sum();
+    });
+  };
+  const Tensor x = vec({1, 2, 3});
+  for (const auto& transform : {td::grad(writes(true), {0}), td::jacrev(writes(true), {0})})
+    EXPECT_TRUE(says(refusal<MutationError>([&] { transform({x}); }),
+                     {"(level 1): aten::mul_.Tensor", "aten::slice", "no_grad mode", "Make the view outside"}))
+        << support::message_of<MutationError>([&] { transform({x}); });
+  EXPECT_TRUE(same(td::grad(writes(false), {0})({x})[0], vec({0, 0, 0})));
+  // Forward mode does not heed no_grad, and neither do values.
+  EXPECT_TRUE(same(td::jvp(writes(true), {x}, {vec({1, 0, 0})}).second[0], number(3)));
+  EXPECT_TRUE(same(td::vmap(writes(true), {0}, {0})({at::stack({x, x})})[0], vec({12, 12})));
 }
 
 TEST(Detach, InPlaceCutsTheHistoryAndOfAViewIsRefused) {
