@@ -40,5 +40,6 @@ void linear_solve();
 void factorizations();
 void orthogonal();
 void fourier();
+void lists();
 
 }  // namespace tower::rules

@@ -42,6 +42,7 @@ void register_all() {
   factorizations();
   orthogonal();
   fourier();
+  lists();
 }
 
 }  // namespace tower::rules

@@ -89,6 +89,11 @@ class ArgumentParser {
       for (const auto& part : parts) list.push_back(part == "True");
       return list;
     }
+    if (kind == c10::TypeKind::NumberType) {
+      c10::impl::GenericList list(c10::NumberType::get());
+      for (const auto& part : parts) list.push_back(parse_number(part));
+      return list;
+    }
     throw std::runtime_error("cannot spell a list of " + element.str());
   }
 
