@@ -20,7 +20,7 @@ c10::TypePtr type_for_one(const c10::Argument& argument) {
   if (!list) return argument.type();
   const auto& element = list->getElementType();
   return element->kind() == c10::TypeKind::TensorType || element->kind() == c10::TypeKind::NumberType ? element
-                                                                                                     : argument.type();
+                                                                                                      : argument.type();
 }
 
 // Whether `one` takes what is left of the arguments of `list` for one element; further ones have defaults.
@@ -39,8 +39,8 @@ void check_lengths(const c10::FunctionSchema& list, const Stack& args) {
   TORCH_CHECK(length > 0, "Tensor list must have at least one tensor.");
   for (size_t i = first; i < args.size(); ++i)
     if (*type_for_one(of[i]) != *of[i].type())
-      TORCH_CHECK(args[i].toListRef().size() == length, "Tensor lists must have the same number of tensors, got ", length,
-                  " and ", args[i].toListRef().size());
+      TORCH_CHECK(args[i].toListRef().size() == length, "Tensor lists must have the same number of tensors, got ",
+                  length, " and ", args[i].toListRef().size());
 }
 
 DecompositionRule one_by_one(const c10::OperatorHandle& list, const c10::OperatorHandle& one) {
@@ -95,7 +95,8 @@ void lists() {
       [](const std::vector<Tensor>& tensors, const Scalar& ord, std::optional<at::ScalarType> dtype) {
         TORCH_CHECK(!tensors.empty(), "Tensor list must have at least one tensor.");
         std::vector<Tensor> norms;
-        for (const Tensor& t : tensors) norms.push_back(at::linalg_vector_norm(t, ord, at::OptionalIntArrayRef(), false, dtype));
+        for (const Tensor& t : tensors)
+          norms.push_back(at::linalg_vector_norm(t, ord, at::OptionalIntArrayRef(), false, dtype));
         return norms;
       });
 }
