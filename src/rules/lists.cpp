@@ -75,8 +75,9 @@ void lists() {
   const auto all = dispatcher.getAllOpNames();
   const auto find = [&](const std::string& name, const c10::FunctionSchema& list) {
     std::optional<c10::OperatorHandle> found;
+    const std::string full_name = "aten::" + name;
     for (const auto& candidate : all) {
-      if (found || candidate.name != "aten::" + name) continue;
+      if (found || candidate.name != full_name) continue;
       found = dispatcher.findSchema(candidate);
       if (found && !serves(found->schema(), list)) found.reset();
     }
