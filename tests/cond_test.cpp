@@ -185,4 +185,45 @@ TEST(Cond, WhatDoesNotFitIsRefused) {
   EXPECT_TRUE(support::says(refusal<tower::ArgumentError>([&] { tower::vmap(dtypes)(x); }), {"cond", "Float"}));
 }
 
+TEST(Cond, BranchesThatDifferInMoreThanTensorsAreRefusedWhereExamplesTakeBoth) {
+  const auto scaled = [](const Tensor& x) {
+    const auto [y, factor] = tower::cond(
+        x > 0, [](const Tensor& v) { return std::pair(v, 1.0); },
+        [](const Tensor& v) { return std::pair(v * 2, 10.0); }, x);
+    return y * factor;
+  };
+  EXPECT_TRUE(same(scaled(number(-1)), number(-20)));
+  const auto keyed = [](const Tensor& x) {
+    using Map = std::map<std::string, Tensor>;
+    return tower::cond(
+        x > 0,
+        [](const Tensor& v) {
+          return Map{{"a", v}};
+        },
+        [](const Tensor& v) {
+          return Map{{"b", v}};
+        },
+        x);
+  };
+  const auto divided = [](const Tensor& x) {
+    using Lists = std::pair<Tensors, Tensors>;
+    return tower::cond(
+        x > 0,
+        [](const Tensor& v) {
+          return Lists{{v, 2 * v}, {}};
+        },
+        [](const Tensor& v) {
+          return Lists{{3 * v}, {4 * v}};
+        },
+        x);
+  };
+  const Tensor x = vec({1, -1});
+  const std::initializer_list<const char*> words{"cond", "numbers, keys or sizes", "differs between examples"};
+  EXPECT_TRUE(support::says(refusal<tower::ArgumentError>([&] { tower::vmap(scaled)(x); }), words));
+  EXPECT_TRUE(support::says(refusal<tower::ArgumentError>([&] { tower::vmap(tower::grad(scaled))(x); }), words));
+  EXPECT_TRUE(support::says(refusal<tower::ArgumentError>([&] { tower::vmap(keyed)(x); }), words));
+  EXPECT_TRUE(support::says(refusal<tower::ArgumentError>([&] { tower::vmap(divided)(x); }), words));
+  EXPECT_EQ(keyed(number(-1)).count("b"), 1U);
+}
+
 }  // namespace

@@ -1,6 +1,9 @@
 // Traps that other implementations fell into. What is right is known from finite differences, a loop or the hand.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <limits>
@@ -163,6 +166,64 @@ TEST(Traps, OperatorsWithoutADerivativeAreDeclaredSoAndGiveZeros) {
     return (x.sign() + x.floor() + (x > 1).to(at::kDouble) + x.argmax().to(at::kDouble) + x * 2).sum();
   });
   EXPECT_TRUE(same(td::grad(f, {0})({vec({0.5, 1.5})})[0], vec({2, 2})));
+}
+
+TEST(Traps, HessiansByPartsOfSeveralArgumentsNeedNotAskRulesOfArgumentsThatStandStill) {
+  const Tensor w = vec({0.3, -0.2, 0.7}), v = vec({2, 1.5, -1}), zero;
+  const std::pair<const char*, Function> cases[] = {
+      {"tanh", [](const Tensors& in) { return Tensors{(in[0].tanh() * in[1]).sum()}; }},
+      {"sigmoid", [](const Tensors& in) { return Tensors{(in[0].sigmoid() * in[1]).sum()}; }},
+      {"softmax", [](const Tensors& in) { return Tensors{(in[0].softmax(0) * in[1]).sum()}; }},
+      {"log_softmax", [](const Tensors& in) { return Tensors{(in[0].log_softmax(0) * in[1]).sum()}; }},
+      {"cross", [](const Tensors& in) { return Tensors{at::linalg_cross(in[0], in[1]).exp().sum()}; }},
+      {"entropy",
+       [](const Tensors& in) { return Tensors{at::binary_cross_entropy(in[0].sigmoid(), in[1].sigmoid())}; }}};
+  for (const auto& [name, f] : cases) {
+    const Tensors forward = td::hessian(f, {0, 1})({w, v});
+    const Tensors reverse = td::jacrev(td::grad(f, {0, 1}), {0, 1})({w, v});
+    for (size_t k = 0; k < 4; ++k) EXPECT_TRUE(same(forward[k], reverse[k])) << name << ' ' << k;
+    const auto push = td::linearize(td::grad(f, {0, 1}), {w, v}).second;
+    EXPECT_TRUE(same(push({zero, v})[0], push({at::zeros_like(w), v})[0])) << name;
+    EXPECT_TRUE(same(push({w, zero})[1], push({w, at::zeros_like(v)})[1])) << name;
+  }
+}
+
+TEST(Traps, ForwardModeFollowsWhateverTheModeAroundTheTransform) {
+  const auto f = of_one([](const Tensor& x) { return (x * x).exp().sum(); });
+  const Tensor x = vec({0.5, -1}), slope = 2 * x * (x * x).exp(), ones = at::ones_like(x);
+  const Tensor curvature = at::diag((2 + 4 * x * x) * (x * x).exp());
+  const auto check = [&] {
+    EXPECT_TRUE(same(td::jvp(f, {x}, {ones}).second[0], slope.sum()));
+    EXPECT_TRUE(same(td::jacfwd(f, {0})({x})[0], slope));
+    EXPECT_TRUE(same(td::hessian(f, {0})({x})[0], curvature));
+    EXPECT_TRUE(same(td::jacfwd(td::jacfwd(f, {0}), {0})({x})[0], curvature));
+    EXPECT_TRUE(same(td::linearize(f, {x}).second({ones})[0], slope.sum()));
+  };
+  {
+    const c10::InferenceMode mode;
+    check();
+  }
+  {
+    const c10::AutoFwGradMode off(false);
+    check();
+  }
+  const c10::NoGradGuard off;
+  check();
+}
+
+TEST(Traps, LazyConjugatesKeepWhatLibTorchsAutogradKnowsOfThem) {
+  const Tensor parts = vec({1, 2, 3, -4}).requires_grad_(true),
+               z = at::complex(parts.slice(0, 0, 2), parts.slice(0, 2));
+  const std::pair<Function, Tensor> cases[] = {
+      {of_one([](const Tensor& x) { return x * (x.conj() * 2); }), z},
+      {of_one([](const Tensor& x) { return x.conj().sin(); }), z},
+      {of_one([](const Tensor& x) { return x * x; }), z.conj()},
+      {of_one([](const Tensor& x) { return at::complex(at::imag(x.conj()), at::real(x)); }), z},
+      {of_one([](const Tensor& x) { return x.conj(); }), z}};
+  const auto gradient = [&](const Tensor& y) {
+    return torch::autograd::grad({at::view_as_real(y.resolve_conj()).square().sum()}, {parts}, {}, true)[0];
+  };
+  for (const auto& [f, x] : cases) EXPECT_TRUE(same(gradient(td::vmap(f, {0}, {0})({x})[0]), gradient(f({x})[0])));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "tower/detail/flat.h"
 #include "tower/dynamic.h"
+#include "tower/errors.h"
 #include "tower/tree.h"
 
 namespace tower {
@@ -22,9 +23,10 @@ namespace dynamic {
 ///
 /// Where the predicate is the same for all examples of every surrounding vmap, only the branch taken is run, as if
 /// called from an `if`. Where it differs between examples both are run and each example takes its own results and
-/// derivatives; the branches must then return outputs of the same number, shape and dtype, or ArgumentError is thrown,
-/// and must be functions without side effects. Tensors that they capture are as good as operands; they must be captured
-/// by value, for the branches are kept, and run again when a pullback asks for their derivatives.
+/// derivatives; the branches must then return outputs of the same number, shape and dtype (and trees that are equal in
+/// everything but tensors), or ArgumentError is thrown, and must be functions without side effects. Tensors that they
+/// capture are as good as operands; they must be captured by value, for the branches are kept, and run again when a
+/// pullback asks for their derivatives.
 Tensors cond(const at::Tensor& predicate, Function true_branch, Function false_branch, const Tensors& operands);
 
 }  // namespace dynamic
@@ -59,22 +61,30 @@ auto cond(const at::Tensor& predicate, F true_branch, G false_branch, const Args
   const auto arguments = detail::static_parts(std::tuple<Args...>(args...));
   auto when_true = std::make_shared<True>(True{std::move(true_branch), arguments, {}});
   auto when_false = std::make_shared<False>(False{std::move(false_branch), arguments, {}});
-  bool took_true = false;
-  // What was run last tells the static parts of the result; of the derivatives nobody asks for them.
-  auto last = std::make_shared<bool*>(&took_true);
+  struct Taken {
+    bool when_true = false, when_false = false;
+  };
+  Taken taken;
+  // What was run tells the static parts of the result; of the derivatives nobody asks for them.
+  auto asked = std::make_shared<Taken*>(&taken);
   auto outs = dynamic::cond(
       predicate,
-      [when_true, last](const dynamic::Tensors& leaves) {
-        if (*last) **last = true;
+      [when_true, asked](const dynamic::Tensors& leaves) {
+        if (*asked) (*asked)->when_true = true;
         return (*when_true)(leaves);
       },
-      [when_false, last](const dynamic::Tensors& leaves) {
-        if (*last) **last = false;
+      [when_false, asked](const dynamic::Tensors& leaves) {
+        if (*asked) (*asked)->when_false = true;
         return (*when_false)(leaves);
       },
       leaves);
-  *last = nullptr;
-  return took_true ? when_true->value.arrive(outs) : when_false->value.arrive(outs);
+  *asked = nullptr;
+  if (taken.when_true && taken.when_false &&
+      !detail::same_static_parts(when_true->value.static_parts(), when_false->value.static_parts()))
+    throw ArgumentError(
+        "cond: the branches returned trees with different numbers, keys or sizes, but the predicate differs between "
+        "examples: both must return the same. Return a number that differs as a tensor.");
+  return taken.when_true ? when_true->value.arrive(outs) : when_false->value.arrive(outs);
 }
 
 }  // namespace tower

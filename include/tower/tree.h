@@ -23,6 +23,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -358,6 +359,31 @@ void move_leaves(T& tree, dynamic::Tensors& leaves) {
     leaves.push_back(std::move(tensor));
     tensor = placeholder();
   });
+}
+
+/// Whether two trees differ in their tensors at most: the same tensors are defined, containers have the same sizes and
+/// keys, and static parts are equal (those that cannot be compared count as equal).
+template <class T>
+bool same_static_parts(const T& a, const T& b) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    return a.defined() == b.defined();
+  } else if constexpr (!TensorTree<T>) {
+    if constexpr (std::equality_comparable<T>) return a == b;
+    else return true;
+  } else {
+    if constexpr (requires { Tree<T>::keys(a) == Tree<T>::keys(b); })
+      if (Tree<T>::keys(a) != Tree<T>::keys(b)) return false;
+    std::vector<const void*> children;  // of the same type as those of `b` in their places
+    Tree<T>::children(a, [&](const auto& child) { children.push_back(&child); });
+    std::size_t next = 0;
+    bool same = true;
+    Tree<T>::children(b, [&](const auto& child) {
+      same = same && next < children.size() &&
+             same_static_parts(*static_cast<const std::decay_t<decltype(child)>*>(children[next]), child);
+      ++next;
+    });
+    return same && next == children.size();
+  }
 }
 
 /// The static parts of `tree`, with placeholders for its tensors, which it does not keep alive.

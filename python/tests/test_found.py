@@ -285,3 +285,117 @@ def test_smoothed_cross_entropy_with_weights_and_mapped_targets():
     same(vmap(f)(x, target), looped(f, x, target))
     rows = [torch.func.grad(f)(*example) for example in zip(x, target)]
     same(vmap(grad(f))(x, target), torch.stack(rows))
+
+
+ONE = torch.ones((), dtype=D)
+SQUARE = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=D)
+
+
+def test_a_view_of_an_outer_tensor_is_returned_as_its_base_is_now():
+    def scaled(w, x):
+        total = w.sum()
+        view = total.view(())
+        total.mul_(x)
+        return view
+
+    def row(w, x):
+        copy = w.clone()
+        view = copy[0]
+        copy.mul_(x)
+        return view
+
+    def expanded(w, y):
+        wide = w.clone().expand(2, 2, 2)
+        wide[0].add_(1)
+        return wide * y
+
+    same(grad(lambda w: grad(lambda x: scaled(w, x))(ONE))(SQUARE), torch.ones_like(SQUARE))
+    same(vmap(lambda w: grad(lambda x: scaled(w, x))(ONE))(SQUARE[None]), torch.tensor([10.0], dtype=D))
+    for jacobian in (jacrev, jacfwd):
+        same(vmap(lambda w: jacobian(lambda x: row(w, x))(ONE))(SQUARE[None]), SQUARE[:1])
+    tangent = lambda w: jvp(lambda x: row(w, x), (ONE,), (ONE,))[1].sum()
+    same(grad(tangent)(SQUARE), torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=D))
+    xs = torch.ones(2, dtype=D)
+    rows = lambda w: vmap(lambda x: row(w, x))(xs).sum()
+    same(grad(rows)(SQUARE), torch.tensor([[2.0, 2.0], [0.0, 0.0]], dtype=D))
+    out = vmap(vmap(expanded, (None, 0)), (0, None))(SQUARE[None], xs)
+    same(out, (SQUARE + 1).expand(1, 2, 2, 2, 2))
+
+
+def test_memory_by_address_of_an_outer_tensor_is_a_view_inside_an_inner_transform():
+    def without_diagonal(y, w):
+        copy = w.clone()
+        copy.fill_diagonal_(0)
+        return copy.sum() * y
+
+    off_diagonal = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=D)
+    ys = torch.ones(2, dtype=D)
+    same(grad(lambda w: vmap(lambda y: without_diagonal(y, w))(ys).sum())(SQUARE), 2 * off_diagonal)
+    same(grad(lambda w: grad(lambda y: without_diagonal(y, w))(ONE))(SQUARE), off_diagonal)
+
+    def after(w):
+        w = w.clone()
+        inner = lambda y: (w.as_strided((2,), (1,)).mul_(2) * y[:2]).sum()
+        return grad(inner)(torch.ones(3, dtype=D)) + w
+
+    vector = torch.tensor([1.0, 2.0, 3.0], dtype=D)
+    same(grad(lambda w: after(w).sum())(vector), torch.tensor([4.0, 4.0, 1.0], dtype=D))
+    of_argument = lambda w: grad(lambda y: (w.as_strided((2,), (1,)).mul_(2) * y[:2]).sum())(torch.ones(3, dtype=D))
+    same(vmap(of_argument)(torch.ones(2, 3, dtype=D)), torch.tensor([[2.0, 2.0, 0.0]] * 2, dtype=D))
+
+
+@pytest.mark.parametrize("change", ["unsqueeze_(0)", "squeeze_()", "t_()", "swapaxes_(0, 1)"])
+def test_a_shape_changed_in_place_under_no_grad_keeps_the_history(change):
+    def f(x):
+        y = x * x
+        with torch.no_grad():
+            eval("y." + change, {"y": y})
+        return (y * torch.arange(4.0, dtype=D).reshape(y.shape)).sum()
+
+    weights = torch.arange(4.0, dtype=D).reshape(2, 2)
+    weights = weights.T if change[0] in "t" or "swap" in change else weights
+    same(grad(f)(SQUARE), 2 * SQUARE * weights)
+    same(grad(lambda x: vmap(f)(x).sum())(SQUARE[None]), (2 * SQUARE * weights)[None])
+
+
+def test_a_view_of_the_same_shape_is_another_tensor():
+    def constant(view):
+        def f(x):
+            y = x.t()
+            with torch.no_grad():
+                c = view(y)
+            assert c is not y
+            return (c * y).sum()
+
+        return f
+
+    for view in (lambda y: y.reshape(y.shape), lambda y: y.view_as(y), lambda y: y.reshape(2, -1)):
+        f = constant(view)
+        same(grad(f)(SQUARE), SQUARE)
+        same(vmap(grad(f))(SQUARE[None]), SQUARE[None])
+        same(grad(lambda x: vmap(f)(x).sum())(SQUARE[None]), SQUARE[None])
+
+    def tangent_of(x):
+        def f(x):
+            with torch.no_grad():
+                c = x.view_as(x)
+            return c.sin().sum()
+
+        return jvp(f, (x,), (torch.ones_like(x),))[1]
+
+    same(grad(tangent_of)(SQUARE), torch.zeros_like(SQUARE))
+
+
+def test_an_argument_of_an_inner_map_is_written_to_under_no_grad():
+    def stepped(x):
+        with torch.no_grad():
+            x.mul_(2)
+        return x * 1
+
+    def kept(x):
+        detached = x.detach()
+        x.mul_(2)
+        return x * detached
+
+    same(grad(lambda x: vmap(stepped)(x).sum())(SQUARE.clone()), torch.ones_like(SQUARE))
+    same(grad(lambda x: vmap(kept)(x).sum())(SQUARE.clone()), 4 * SQUARE)

@@ -3,6 +3,7 @@
 #include <ATen/ops/detach.h>
 #include <c10/core/GradMode.h>
 
+#include "core/bind.h"
 #include "core/layout.h"
 #include "core/torch_version.h"
 #include "frontend/views.h"
@@ -38,9 +39,20 @@ Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload&& payload)
   take_metadata();
 }
 
+namespace {
+// LibTorch's autograd outside is to know where the value came from, whoever runs now.
+Tensor resolved(const Tensor& t) {
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  if (libtorch_follows(t)) keys.with_libtorch_autograd();
+  const c10::AutoGradMode record(t.requires_grad());
+  return t.resolve_conj().resolve_neg();
+}
+}  // namespace
+
 void Wrapper::take_metadata() {
   // A wrapper shows no lazy conjugation or negation, so its value must have none: view_as_real would refuse it.
-  if (payload_.value.is_conj() || payload_.value.is_neg()) payload_.value = payload_.value.resolve_conj().resolve_neg();
+  if (payload_.value.is_conj() || payload_.value.is_neg()) payload_.value = resolved(payload_.value);
   const TensorImpl* value = payload_.value.unsafeGetTensorImpl();
   if (level_->kind() == Kind::vmap && payload_.index >= 0) {
     TORCH_INTERNAL_ASSERT(payload_.index < value->dim());

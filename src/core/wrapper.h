@@ -108,9 +108,10 @@ inline Wrapper& base_of(const View& view) {
 inline Wrapper* as_wrapper(const Tensor& t) {
   return t.defined() && t.key_set().has(kKey) ? static_cast<Wrapper*>(t.unsafeGetTensorImpl()) : nullptr;
 }
-/// The wrapper if it belongs to `level`, else null.
+/// The wrapper if it belongs to `level`, else null. What was written to the base of a view may have taken it there.
 inline Wrapper* as_wrapper_of(const Tensor& t, const Level& level) {
   Wrapper* w = as_wrapper(t);
+  if (w && w->view()) w->payload();
   return w && &w->level() == &level ? w : nullptr;
 }
 

@@ -1,6 +1,7 @@
 #include "frontend/mutation.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 
@@ -129,6 +130,7 @@ void view_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   if (name == "aten::detach_") detach_in_place(op, stack, target);
   else if (name == "aten::resize_" || name == "aten::resize_as_") resize_in_place(op, stack, target);
   else {
+    const c10::AutoGradMode recording(true);  // under no_grad, too: it changes no values
     View::Args args(stack.begin(), stack.end());
     args[0] = IValue(Tensor());
     const Operator& view = *twin_of(op).op;

@@ -167,6 +167,9 @@ void make_view(const Operator& op, Stack& stack) {
   View::Args args(stack.begin(), stack.end());
   args[place] = IValue(Tensor());
   bind_call(op, stack);
+  // What a decomposition makes besides belongs to the level on top, and so may the result: as a constant of that level.
+  const int depth = as_wrapper(base)->level().depth();
+  replace_outputs(stack, [&](Tensor&& t, size_t) { return strip_constants(t, depth); });
   if (stack.size() == 1 && stack[0].isTensor()) return tie(stack[0].toTensor(), base, op, std::move(args), 0);
   size_t index = 0;
   for (const Tensor& out : flatten_outputs(stack)) tie(out, base, op, View::Args(args), index++);
@@ -219,8 +222,9 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
   Wrapper* v = as_wrapper(value);
   const bool above = v && v->level().depth() > base.level().depth();
   const Tensor before = above ? wrap(base.level(), Payload(base.payload())) : handle(base);
-  const Tensor updated = links.empty() ? view->op->view_inverse(before, value, view->args, view->out)
-                                       : put_by_position(before, value, links);
+  Tensor updated = links.empty() ? view->op->view_inverse(before, value, view->args, view->out)
+                                 : put_by_position(before, value, links);
+  updated = strip_constants(updated, base.level().depth());  // of what was made besides, as in make_view
   const Tensor own = recorded_or_not(target, value);
   write_through(base, updated, writer);
   // What lies in memory as it should is known already; anything else is read again from the base.

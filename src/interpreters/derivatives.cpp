@@ -149,6 +149,7 @@ void differentiate_decomposition(JvpFrame& frame) {
   std::vector<Tensor> tangents;
   {
     Scope scope(level);
+    const c10::AutoFwGradMode following(true);
     Stack stack(frame.args.begin(), frame.args.end());
     replace_tensors(frame.op, stack, [&](const Tensor& t, LeafRef leaf) {
       const Tensor& tangent = frame.leaves[leaf_number(frame.op, frame.args, leaf)];

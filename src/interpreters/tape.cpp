@@ -231,6 +231,7 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
     const auto kept = c10::ArrayRef<IValue>(node.kept);
     leaves.clear();
     size_t next = 0;
+    Mask moving = 0;  // the arguments with a tangent: rules for others are not to be asked
     for (uint8_t i : node.op->tensor_args()) {
       const size_t count = kept[i].isInt()    ? static_cast<size_t>(kept[i].toInt())
                            : kept[i].isList() ? kept[i].toListRef().size()
@@ -240,13 +241,14 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
             next < node.inputs.size() && node.inputs[next].leaf.arg == i && node.inputs[next].leaf.element == e;
         leaves.push_back(tracked ? by_slot[static_cast<size_t>(node.inputs[next].slot)] : Tensor());
         next += tracked;
+        if (leaves.back().defined()) moving |= Mask{1} << i;
       }
     }
     outs_meta.clear();
     for (uint32_t k = 0; k < node.num_outs; ++k) outs_meta.push_back(&meta(node.first_slot + k));
     JvpFrame frame{frame_of(node), leaves, {}, outs_meta};
     frame.tangents.resize(node.num_outs);
-    run_jvp(frame, node.tracked, node.served);
+    run_jvp(frame, moving, node.served);
     for (uint32_t k = 0; k < node.num_outs; ++k)
       by_slot[static_cast<size_t>(node.first_slot) + k] = std::move(frame.tangents[k]);
   }

@@ -74,7 +74,8 @@ class Implementation final : public Operator {
       rules_.forward = [both = rules_.forward_and_save](const Tensors& operands, const Attributes& attributes) {
         return both(operands, attributes).first;
       };
-    if (rules_.generate_derivatives && !rules_.vjp && !rules_.jvp) generate_derivatives(rules_);
+    generates_derivatives_ = rules_.generate_derivatives && !rules_.vjp && !rules_.jvp;
+    if (generates_derivatives_) generate_derivatives(rules_);
     vjp_is_linear = rules_.linear_vjp;
     lifts_captured = static_cast<bool>(rules_.lift);
     if (!rules_.generate_vmap && !rules_.vmap)
@@ -95,7 +96,8 @@ class Implementation final : public Operator {
   const HigherOrderRules& rules() const { return rules_; }
 
   void call(Stack& stack) const override {
-    if (record_in_libtorch(*this, stack)) return;
+    // Without rules of its own LibTorch may record the operators that it is made of, captured tensors and all.
+    if (!generates_derivatives_ && record_in_libtorch(*this, stack)) return;
     const Topped alone(lifts_captured ? nullptr : top());
     evaluate_inside(*this, stack);
   }
@@ -179,6 +181,7 @@ class Implementation final : public Operator {
   }
 
   HigherOrderRules rules_;
+  bool generates_derivatives_ = false;
 };
 
 // ---- captured tensors ----------------------------------------------------------------------------------------------

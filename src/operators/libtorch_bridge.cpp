@@ -39,10 +39,23 @@ Stack fill_outputs(const Call& call, c10::ArrayRef<Tensor> tensors) {
   return stack;
 }
 
+// What is evaluated knows nothing of LibTorch's history of its operands. So if LibTorch records what comes out, a
+// tensor was captured whose gradient the operator's rules would drop.
+void check_nothing_captured(const Operator& op, c10::ArrayRef<Tensor> outs) {
+  for (const Tensor& t : outs)
+    if (t.defined() && libtorch_records(t))
+      throw UnsupportedError(op.name() +
+                             ": it uses a tensor that it captured instead of taking it as an argument, and that "
+                             "requires grad. Its rules give no gradient for it; pass it as an argument.");
+}
+
 struct Recorded : torch::autograd::Function<Recorded> {
-  static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, at::TensorList operands) {
+  static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, at::TensorList given) {
+    variable_list operands;
+    for (const Tensor& t : given) operands.push_back(t.requires_grad() ? t.detach() : t);
     Stack stack = fill(*call, operands);
     Operator::Values saved;
+    const c10::AutoGradMode recording(true);
     if (call->op.call_and_save) {
       const AsUserCode user;
       std::tie(stack, saved) = call->op.call_and_save(stack);
@@ -51,14 +64,22 @@ struct Recorded : torch::autograd::Function<Recorded> {
     }
     auto flat = flatten_outputs(stack);
     variable_list outs(flat.begin(), flat.end());
+    check_nothing_captured(call->op, outs);
+    // An operand that comes out as it is, is LibTorch's to see as such.
+    const auto as_given = [&](const Tensor& t) {
+      for (size_t k = 0; k < operands.size(); ++k)
+        if (t.is_same(operands[k])) return given[k];
+      return t;
+    };
+    for (Tensor& t : outs) t = as_given(t);
     // Only the structure is kept with the call: LibTorch must know of every tensor.
     const Tensor place = at::empty({0});
     replace_outputs(stack, [&](const Tensor&, size_t) { return place; });
     call->outs = std::move(stack);
-    variable_list kept(operands.begin(), operands.end());
+    variable_list kept(given.begin(), given.end());
     kept.insert(kept.end(), outs.begin(), outs.end());
     replace_outputs(saved, [&](const Tensor& t, size_t) {
-      kept.push_back(t);
+      kept.push_back(as_given(t));
       return place;
     });
     call->saved = std::move(saved);

@@ -48,10 +48,15 @@ VmapRule without_dim(size_t arg) {
   };
 }
 
+// A view is another tensor than its base, also where it has the same shape.
+Tensor viewed(const Tensor& t, at::IntArrayRef sizes) {
+  return t.sizes().equals(sizes) ? t.alias() : in_shape(t, sizes);
+}
+
 void view_vmap(VmapFrame& f) {
   const auto sizes = at::infer_size(f.stack[1].toIntVector(), product(logical_sizes(f, 0)));
   f.to_front(0, false);
-  f.result(in_shape(f.tensor(0), with_batch(f, sizes)));
+  f.result(viewed(f.tensor(0), with_batch(f, sizes)));
 }
 
 void view_dtype_vmap(VmapFrame& f) {
@@ -220,7 +225,7 @@ Tensor stack_parts(Cts cts, Shape x, int64_t dim) {
 
 Tensor back_to_shape(Ct<0> ct, Shape x) { return in_shape(*ct, x.sizes); }
 // A tangent may lie in memory in another order than its primal: no view of it need exist.
-Tensor to_shape(Tan<0> dx, OutShape<0> y) { return in_shape(*dx, y.sizes); }
+Tensor to_shape(Tan<0> dx, OutShape<0> y) { return viewed(*dx, y.sizes); }
 Tensor itself(Ct<0> ct) { return *ct; }
 
 int64_t end_of(const MaybeInt& end) { return end.value_or(std::numeric_limits<int64_t>::max()); }
@@ -239,7 +244,7 @@ void views() {
   // The strides that it is given belong to the memory of one value: nothing may be read by them elsewhere.
   op<at::_ops::_reshape_alias>()
       .vmap(view_vmap)
-      .decomposes([](const Tensor& x, const Ints& sizes) { return in_shape(x, sizes); })
+      .decomposes([](const Tensor& x, const Ints& sizes) { return viewed(x, sizes); })
       .inverse(reshaped_back);
   op<at::_ops::view_dtype>()
       .vmap(view_dtype_vmap)

@@ -2,6 +2,7 @@
 #include "interpreters/jvp.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include "frontend/arguments.h"
 #include "tower/errors.h"
@@ -24,6 +25,7 @@ std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, con
   std::vector<Meta> metas;
   {
     Scope scope(level);
+    const c10::AutoFwGradMode forward(true);
     for (size_t i = 0; i < primals.size(); ++i) {
       if (!primals[i].defined())
         throw ArgumentError(std::string(label) + ": " + ordinal("primal", i) + " is an undefined tensor.");

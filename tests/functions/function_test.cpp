@@ -443,4 +443,27 @@ TEST(UserFunction, ACapturedDifferentiatedTensorIsRefusedAndNeverZero) {
   EXPECT_TRUE(says(jvp, {"jvp (level 1)"})) << jvp;
 }
 
+TEST(UserFunction, ACapturedTensorThatRequiresGradIsDifferentiatedOrRefusedAndNeverZero) {
+  const Tensor x = vec({0.7, -1.2}).requires_grad_(true);
+  const auto mapped = tower::custom_vmap(
+      [x](const Tensor& y) { return x * y; },
+      [x](tower::VmapInfo, const tower::InDims& dims, const Tensor& y) { return std::pair(x * y, dims[0]); });
+  EXPECT_TRUE(same(torch::autograd::grad({mapped(x).sum()}, {x})[0], 2 * x));
+  const auto pulled =
+      tower::custom_vjp([x](const Tensor& y) { return x * y; }, [x](const Tensor& y) { return std::pair(x * y, y); },
+                        [](const Tensor& y, const Tensor& grad) { return grad * y; });
+  const auto pushed =
+      tower::custom_jvp([x](const Tensor& y) { return x * y; }, [](const Tensor& y, const Tensor& t) { return y * t; });
+  for (const std::function<Tensor(const Tensor&)>& f :
+       {std::function<Tensor(const Tensor&)>(pulled), std::function<Tensor(const Tensor&)>(pushed)}) {
+    const std::string text = refusal<tower::UnsupportedError>([&] { f(x); });
+    EXPECT_TRUE(says(text, {"custom function (function_test.cpp", "captured", "requires grad", "argument"})) << text;
+  }
+  // An operand that comes out as it went in is no captured tensor.
+  const auto itself =
+      tower::custom_vjp([](const Tensor& y) { return y; }, [](const Tensor& y) { return std::pair(y, std::tuple()); },
+                        [](const std::tuple<>&, const Tensor& grad) { return 3 * grad; });
+  EXPECT_TRUE(same(torch::autograd::grad({itself(x).sum()}, {x})[0], vec({3, 3})));
+}
+
 }  // namespace
