@@ -226,4 +226,18 @@ TEST(Cond, BranchesThatDifferInMoreThanTensorsAreRefusedWhereExamplesTakeBoth) {
   EXPECT_EQ(keyed(number(-1)).count("b"), 1U);
 }
 
+TEST(Cond, ABranchThatWritesToAnOperandIsRefusedWhereExamplesTakeBoth) {
+  const auto f = [](const Tensor& x) {
+    const Tensor y = x * 1;
+    const auto write = [](const Tensor& v) { return v.mul_(10); };
+    const auto keep = [](const Tensor& v) { return v * 1; };
+    return tower::cond(x > 0, write, keep, y) + y;
+  };
+  EXPECT_TRUE(same(f(number(2)), number(40)));
+  EXPECT_TRUE(support::says(refusal<tower::MutationError>([&] {
+                              tower::vmap(f)(vec({1, -1}));
+                            }),
+                            {"cond", "true_branch", "operand 0", "Clone"}));
+}
+
 }  // namespace

@@ -144,7 +144,8 @@ auto jacrev(F f, HasAux, JacobianOptions options = {}) {
   };
 }
 
-/// The Jacobian by columns (forward mode); the same layout as that of `jacrev`.
+/// The Jacobian by columns (forward mode); the same layout as that of `jacrev`. Complex arguments have LibTorch's
+/// conventions in both modes, so of a holomorphic function `jacrev` gives the conjugate of what `jacfwd` gives.
 template <std::size_t... I, class F>
 auto jacfwd(F f, JacobianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options](const auto&... args) {

@@ -53,7 +53,20 @@ HigherOrderRules rules_of(const Function& true_branch, const Function& false_bra
     const Tensors operands = without_first(all);
     if (!differs_between_examples(all[0]))
       return at::is_nonzero(strip_constants(all[0])) ? true_branch(operands) : false_branch(operands);
-    return select(all[0], true_branch(operands), false_branch(operands));
+    // Both are run for all examples: what one wrote, examples that take the other would see.
+    const auto unchanged = [&](const char* which, const Function& branch) {
+      std::vector<uint64_t> before;
+      for (const Tensor& t : operands) before.push_back(write_count(t));
+      Tensors outs = branch(operands);
+      for (size_t i = 0; i < operands.size(); ++i)
+        if (write_count(operands[i]) != before[i])
+          throw MutationError(std::string("cond: ") + which + " writes to operand " + std::to_string(i) +
+                              ", but the predicate differs between examples, and the branch is run for all of them. "
+                              "Clone the operand first, and return what the write was for.");
+      return outs;
+    };
+    const Tensors when_true = unchanged("true_branch", true_branch);
+    return select(all[0], when_true, unchanged("false_branch", false_branch));
   };
   rules.save = [](const Tensors& all, const Tensors&, const Attributes&) { return Residuals{all, {}}; };
   rules.vjp = [=](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,

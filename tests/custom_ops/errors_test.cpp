@@ -240,6 +240,14 @@ TEST(CustomOpErrors, AKernelWhoseTypeDoesNotFitTheSchema) {
   EXPECT_TRUE(support::same(op.typed<Tensor(const Tensor&, double)>()(vec({1}), 2.0), vec({2})));
 }
 
+TEST(CustomOpErrors, AKernelForADeviceOfAnOperatorThatTakesNoTensors) {
+  const auto op = custom_op("wrong::make(int n) -> Tensor");
+  EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] { op.kernel(at::kCPU, [](int64_t n) { return at::ones({n}); }); }),
+                   {"wrong::make", "takes no tensors", "kernel(f)"}));
+  op.kernel([](int64_t n) { return at::ones({n}); });
+  EXPECT_EQ(op.typed<Tensor(int64_t)>()(3).size(0), 3);
+}
+
 TEST(CustomOpErrors, ACallOnADeviceWithoutAKernel) {
   const auto op =
       custom_op("wrong::cpu_only(Tensor x) -> Tensor").kernel(at::kCPU, [](const Tensor& x) { return x * 1; });
