@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch_tower import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch_tower import grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
 D = torch.float64
 
@@ -399,3 +399,111 @@ def test_an_argument_of_an_inner_map_is_written_to_under_no_grad():
 
     same(grad(lambda x: vmap(stepped)(x).sum())(SQUARE.clone()), torch.ones_like(SQUARE))
     same(grad(lambda x: vmap(kept)(x).sum())(SQUARE.clone()), 4 * SQUARE)
+
+
+def test_inside_of_a_torch_func_transform_it_is_refused_and_the_other_way_round_it_works():
+    cube = lambda x: (x**3).sum()
+    x = numbers(3)
+    for outer in (
+        lambda: torch.func.grad(lambda u: grad(cube)(u).sum())(x),
+        lambda: torch.func.vmap(lambda u: grad(lambda w: (w * u).pow(2).sum())(x))(numbers(2, 3)),
+        lambda: torch.func.jvp(grad(cube), (x,), (x,)),
+        lambda: torch.func.vmap(lambda u: jvp(lambda w: w * u, (x,), (x,)))(numbers(2, 3)),
+        lambda: vmap(torch.func.vmap(lambda u: grad(cube)(u)))(numbers(2, 4, 3)),
+    ):
+        with pytest.raises(RuntimeError, match="inside of a function that torch.func transforms"):
+            outer()
+    same(grad(lambda u: torch.func.vmap(lambda e: e**3)(u).sum())(x), 3 * x**2)
+    same(vmap(torch.func.vmap(torch.sin))(numbers(2, 3)), numbers(2, 3).sin())
+    same(torch.func.grad(cube)(x), 3 * x**2)
+
+
+def test_a_checkpoint_computes_what_its_function_computes():
+    a, b = numbers(4), numbers(4).cos()
+    run = torch.utils.checkpoint.checkpoint
+    captured = lambda p: run(lambda q: (q * p).sin(), a, use_reentrant=True).sum()
+    argument = lambda p: run(lambda q: (q * a).sin(), p, use_reentrant=True).sum()
+    for f in (captured, argument):
+        same(grad(f)(b), (a * b).cos() * a)
+        same(vmap(grad(f))(torch.stack([b, 2 * b])), torch.stack([(a * b).cos() * a, (2 * a * b).cos() * a]))
+        same(jvp(f, (b,), (b,))[1], ((a * b).cos() * a * b).sum())
+
+
+def test_linearize_ignores_no_grad_as_jvp_does():
+    def f(x):
+        with torch.no_grad():
+            n = x * x
+            y = x * 1
+            y.mul_(n)
+        return x * n + y
+
+    x = numbers(3)
+    same(jvp(f, (x,), (x,))[1], 6 * x**3)
+    same(linearize(f, x)[1](x), 6 * x**3)
+    same(vmap(lambda x: linearize(f, x)[1](x))(torch.stack([x, 2 * x])), torch.stack([6 * x**3, 48 * x**3]))
+    detached = lambda x: x * x.detach()
+    same(linearize(detached, x)[1](x), x * x)
+
+
+def test_arguments_of_a_custom_operator_left_at_their_defaults():
+    @torch.library.custom_op("torch_tower_found::scaled", mutates_args=())
+    def scaled(x: torch.Tensor, y: torch.Tensor, k: float = 2.0) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() * y.numpy() * k)
+
+    needs = []
+
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:2])
+        ctx.k = inputs[2]
+
+    def backward(ctx, g):
+        needs.append(len(ctx.needs_input_grad))
+        x, y = ctx.saved_tensors
+        return g * y * ctx.k, g * x * ctx.k, None
+
+    scaled.register_autograd(backward, setup_context=setup)
+    x = numbers(4)
+    same(grad(lambda w: scaled(w, w).sum())(x), 4 * x)
+    same(grad(lambda w: scaled(w, w, 2.0).sum())(x), 4 * x)
+    same(grad(lambda w: scaled(w, w, 3.0).sum())(x), 6 * x)
+    assert set(needs) == {3}
+
+
+def test_jacobians_between_real_and_complex_numbers_are_given_by_the_mode_that_sees_them_whole():
+    turned = lambda a: torch.exp(1j * a)
+    a = numbers(2)
+    same(jacfwd(turned)(a), torch.diag(1j * turned(a)))
+    with pytest.raises(RuntimeError, match="jacrev: output 0 .*Use jacfwd"):
+        jacrev(turned)(a)
+    length = lambda z: (z.abs() ** 2).sum()
+    z = torch.complex(numbers(2), numbers(2).cos())
+    same(jacrev(length)(z), 2 * z)
+    with pytest.raises(RuntimeError, match="jacfwd: output 0 .*Use jacrev"):
+        jacfwd(length)(z)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_spaces_between_mapped_ends_are_rounded_as_torch_rounds(dtype):
+    starts = torch.tensor([-2.5, 0.5, 9.9])
+    for f in (
+        lambda s: torch.linspace(s, 3, 5, dtype=dtype),
+        lambda s: torch.linspace(-3, s, 8, dtype=dtype),
+        lambda s: torch.linspace(s, 3, 1, dtype=dtype),
+        lambda s: torch.logspace(s / 4, 3, 5, dtype=dtype),
+        lambda s: torch.logspace(3, s / 4, 6, dtype=dtype),
+    ):
+        same(vmap(f)(starts), looped(f, starts))
+
+
+def test_the_info_of_a_solve_has_no_dimension_too_many():
+    a, b = numbers(2, 5, 5) + 4 * torch.eye(5), numbers(3, 5)
+    for rhs in (b, numbers(3, 5, 2)):
+        solution, info = vmap(lambda a: vmap(lambda v: torch.linalg.solve_ex(a, v))(rhs))(a)
+        assert info.shape == (2, 3)
+        same(solution[1, 2], torch.linalg.solve(a[1], rhs[2]))
+
+
+def test_running_sums_in_place_keep_their_dtype():
+    x = torch.arange(6, dtype=torch.int32).reshape(2, 3)
+    for f in (lambda v: v.clone().cumsum_(0), lambda v: v.clone().cumprod_(0)):
+        same(vmap(f)(x), looped(f, x))

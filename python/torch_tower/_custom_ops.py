@@ -24,6 +24,7 @@ class _Call:
         self.opdef = opdef
         self.kwargs = kwargs
         self.flat, self.inputs = tree_flatten(args, is_leaf=not_list_of_tensor)
+        self.positional = sum(not a.kwarg_only for a in opdef._opoverload._schema.arguments)
         self.outputs: TreeSpec | None = None
         self.returns_tuple = True
 
@@ -72,16 +73,21 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, *grads):
     call = ctx._tower_call
-    ctx.needs_input_grad = call.arguments(ctx.needs_input_grad[1:])
+    needs = call.arguments(ctx.needs_input_grad[1:])
+    ctx.needs_input_grad = needs + (False,) * (call.positional - len(needs))
     given = call.opdef._backward_fn(ctx, *tree_unflatten(list(grads), call.outputs))
     given = given if isinstance(given, tuple) else (given,)
+    # Arguments that were left at their defaults are none of the call's.
+    count = call.inputs.num_children
+    if len(given) > count and all(g is None for g in given[count:]):
+        given = given[:count]
     # No gradients for a list are no gradient for any of its tensors.
     given = (
         tuple(
             [None] * spec.num_leaves if g is None and spec.type is list else g
             for g, spec in zip(given, call.inputs.children())
         )
-        + given[call.inputs.num_children :]
+        + given[count:]
     )
     flat, spec = tree_flatten(given, is_leaf=not_list_of_optional_tensor)
     if spec != call.inputs:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._functorch.autograd_function import VmapInfo
 from torch.autograd.function import FunctionCtx, _is_setup_context_defined, once_differentiable
 from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_unflatten
+from torch.utils.checkpoint import CheckpointFunction
 
 from . import _C
 from ._trees import Tree
@@ -385,12 +386,19 @@ def apply(cls: type, args: tuple, kwargs: dict | None = None) -> Any:
     return call.output.arrive(operator(operands, call))
 
 
+def _without_checkpoint(run_function, preserve_rng_state, *args):
+    """What a checkpoint computes. Its backward would run LibTorch's autograd, which knows no level of a transform."""
+    return run_function(*args)
+
+
 def install() -> None:
     """Makes Function.apply do this inside Tower's transforms. Outside it is as before."""
     original = torch.autograd.Function.apply.__func__
 
     def apply_of(cls, *args, **kwargs):
         if _C.inside_transform():
+            if cls is CheckpointFunction:
+                return _without_checkpoint(*args)
             return apply(cls, args, kwargs)
         return original(cls, *args, **kwargs)
 

@@ -24,8 +24,8 @@ def vmap(
     """`func` mapped over dimension(s) `in_dims` of its arguments: inside, it sees one example.
 
     The same as :func:`torch.func.vmap`. `in_dims` is an int, or a tuple with an entry for each positional argument:
-    an int, None (not mapped) or a tree of them. Keyword arguments are mapped over dimension 0. Outputs get their batch
-    dimension at `out_dims`. `randomness` says what a random operator means: "error", "different" or "same" draws for
+    an int, None (not mapped) or a tree of them. Keyword arguments are not mapped. Outputs get their batch dimension at
+    `out_dims`. `randomness` says what a random operator means: "error", "different" or "same" draws for
     the examples. At most `chunk_size` examples are computed at once.
     """
     if randomness not in ("error", "different", "same"):

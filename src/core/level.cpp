@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "core/libtorch_functions.h"
+#include "tower/errors.h"
 
 namespace tower {
 namespace {
@@ -38,7 +39,23 @@ Level::Level(Kind kind, const char* label) : kind_(kind), label_(label), id_(nex
 
 std::string Level::describe() const { return std::string(label_) + " (level " + std::to_string(depth_) + ")"; }
 
+namespace {
+
+// A transform of torch.func sees operators before Tower does, and would take Tower's tensors for values of its own.
+void refuse_inside_functorch(const Level& level) {
+  constexpr auto kFunctorch = c10::DispatchKey::FuncTorchDynamicLayerFrontMode;
+  if (dispatch_keys().included().has(kFunctorch) && !dispatch_keys().excluded().has(kFunctorch))
+    throw UnsupportedError(
+        std::string(level.label()) +
+        ": it was called inside of a function that torch.func transforms (vmap, grad, jvp, …), whose "
+        "levels cannot hold Tower's. Use Tower's transform in place of torch.func's; torch.func "
+        "inside of Tower's transforms works.");
+}
+
+}  // namespace
+
 Scope::Scope(c10::intrusive_ptr<Level> level) : level_(std::move(level)), previous_(thread_state.top) {
+  refuse_inside_functorch(*level_);
   if (previous_) level_->below_ = c10::intrusive_ptr<Level>::reclaim_copy(previous_);
   level_->depth_ = previous_ ? previous_->depth() + 1 : 1;
   level_->ended_ = false;

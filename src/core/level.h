@@ -54,6 +54,9 @@ class Level : public c10::intrusive_ptr_target {
   /// of this level, or the operator is random and the level decides what that means. The thread's top is this level.
   virtual void process(const Operator& op, Stack& stack) = 0;
 
+  /// Whether it follows nothing under no_grad, as reverse mode does.
+  virtual bool heeds_no_grad() const { return false; }
+
   /// A wrapper of this level was given a value, and shows its sizes and type already.
   virtual void took(Wrapper&) {}
 

@@ -184,12 +184,15 @@ Tensor as_it_is(const Tensor& t, const Operator& twin, const Level& highest) {
 }
 
 Stack call_of(const Operator& op, const Twin& twin, const Stack& stack, const Tensor& target, const Level& highest) {
+  const bool in_place = !is_out_argument(op, op.num_args() - 1);
   Stack call;
   call.reserve(twin.arguments.size());
   for (int8_t source : twin.arguments) {
     const auto i = static_cast<size_t>(source);
     if (source >= 0 && stack[i].isTensor() && stack[i].toTensor().defined() && writes_to(op, i))
       call.emplace_back(as_it_is(stack[i].toTensor(), *twin.op, highest));
+    else if (source >= 0 && in_place && stack[i].isNone() && op.schema().arguments()[i].name() == "dtype")
+      call.emplace_back(target.scalar_type());  // the functional cumsum makes int64 of int32
     else if (source >= 0) call.push_back(stack[i]);
     else if (source == Twin::dtype_of_out) call.emplace_back(target.scalar_type());
     else if (source == Twin::device_of_out) call.emplace_back(target.device());

@@ -145,7 +145,7 @@ Tensor in_order_of(Wrapper& target, const Tensor& value) {
 bool is_recorded(Tensor value) {
   while (Wrapper* w = as_wrapper(value)) {
     const Payload& payload = w->payload();
-    if (w->level().kind() == Kind::vjp && payload.tracked()) return true;
+    if (w->level().kind() == Kind::vjp && w->level().heeds_no_grad() && payload.tracked()) return true;
     if (payload.tangent.defined() && is_recorded(payload.tangent)) return true;
     value = Tensor(payload.value);
   }
@@ -279,9 +279,10 @@ Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents
       }
     result.index = size >= 0 ? 0 : -1;
   } else if (level.kind() == Kind::vjp) {
-    result.index = old.index;
+    // Forward mode heeds no_grad as little as LibTorch's does.
+    result.index = tangents || level.heeds_no_grad() ? old.index : now.index;
   } else {
-    // Forward mode heeds no_grad as little as LibTorch's does: the tangent changes, and its own history stays.
+    // So the tangent changes, and its own history stays.
     if (tangents || !old.tangent.defined()) result.tangent = tangents ? old.tangent : now.tangent;
     else
       result.tangent =

@@ -47,7 +47,8 @@ void Vjp::took(Wrapper& w) {
 
 void Vjp::process(const Operator& op, Stack& stack) {
   const bool grad_mode = autograd_state().get_grad_mode();
-  const bool records_calls = grad_mode && !op.no_derivative();
+  const bool follows = heeds_no_grad() ? grad_mode : autograd_state().get_fw_grad_mode();
+  const bool records_calls = follows && !op.no_derivative();
   // Rules for some arguments only, or none: then it depends on which arguments are tracked.
   if (records_calls && op.opens_up() && !op.has_vjp(op.tensor_mask())) {
     const Mask tracked = tracked_args(*this, op, stack);

@@ -19,6 +19,7 @@ class Vjp final : public Level {
 
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override;
+  bool heeds_no_grad() const override { return tape_->purpose() == Tape::Purpose::pullback; }
 
   const History& history() const { return history_; }
 

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <algorithm>
+
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -25,13 +27,32 @@ void makes_constant() {
 
 using MaybeType = std::optional<at::ScalarType>;
 
+at::ScalarType result_type(const MaybeType& type) {
+  return type.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
+}
+
+// LibTorch makes integers of the ends first, and of what lies between them last: rounding decides, so it is computed in
+// the same order.
+Tensor spaced_integers(const Tensor& start, const Tensor& end, int64_t steps, at::ScalarType result) {
+  const Tensor first = start.to(result).to(at::kDouble), last = end.to(result).to(at::kDouble);
+  const Tensor step = (last - first) / static_cast<double>(std::max<int64_t>(steps - 1, 1));
+  const Tensor index = at::arange(steps, first.options());
+  return at::where(index.lt(std::max<int64_t>(steps / 2, 1)), first + step * index, last - step * (steps - 1 - index));
+}
+
 // Evenly spaced numbers whose ends are tensors: a mixture of the two.
-Tensor between(const Tensor& start, const Tensor& end, int64_t steps, const MaybeType& type) {
+Tensor spaced(const Tensor& start, const Tensor& end, int64_t steps, at::ScalarType result) {
   TORCH_CHECK(start.dim() == 0 && end.dim() == 0, "linspace only supports 0-dimensional start and end tensors");
-  const auto result = type.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
-  const auto options = start.options().dtype(c10::isIntegralType(result, true) ? at::kDouble : result);
-  const Tensor share = at::linspace(0, 1, steps, options);
+  if (c10::isIntegralType(result, true)) return spaced_integers(start, end, steps, result);
+  const Tensor share = at::linspace(0, 1, steps, start.options().dtype(result));
   return at::where(share.lt(0.5), start + share * (end - start), end - (1 - share) * (end - start)).to(result);
+}
+
+Tensor between(const Tensor& start, const Tensor& end, int64_t steps, const MaybeType& type) {
+  return spaced(start, end, steps, result_type(type)).to(result_type(type));
+}
+Tensor powers_between(double base, const Tensor& start, const Tensor& end, int64_t steps, const MaybeType& type) {
+  return at::pow(base, spaced(start, end, steps, result_type(type))).to(result_type(type));
 }
 Tensor number(const Scalar& value, const Tensor& like) {
   return at::scalar_tensor(value, like.options().dtype(value.isComplex() ? at::kComplexDouble : at::kDouble));
@@ -55,15 +76,15 @@ void factories() {
       });
   op<at::_ops::logspace_Tensor_Tensor>().decomposes(
       [](const Tensor& start, const Tensor& end, int64_t steps, double base, const MaybeType& type) {
-        return at::pow(base, between(start, end, steps, type));
+        return powers_between(base, start, end, steps, type);
       });
   op<at::_ops::logspace_Tensor_Scalar>().decomposes(
       [](const Tensor& start, const Scalar& end, int64_t steps, double base, const MaybeType& type) {
-        return at::pow(base, between(start, number(end, start), steps, type));
+        return powers_between(base, start, number(end, start), steps, type);
       });
   op<at::_ops::logspace_Scalar_Tensor>().decomposes(
       [](const Scalar& start, const Tensor& end, int64_t steps, double base, const MaybeType& type) {
-        return at::pow(base, between(number(start, end), end, steps, type));
+        return powers_between(base, number(start, end), end, steps, type);
       });
 }
 

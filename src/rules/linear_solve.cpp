@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -39,13 +40,16 @@ void solve_vmap(VmapFrame& f) {
   b = columns(b, vector);
   if (f.batched(0) && !f.batched(1)) b = b.unsqueeze(0);  // or its rows could be taken for a batch of vectors
   const int64_t rank_a = a.dim() - f.batched(0), rank_b = b.dim() - (f.batched(0) || f.batched(1));
-  for (int64_t r = rank_a; f.batched(0) && r < rank_b; ++r) a = a.unsqueeze(1);
+  const int64_t inserted = f.batched(0) ? std::max<int64_t>(rank_b - rank_a, 0) : 0;
+  for (int64_t r = 0; r < inserted; ++r) a = a.unsqueeze(1);
   for (int64_t r = rank_b; f.batched(1) && r < rank_a; ++r) b = b.unsqueeze(1);
   f.stack[0] = a;
   f.stack[1] = b;
   const int64_t factors = f.batched(0) ? 0 : VmapFrame::kUnbatched;
   f.call();
   f.stack[0] = uncolumns(f.tensor(0), vector);
+  for (size_t of_a : {1, 2, 3})
+    for (int64_t r = 0; r < inserted; ++r) f.stack[of_a] = f.tensor(of_a).squeeze(1);
   f.out_dims.assign({0, factors, factors, factors});
 }
 

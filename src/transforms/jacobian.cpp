@@ -53,13 +53,24 @@ Tensors in_chunks(int64_t total, std::optional<int64_t> chunk, Run&& run) {
   return result;
 }
 
-// Everything but real-to-real functions has no single complex number for an entry of the Jacobian, unless the function
-// is holomorphic; LibTorch's convention for the basis is used for complex outputs (jacrev) and inputs (jacfwd).
+// The basis is real. Of complex numbers the entries of the Jacobian are those of a holomorphic function, in LibTorch's
+// conventions; between real and complex numbers one of the two modes sees only half of the derivative.
+void check_kinds(const Meta& out, const Meta& in, size_t k, bool by_rows) {
+  const bool of_out = c10::isComplexType(out.dtype), of_in = c10::isComplexType(in.dtype);
+  if (by_rows ? !(of_out && !of_in) : !(of_in && !of_out)) return;
+  throw DerivativeError(std::string(by_rows ? "jacrev" : "jacfwd") + ": " + ordinal("output", k) + " is " +
+                        out.describe() + " and an argument " + in.describe() + ", of whose derivative " +
+                        (by_rows ? "reverse mode gives the real part only. Use jacfwd"
+                                 : "forward mode gives what real directions show only. Use jacrev") +
+                        ", or take the numbers apart with view_as_real.");
+}
+
 Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
   Tensors result;
   for (size_t k = 0; k < e.outs.size(); ++k) {
     const Meta& out = e.out_metas[k];
     check_differentiable(e.outs[k], "jacrev", ordinal("output", k));
+    for (const Meta& in : e.in_metas) check_kinds(out, in, k, true);
     Tensors rows = in_chunks(numel(out), options.chunk_size, [&](int64_t start, int64_t length) {
       Function pullback = [&](const Tensors& ct) {
         Tensors cotangents(e.outs.size());
@@ -96,7 +107,7 @@ Columns columns_by_evaluation(const FunctionWithAux& f, const Tensors& args, con
         result.out_metas.clear();
         for (size_t k = 0; k < outs.size(); ++k) {
           check_differentiable(outs[k], "jacfwd", ordinal("output", k));
-          result.out_metas.emplace_back(outs[k]);
+          check_kinds(result.out_metas.emplace_back(outs[k]), in, k, false);
         }
         if (first_argument && start == 0) result.aux = extra;
         return std::pair(std::move(out_tangents), Tensors{});
@@ -113,7 +124,10 @@ Columns columns_by_replay(const FunctionWithAux& f, const Tensors& args, const s
                           const JacobianOptions& options) {
   Evaluated e = evaluate(f, args, argnums, "jacfwd", true);
   prune(e);
-  for (size_t k = 0; k < e.outs.size(); ++k) check_differentiable(e.outs[k], "jacfwd", ordinal("output", k));
+  for (size_t k = 0; k < e.outs.size(); ++k) {
+    check_differentiable(e.outs[k], "jacfwd", ordinal("output", k));
+    for (const Meta& in : e.in_metas) check_kinds(e.out_metas[k], in, k, false);
+  }
   std::vector<Tensors> columns;
   for (size_t i = 0; i < argnums.size(); ++i) {
     columns.push_back(in_chunks(numel(e.in_metas[i]), options.chunk_size, [&](int64_t start, int64_t length) {

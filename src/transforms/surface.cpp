@@ -119,6 +119,7 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
   {
     Scope scope(level);
     c10::AutoGradMode grad(true);
+    const c10::AutoFwGradMode forward_mode(forward || autograd_state().get_fw_grad_mode());
     for (int64_t a : argnums) {
       Tensor& arg = args[static_cast<size_t>(a)];
       arg = level->track(arg);
