@@ -145,7 +145,7 @@ Tensor in_order_of(Wrapper& target, const Tensor& value) {
 bool is_recorded(Tensor value) {
   while (Wrapper* w = as_wrapper(value)) {
     const Payload& payload = w->payload();
-    if (w->level().kind() == Kind::vjp && w->level().heeds_no_grad() && payload.tracked()) return true;
+    if (w->level().heeds_no_grad() && payload.tracked()) return true;
     if (payload.tangent.defined() && is_recorded(payload.tangent)) return true;
     value = Tensor(payload.value);
   }

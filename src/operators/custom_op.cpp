@@ -122,15 +122,6 @@ class CheckedKernel final : public c10::OperatorKernel {
   detail::BoxedFunction f_;
 };
 
-bool may_hold_tensors(const c10::Argument& argument) {
-  c10::TypePtr type = argument.type();
-  for (;;) {
-    if (const auto* optional = type->castRaw<c10::OptionalType>()) type = optional->getElementType();
-    else if (const auto* list = type->castRaw<c10::ListType>()) type = list->getElementType();
-    else return type->kind() == c10::TypeKind::TensorType;
-  }
-}
-
 // LibTorch warns when a library's kernel is put aside. Here that is asked for.
 struct Quiet final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
@@ -328,9 +319,7 @@ c10::OperatorHandle CustomOp::handle(const c10::FunctionSchema& signature) const
 }
 
 void CustomOp::add_kernel(std::optional<at::DeviceType> device, detail::BoxedFunction f, Where where) const {
-  const auto found = dispatcher().findSchema(state_->op);
-  const auto& arguments = found->schema().arguments();
-  if (device && std::none_of(arguments.begin(), arguments.end(), [](const auto& a) { return may_hold_tensors(a); }))
+  if (device && Operator::of(*dispatcher().findSchema(state_->op)).tensor_args().empty())
     throw ArgumentError("custom_op: " + state_->name +
                         " takes no tensors, so LibTorch has none to choose a kernel by the device of. Register "
                         "kernel(f), for all devices.");

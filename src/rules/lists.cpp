@@ -14,13 +14,12 @@ namespace {
 
 constexpr char kPrefix[] = "aten::_foreach_";
 
-// The type of an argument for one element: lists of tensors and of numbers are taken apart.
-c10::TypePtr type_for_one(const c10::Argument& argument) {
+// Lists of tensors and of numbers are taken apart; null for other arguments.
+const c10::ListType* taken_apart(const c10::Argument& argument) {
   const auto* list = argument.type()->castRaw<c10::ListType>();
-  if (!list) return argument.type();
-  const auto& element = list->getElementType();
-  return element->kind() == c10::TypeKind::TensorType || element->kind() == c10::TypeKind::NumberType ? element
-                                                                                                      : argument.type();
+  if (!list) return nullptr;
+  const auto kind = list->getElementType()->kind();
+  return kind == c10::TypeKind::TensorType || kind == c10::TypeKind::NumberType ? list : nullptr;
 }
 
 // Whether `one` takes what is left of the arguments of `list` for one element; further ones have defaults.
@@ -28,32 +27,34 @@ bool serves(const c10::FunctionSchema& one, const c10::FunctionSchema& list) {
   const auto &mine = one.arguments(), &theirs = list.arguments();
   if (mine.size() < theirs.size() || one.is_mutable() || one.returns().size() != 1) return false;
   for (size_t i = 0; i < theirs.size(); ++i)
-    if (*mine[i].type() != *type_for_one(theirs[i])) return false;
+    if (const auto* list_type = taken_apart(theirs[i]);
+        *mine[i].type() != *(list_type ? list_type->getElementType() : theirs[i].type()))
+      return false;
   return std::all_of(mine.begin() + static_cast<std::ptrdiff_t>(theirs.size()), mine.end(),
                      [](const c10::Argument& a) { return a.default_value().has_value(); });
 }
 
-void check_lengths(const c10::FunctionSchema& list, const Stack& args) {
+// The length of all lists.
+size_t length_of(const c10::FunctionSchema& list, const Stack& args) {
   const auto& of = list.arguments();
-  const size_t first = of[0].type()->kind() == c10::TypeKind::ListType ? 0 : 1, length = args[first].toListRef().size();
+  const size_t first = taken_apart(of[0]) ? 0 : 1, length = args[first].toListRef().size();
   TORCH_CHECK(length > 0, "Tensor list must have at least one tensor.");
   for (size_t i = first; i < args.size(); ++i)
-    if (*type_for_one(of[i]) != *of[i].type())
+    if (taken_apart(of[i]))
       TORCH_CHECK(args[i].toListRef().size() == length, "Tensor lists must have the same number of tensors, got ",
                   length, " and ", args[i].toListRef().size());
+  return length;
 }
 
 DecompositionRule one_by_one(const c10::OperatorHandle& list, const c10::OperatorHandle& one) {
   return [list, one](Stack& stack) {
     const auto& of = list.schema().arguments();
-    check_lengths(list.schema(), stack);
+    const size_t length = length_of(list.schema(), stack);
     const Stack args = std::move(stack);
     c10::List<Tensor> results;
-    const size_t length = args[args[0].isList() ? 0 : 1].toListRef().size();
     for (size_t k = 0; k < length; ++k) {
       Stack call;
-      for (size_t i = 0; i < args.size(); ++i)
-        call.push_back(*type_for_one(of[i]) != *of[i].type() ? args[i].toListRef()[k] : args[i]);
+      for (size_t i = 0; i < args.size(); ++i) call.push_back(taken_apart(of[i]) ? args[i].toListRef()[k] : args[i]);
       for (size_t i = args.size(); i < one.schema().arguments().size(); ++i)
         call.push_back(*one.schema().arguments()[i].default_value());
       one.callBoxed(call);

@@ -44,6 +44,8 @@ void check_direction(const Tensor& given, const Meta& like, const char* transfor
                         like.device.str() + ".");
 }
 
+namespace {
+
 void check_forms(const Tensors& inputs, const Tensors& originals) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     Wrapper* w = as_wrapper(inputs[i]);
@@ -54,6 +56,8 @@ void check_forms(const Tensors& inputs, const Tensors& originals) {
                           "operator.");
   }
 }
+
+}  // namespace
 
 void check_writes(const Tensors& inputs, const Tensors& originals) {
   check_forms(inputs, originals);

@@ -27,8 +27,8 @@ void check_direction(const Tensor& given, const Meta& like, const char* transfor
 
 std::string ordinal(const char* what, size_t index);
 
-/// Throws MutationError if the function changed the shape of an argument in place: `inputs` are the wrappers that it
-/// was given, `originals` the caller's tensors.
+/// Throws MutationError if the function changed the shape of an argument in place, or wrote to one that shares memory
+/// with another: `inputs` are the wrappers that it was given, `originals` the caller's tensors.
 void check_writes(const Tensors& inputs, const Tensors& originals);
 
 /// After the level has ended: writes what the function put into its arguments in place to the caller's tensors.
