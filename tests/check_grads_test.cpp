@@ -2,17 +2,10 @@
 // with detach(), which hides a dependence from the transforms but not from finite differences.
 #include "tower/check_grads.h"
 
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-#include <gtest/gtest.h>
-
-#include "support/expect.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::contains, support::message_of, support::vec;
 using tower::Mode;
 
 TEST(CheckGrads, AcceptsRightDerivativesOfTreesToHighOrder) {

@@ -1,25 +1,11 @@
 // cond under every transform and nesting. Oracles: a loop over examples with an `if`, closed forms.
 #include "tower/cond.h"
 
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-
-#include "support/functions.h"
-#include "support/intact.h"
 #include "support/oracles.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 #include "tower/transforms.h"
 
 namespace {
-
-using at::Tensor;
-using support::number;
-using support::refusal;
-using support::same;
-using support::vec;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 // √x where x > 0, else 0: the derivative of the branch not taken is nan.
 Tensor root(const Tensor& x) {

@@ -1,26 +1,13 @@
 // The engine: levels are told apart by identity, and what LibTorch means outside a transform it means inside.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
 #include <thread>
 
-#include "support/functions.h"
-#include "support/intact.h"
 #include "support/libtorch_duals.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 #include "tower/substitution.h"
 
 namespace {
-
-using at::Tensor;
-using support::number;
-using support::of_one;
-using support::same;
-using support::vec;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 template <class F>
 Tensor gradient(F f, const Tensor& x) {

@@ -1,35 +1,20 @@
 // Every error says where it comes from, what was found and what to do, and leaves the thread as it was.
-#include "tower/errors.h"
-
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/library.h>
 
 #include <stdexcept>
 #include <thread>
 
-#include "support/functions.h"
-#include "support/intact.h"
+#include "support/prelude.h"
 #include "tower/coverage.h"
 
 namespace {
 
-using at::Tensor;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::ArgumentError;
 using tower::ConsumedError;
 using tower::DerivativeError;
 using tower::EscapedTensorError;
 using tower::RandomnessError;
 using tower::UnsupportedError;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 Tensor squared_norm(const Tensor& x) { return (x * x).sum(); }
 Tensors sum_of_all(const Tensors& in) {

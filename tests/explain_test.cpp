@@ -1,23 +1,13 @@
 // coverage() knows every operator, and explain() counts what ran.
 #include "tower/explain.h"
 
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-
 #include <set>
 #include <sstream>
 
-#include "support/intact.h"
+#include "support/prelude.h"
 #include "tower/coverage.h"
 
 namespace {
-
-using at::Tensor;
-using support::contains;
-using support::vec;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 TEST(Coverage, HasARowForEveryOperatorAndTransformInOrder) {
   const auto rows = tower::coverage();

@@ -2,33 +2,21 @@
 // sees whether the rule was used or the implementation was differentiated.
 #include "tower/higher_order.h"
 
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
 #include "support/libtorch_duals.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::contains;
-using support::number;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::vec;
+using support::along_ones;
+using support::gradient;
+using support::mapped;
+using support::summed;
 using tower::Attributes;
 using tower::HigherOrderOperator;
 using tower::HigherOrderRules;
 using tower::Residuals;
-using tower::dynamic::Dims;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 // x², whose vjp is said to be 3x.
 HigherOrderRules square() {
@@ -61,15 +49,6 @@ HigherOrderRules square_with_vmap() {
 
 Function function_of(HigherOrderRules rules) {
   return [op = HigherOrderOperator(std::move(rules))](const Tensors& in) { return op(in); };
-}
-Function mapped(Function f) { return td::vmap(std::move(f), {0}, {0}); }
-Function summed(Function f) {
-  return [f = std::move(f)](const Tensors& in) { return Tensors{f(in)[0].sum()}; };
-}
-Function gradient(Function f) { return td::grad(std::move(f), {0}); }
-// The derivative along ones.
-Function along_ones(Function f) {
-  return [f = std::move(f)](const Tensors& in) { return td::jvp(f, in, {at::ones_like(in[0])}).second; };
 }
 
 TEST(HigherOrder, AVjpRuleIsHonouredHoweverManyLevelsLieAboveIt) {

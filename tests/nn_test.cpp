@@ -2,9 +2,6 @@
 // given values, one example at a time, with LibTorch's autograd for gradients.
 #include "tower/nn.h"
 
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-#include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/functional.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -13,19 +10,13 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 
-#include "support/expect.h"
+#include "support/prelude.h"
 #include "tower/tower.h"
 
 namespace {
 
 namespace nn = torch::nn;
-using at::Tensor;
-using support::message_of, support::same;
 using tower::NamedTensors;
-
-Tensor matrix(int64_t rows, int64_t columns) {
-  return at::sin(at::arange(rows * columns, at::kDouble) * 1.3 + 0.2).view({rows, columns});
-}
 
 /// Two layers and a buffer; the second layer's weight is also used, transposed, on the way out.
 struct NetImpl : nn::Module {
@@ -114,7 +105,7 @@ TEST(Modules, AreGivenAsReferencesPointersOrHolders) {
   Net net;
   const std::shared_ptr<NetImpl> pointer = net.ptr();
   const NamedTensors params = changed(tower::parameters_of(pointer));
-  const Tensor x = matrix(2, 3);
+  const Tensor x = waves({2, 3});
   const Tensor y = tower::functional_call(net, params, {}, x);
   EXPECT_TRUE(tower::functional_call(*net, params, {}, x).equal(y));
   EXPECT_TRUE(tower::functional_call(pointer, params, {}, x).equal(y));
@@ -123,7 +114,7 @@ TEST(Modules, AreGivenAsReferencesPointersOrHolders) {
 
 TEST(Modules, AreCalledWithTheGivenParameters) {
   at::manual_seed(0);
-  const Tensor x = matrix(2, 3);
+  const Tensor x = waves({2, 3});
   nn::Linear linear(nn::LinearOptions(3, 2));
   linear->to(at::kDouble);
   expect_call_is_that_of_the_module(linear, x);
@@ -131,19 +122,19 @@ TEST(Modules, AreCalledWithTheGivenParameters) {
   expect_call_is_that_of_the_module(net, x, false);
   nn::Conv2d conv(nn::Conv2dOptions(1, 2, 2).stride(2));
   conv->to(at::kDouble);
-  expect_call_is_that_of_the_module(conv, matrix(4, 4).view({1, 1, 4, 4}));
+  expect_call_is_that_of_the_module(conv, waves({4, 4}).view({1, 1, 4, 4}));
   nn::Sequential sequential = small_network();
   expect_call_is_that_of_the_module(sequential, x);
   nn::LSTM lstm(nn::LSTMOptions(3, 4).num_layers(2));
   lstm->to(at::kDouble);
-  expect_call_is_that_of_the_module(lstm, matrix(5, 6).view({5, 2, 3}));
+  expect_call_is_that_of_the_module(lstm, waves({5, 6}).view({5, 2, 3}));
 }
 
 TEST(Modules, BuffersAreGivenToo) {
   nn::BatchNorm1d norm(3);
   norm->to(at::kDouble);
   norm->eval();
-  const Tensor x = matrix(4, 3), mean = matrix(1, 3)[0], var = matrix(1, 3)[0].square() + 1;
+  const Tensor x = waves({4, 3}), mean = waves({1, 3})[0], var = waves({1, 3})[0].square() + 1;
   const Tensor y = tower::functional_call(norm, {}, {{"running_mean", mean}, {"running_var", var}}, x);
   EXPECT_TRUE(same(y.detach(), (x - mean) / (var + norm->options.eps()).sqrt()));
   EXPECT_TRUE(norm->running_mean.equal(at::zeros({3}, at::kDouble)));
@@ -151,21 +142,21 @@ TEST(Modules, BuffersAreGivenToo) {
 
 TEST(Modules, PerExampleGradientsAreThoseOfALoop) {
   at::manual_seed(1);
-  const Tensor xs = matrix(5, 3);
+  const Tensor xs = waves({5, 3});
   nn::Sequential sequential = small_network();
   expect_gradients_are_those_of_a_loop(sequential, xs);
   Net net;
   expect_gradients_are_those_of_a_loop(net, xs);
   nn::Conv2d conv(nn::Conv2dOptions(2, 3, 2).padding(1));
   conv->to(at::kDouble);
-  expect_gradients_are_those_of_a_loop(conv, matrix(6, 16).view({3, 2, 4, 4}));
+  expect_gradients_are_those_of_a_loop(conv, waves({6, 16}).view({3, 2, 4, 4}));
 }
 
 TEST(Modules, RecurrentNetworksHavePerExampleGradients) {
   at::manual_seed(2);
   nn::LSTM lstm(nn::LSTMOptions(3, 2));
   lstm->to(at::kDouble);
-  const Tensor sequences = matrix(8, 6).view({2, 4, 2, 3});  // examples, time, batch, features
+  const Tensor sequences = waves({8, 6}).view({2, 4, 2, 3});  // examples, time, batch, features
   const auto loss = [&](const NamedTensors& p, const Tensor& x) {
     return std::get<0>(tower::functional_call(lstm, p, {}, x)).square().sum();
   };
@@ -184,16 +175,16 @@ TEST(Modules, BatchNormInEvaluationHasPerExampleGradients) {
   net->to(at::kDouble);
   net->eval();
   // Its forward wants a batch, so an example is a batch of one.
-  expect_gradients_are_those_of_a_loop(net, matrix(5, 3).unsqueeze(1));
+  expect_gradients_are_those_of_a_loop(net, waves({5, 3}).unsqueeze(1));
 }
 
 TEST(Modules, AnEnsembleIsMappedOverStackedParameters) {
   at::manual_seed(3);
   std::vector<Net> nets(3);
-  for (Net& net : nets) net->scale.copy_(matrix(1, 4)[0] + net->to_hidden->bias.detach()[0]);
+  for (Net& net : nets) net->scale.copy_(waves({1, 4})[0] + net->to_hidden->bias.detach()[0]);
   const auto [params, buffers] = tower::stack_modules(nets);
   EXPECT_EQ(params.at("to_hidden.weight").sizes(), (at::IntArrayRef{3, 4, 3}));
-  const Tensor x = matrix(2, 3);
+  const Tensor x = waves({2, 3});
   Net& any = nets[0];
   const auto call = [&](const NamedTensors& p, const NamedTensors& b, const Tensor& input) {
     return tower::functional_call(any, p, b, input);
@@ -205,7 +196,7 @@ TEST(Modules, AnEnsembleIsMappedOverStackedParameters) {
 TEST(Modules, JacobiansAndHessiansOfModulesAgreeWithFiniteDifferences) {
   at::manual_seed(4);
   nn::Sequential net = small_network();
-  const Tensor x = matrix(1, 3)[0];
+  const Tensor x = waves({1, 3})[0];
   const auto by_params = [&](const NamedTensors& p) { return tower::functional_call(net, p, {}, x); };
   EXPECT_NO_THROW(tower::check_grads(by_params, tower::parameters_of(net), 2));
   const auto by_input = [&](const Tensor& input) {
@@ -227,7 +218,7 @@ TEST(Modules, ParametersThatAreNotGivenStayTheModulesOwn) {
 
 TEST(Modules, ATiedParameterIsOneWhateverNameItIsGivenUnder) {
   Net net;
-  const Tensor x = matrix(2, 3), weight = matrix(4, 4);
+  const Tensor x = waves({2, 3}), weight = waves({4, 4});
   const Tensor y = tower::functional_call(net, {{"mix.weight", weight}}, {}, x);
   EXPECT_TRUE(tower::functional_call(net, {{"tied.weight", weight}}, {}, x).equal(y));
   EXPECT_TRUE(tower::functional_call(net, {{"mix.weight", weight}, {"tied.weight", weight}}, {}, x).equal(y));

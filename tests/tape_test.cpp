@@ -1,27 +1,13 @@
 // The tape: as deep as memory allows, run as often as asked, and never wrong about what it kept.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
+#include "support/prelude.h"
 #include "tower/coverage.h"
-#include "tower/errors.h"
 
 namespace {
 
-using at::Tensor;
-using support::number;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::DerivativeError;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 // A recursive destructor or traversal overflows an 8 MiB stack long before a million.
 constexpr int kMillion = 1'000'000;

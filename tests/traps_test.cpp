@@ -1,6 +1,4 @@
 // Traps that other implementations fell into. What is right is known from finite differences, a loop or the hand.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -8,29 +6,12 @@
 #include <cmath>
 #include <limits>
 
-#include "support/functions.h"
-#include "support/intact.h"
 #include "support/oracles.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::numbers;
-using support::of_one;
-using support::same;
-using support::vec;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
-
-Tensor mapped(const Function& f, const Tensor& x) { return td::vmap(f, {0}, {0})({x})[0]; }
-// Every example in memory of its own: where it starts in the batch's memory is not its business.
-Tensor looped(const Function& f, const Tensor& x) {
-  Tensors all;
-  for (int64_t i = 0; i < x.size(0); ++i) all.push_back(f({x[i].clone()})[0]);
-  return at::stack(all);
-}
+using support::mapped;
 
 TEST(Traps, TheGradientOfSelectScattersSourceIsNotMultipliedByTheSize) {
   const auto f = [](const Tensors& in) { return Tensors{(at::select_scatter(in[0], in[1], 1, 2) * in[0]).sum()}; };

@@ -1,20 +1,14 @@
 // Trees: what their leaves are, how they are rebuilt, which types they become, and how axes fit them.
 #include "tower/tree.h"
 
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
 #include <torch/ordered_dict.h>
 
-#include "support/expect.h"
+#include "support/prelude.h"
 #include "tower/axes.h"
-#include "tower/errors.h"
 
 namespace {
 
-using at::Tensor;
-using support::message_of;
 using tower::Axes;
-using tower::dynamic::Dims;
 
 struct Body {
   Tensor position;
@@ -59,8 +53,6 @@ static_assert(std::is_same_v<Rebound<std::pair<std::array<Tensor, 2>, Map>, Body
                              std::pair<std::array<Body, 2>, std::map<std::string, Body>>>);
 static_assert(
     std::is_same_v<Rebound<torch::OrderedDict<std::string, Tensor>, Map>, torch::OrderedDict<std::string, Map>>);
-
-Tensor number(double value) { return at::scalar_tensor(value); }
 
 std::vector<double> numbers(const std::vector<Tensor>& tensors) {
   std::vector<double> result;

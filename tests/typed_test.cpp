@@ -1,20 +1,14 @@
 // The typed transforms: trees go in and come out, static values pass through, and the numbers are those derived by hand
 // or by a loop.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
-#include <gtest/gtest.h>
 #include <torch/ordered_dict.h>
 
 #include <cmath>
 
-#include "support/expect.h"
+#include "support/prelude.h"
 #include "tower/tower.h"
 
 namespace {
 
-using at::Tensor;
-using support::contains, support::message_of, support::same, support::vec;
 using Map = std::map<std::string, Tensor>;
 
 struct State {
@@ -24,17 +18,10 @@ struct State {
 };
 constexpr auto tower_fields(const State&) { return std::tuple(&State::position, &State::velocity); }
 
-Tensor number(double value) { return at::scalar_tensor(value, at::kDouble); }
-
-/// A matrix with rows that differ from one another.
-Tensor matrix(int64_t rows, int64_t columns) {
-  return at::sin(at::arange(rows * columns, at::kDouble) * 1.3 + 0.2).view({rows, columns});
-}
-
 // vmap
 
 TEST(TypedVmap, MapsEveryArgumentOverItsFirstDimensionByDefault) {
-  const Tensor a = matrix(3, 4), b = matrix(3, 4).cos();
+  const Tensor a = waves({3, 4}), b = waves({3, 4}).cos();
   const Tensor y = tower::vmap([](const Tensor& x, const Tensor& z) { return at::dot(x, z); })(a, b);
   std::vector<Tensor> loop;
   for (int64_t i = 0; i < 3; ++i) loop.push_back(at::dot(a[i], b[i]));
@@ -42,21 +29,21 @@ TEST(TypedVmap, MapsEveryArgumentOverItsFirstDimensionByDefault) {
 }
 
 TEST(TypedVmap, InDimsAreGivenPerArgument) {
-  const Tensor a = matrix(4, 3), w = matrix(4, 4);
+  const Tensor a = waves({4, 3}), w = waves({4, 4});
   const Tensor y =
       tower::vmap([](const Tensor& m, const Tensor& x) { return at::mv(m, x); }, {.in_dims = {std::nullopt, -1}})(w, a);
   EXPECT_TRUE(same(y, at::mm(w, a).t()));
 }
 
 TEST(TypedVmap, InDimsGoIntoTrees) {
-  const Map params{{"bias", vec({1, 2, 3})}, {"weight", matrix(2, 3)}};
+  const Map params{{"bias", vec({1, 2, 3})}, {"weight", waves({2, 3})}};
   const auto f = [](const Map& p, const Tensor& x) { return p.at("weight") * x + p.at("bias"); };
   const Tensor y = tower::vmap(f, {.in_dims = {{std::nullopt, 0}, std::nullopt}})(params, vec({4, 5, 6}));
   EXPECT_TRUE(same(y, params.at("weight") * vec({4, 5, 6}) + params.at("bias")));
 }
 
 TEST(TypedVmap, OutDimsGoIntoTreesOfAnySize) {
-  const Tensor a = matrix(3, 2);
+  const Tensor a = waves({3, 2});
   const auto f = [](const Tensor& x, const Tensor& shared) {
     return std::pair(std::vector<Tensor>{x.sin(), shared.cos()}, x.sum());
   };
@@ -70,13 +57,13 @@ TEST(TypedVmap, OutDimsGoIntoTreesOfAnySize) {
 TEST(TypedVmap, AnOutputPromisedToBeUnmappedMustNotDifferBetweenExamples) {
   const auto f = [](const Tensor& x) { return std::vector<Tensor>{x, x}; };
   EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
-                         tower::vmap(f, {.out_dims = {0, std::nullopt}})(matrix(3, 2));
+                         tower::vmap(f, {.out_dims = {0, std::nullopt}})(waves({3, 2}));
                        }),
                        "output 1 differs between examples"));
 }
 
 TEST(TypedVmap, StructsAreMappedFieldByField) {
-  const State s{matrix(3, 2), matrix(3, 2).cos(), 5};
+  const State s{waves({3, 2}), waves({3, 2}).cos(), 5};
   const auto step = [](State state, double dt) {
     state.position = state.position + dt * state.velocity;
     ++state.steps;
@@ -94,13 +81,13 @@ TEST(TypedVmap, StaticArgumentsAreHandedOn) {
     const Tensor y = how == "negative" ? -x.pow(power) : x.pow(power);
     return bias ? y + *bias : y;
   };
-  const Tensor a = matrix(3, 2);
+  const Tensor a = waves({3, 2});
   EXPECT_TRUE(same(tower::vmap(f)(a, 3, "negative", std::nullopt), -a.pow(3)));
   EXPECT_TRUE(same(tower::vmap(f)(a, 2, "positive", std::optional(a)), a.pow(2) + a));
 }
 
 TEST(TypedVmap, ChunksGiveTheSame) {
-  const Tensor a = matrix(7, 3);
+  const Tensor a = waves({7, 3});
   const auto f = [](const Tensor& x) { return std::tuple(x.sin(), x.sum()); };
   for (int64_t chunk : {1, 2, 7, 100}) {
     const auto [y, sum] = tower::vmap(f, {.out_dims = {1, 0}, .chunk_size = chunk})(a);
@@ -124,8 +111,8 @@ TEST(TypedVmap, UndefinedTensorsStayUndefined) {
     s.position = s.velocity.defined() ? s.position * s.velocity : s.position * 2;
     return s;
   };
-  const State y = tower::vmap(f)(State{matrix(3, 2), Tensor(), 0});
-  EXPECT_TRUE(same(y.position, matrix(3, 2) * 2));
+  const State y = tower::vmap(f)(State{waves({3, 2}), Tensor(), 0});
+  EXPECT_TRUE(same(y.position, waves({3, 2}) * 2));
   EXPECT_FALSE(y.velocity.defined());
 }
 
@@ -135,14 +122,14 @@ TEST(TypedVmap, FunctionObjectsOfAllKindsCanBeMapped) {
     calls += ++own;
     return x * 2;
   });
-  counting(matrix(3, 2));
-  EXPECT_TRUE(same(counting(matrix(3, 2)), matrix(3, 2) * 2));
+  counting(waves({3, 2}));
+  EXPECT_TRUE(same(counting(waves({3, 2})), waves({3, 2}) * 2));
   EXPECT_EQ(calls, 3);
   const std::function<Tensor(const Tensor&)> doubling = [](const Tensor& x) { return x * 2; };
   const std::function<Tensor(const Tensor&)> erased = tower::vmap(tower::vmap(doubling));
-  EXPECT_TRUE(same(erased(matrix(6, 2).view({2, 3, 2})), matrix(6, 2).view({2, 3, 2}) * 2));
+  EXPECT_TRUE(same(erased(waves({6, 2}).view({2, 3, 2})), waves({6, 2}).view({2, 3, 2}) * 2));
   const auto member = tower::vmap(&Tensor::t);
-  EXPECT_TRUE(same(member(matrix(6, 2).view({2, 3, 2})), matrix(6, 2).view({2, 3, 2}).transpose(1, 2)));
+  EXPECT_TRUE(same(member(waves({6, 2}).view({2, 3, 2})), waves({6, 2}).view({2, 3, 2}).transpose(1, 2)));
 }
 
 TEST(TypedVmap, AxesThatDoNotFitAreRefusedBeforeTheFunctionRuns) {
@@ -152,27 +139,27 @@ TEST(TypedVmap, AxesThatDoNotFitAreRefusedBeforeTheFunctionRuns) {
     return x + y;
   };
   EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
-                         tower::vmap(f, {.in_dims = {0, 0, 0}})(matrix(2, 2), matrix(2, 2));
+                         tower::vmap(f, {.in_dims = {0, 0, 0}})(waves({2, 2}), waves({2, 2}));
                        }),
                        "in_dims has 3 entries, but the function was called with 2 arguments"));
   EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
-                         tower::vmap(f, {.in_dims = {0, {0, 1}}})(matrix(2, 2), matrix(2, 2));
+                         tower::vmap(f, {.in_dims = {0, {0, 1}}})(waves({2, 2}), waves({2, 2}));
                        }),
                        "in_dims gives a list of 2 entries to argument 1, which is a tensor"));
   EXPECT_FALSE(ran);
-  EXPECT_TRUE(same(tower::vmap(f)(matrix(2, 2), matrix(2, 2)), matrix(2, 2) * 2));
+  EXPECT_TRUE(same(tower::vmap(f)(waves({2, 2}), waves({2, 2})), waves({2, 2}) * 2));
 }
 
 TEST(TypedVmap, SizesThatDifferAreNamedByArgumentAndPlaceInItsTree) {
   const auto f = [](const Map& p, int, const Tensor& x) { return p.at("w") * x; };
   EXPECT_EQ(
       message_of<tower::ArgumentError>([&] {
-        tower::vmap(f)(Map{{"b", matrix(3, 2)}, {"w", matrix(3, 2)}}, 1, matrix(4, 2));
+        tower::vmap(f)(Map{{"b", waves({3, 2})}, {"w", waves({3, 2})}}, 1, waves({4, 2}));
       }),
       "vmap: the mapped dimensions differ in size: argument 0[\"b\"] has size 3 along dimension 0, argument 0[\"w\"] "
       "has size 3 along dimension 0, argument 2 has size 4 along dimension 0.");
   EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
-                         tower::vmap([](const State& s) { return s; })(State{matrix(2, 2), number(1), 0});
+                         tower::vmap([](const State& s) { return s; })(State{waves({2, 2}), number(1), 0});
                        }),
                        "argument 0[1] is a scalar tensor without dimensions"));
 }
@@ -369,7 +356,7 @@ TEST(TypedLinearize, ThePushforwardIsTheDerivativeAndEvaluatesTheFunctionOnce) {
 // Jacobians
 
 TEST(TypedJacobian, OfATensorFunctionIsATensor) {
-  const Tensor w = matrix(2, 3);
+  const Tensor w = waves({2, 3});
   const auto f = [&](const Tensor& x) { return at::mv(w, x).sin(); };
   const Tensor x = vec({0.1, 0.2, 0.3});
   const Tensor expected = at::diag(at::mv(w, x).cos()).mm(w);
@@ -478,8 +465,8 @@ TEST(TypedNesting, PerExampleGradientsAreThoseOfALoop) {
   const auto loss = [](const Map& p, const Tensor& x, const Tensor& y) {
     return (at::mv(p.at("w"), x).tanh() + p.at("b") - y).square().sum();
   };
-  const Map params{{"w", matrix(2, 3)}, {"b", vec({0.1, -0.2})}};
-  const Tensor xs = matrix(4, 3), ys = matrix(4, 2).cos();
+  const Map params{{"w", waves({2, 3})}, {"b", vec({0.1, -0.2})}};
+  const Tensor xs = waves({4, 3}), ys = waves({4, 2}).cos();
   const Map all = tower::vmap(tower::grad(loss), {.in_dims = {std::nullopt, 0, 0}})(params, xs, ys);
   for (int64_t i = 0; i < 4; ++i) {
     const Map one = tower::grad(loss)(params, xs[i], ys[i]);
@@ -488,7 +475,7 @@ TEST(TypedNesting, PerExampleGradientsAreThoseOfALoop) {
 }
 
 TEST(TypedNesting, BatchedHessiansAndGradientsOfMapsAgreeWithTheFormula) {
-  const Tensor xs = matrix(3, 2);
+  const Tensor xs = waves({3, 2});
   const auto cubes = [](const Tensor& x) { return x.pow(3).sum(); };
   const Tensor hessians = tower::vmap(tower::hessian(cubes))(xs);
   const Tensor by_hand = tower::vmap(tower::jacfwd(tower::grad(cubes)))(xs);
@@ -513,7 +500,7 @@ TEST(TypedNesting, AnExceptionOfTheUsersFunctionLeavesEverythingAsItWas) {
     tower::vmap([](const Tensor&) -> Tensor { throw std::logic_error("mine"); })(x);
     return x;
   };
-  EXPECT_THROW(tower::jacrev(tower::vmap(f))(matrix(3, 2)), std::logic_error);
+  EXPECT_THROW(tower::jacrev(tower::vmap(f))(waves({3, 2})), std::logic_error);
   EXPECT_TRUE(same(tower::grad([](const Tensor& x) { return x.square().sum(); })(vec({1})), vec({2})));
 }
 

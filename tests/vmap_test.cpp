@@ -1,36 +1,14 @@
 // vmap: batches of every size and layout, chunks, random numbers, and types.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/library.h>
 
 #include <cmath>
 
-#include "support/functions.h"
-#include "support/intact.h"
+#include "support/prelude.h"
 #include "support/warnings.h"
-#include "tower/errors.h"
 
 namespace {
 
-using at::Tensor;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::Randomness;
-using tower::dynamic::Dims;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
-
-/// `f` example by example.
-Tensor looped(const Function& f, const Tensor& x, int64_t dim = 0) {
-  Tensors all;
-  for (int64_t i = 0; i < x.size(dim); ++i) all.push_back(f({x.select(dim, i)})[0]);
-  return at::stack(all);
-}
 
 TEST(BatchSizes, OfZeroGiveEmptyResultsOfTheRightShapeAndType) {
   const auto f = of_one([](const Tensor& x) { return at::mm(x, x.t()).to(at::kFloat); });

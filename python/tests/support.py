@@ -1,6 +1,7 @@
 """What the tests share."""
 
 import torch
+from torch.autograd import Function
 from torch.testing import assert_close
 from torch.utils._pytree import tree_flatten
 
@@ -19,3 +20,19 @@ def assert_same(ours, theirs, **tolerances):
 
 def randn(*shape):
     return torch.randn(*shape, dtype=torch.float64)
+
+
+class KeepsInputs(Function):
+    """A base whose context keeps the inputs for backward."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+
+class KeepsNothing(Function):
+    """A base for forward in the shape without a ctx."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass

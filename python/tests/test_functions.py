@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.func
 import torch_tower
-from support import assert_same, randn
+from support import KeepsInputs, KeepsNothing, assert_same, randn
 from torch.autograd import Function
 from torch_tower import grad, hessian, jacfwd, jacrev, jvp, linear_backward, linearize, vjp, vmap
 
@@ -42,16 +42,12 @@ class Cube(Function):
         return 7 * x**2 * tangent
 
 
-class NumpySin(Function):
+class NumpySin(KeepsInputs):
     """An implementation that no transform can look into."""
 
     @staticmethod
     def forward(x):
         return torch.from_numpy(__import__("numpy").sin(x.numpy()))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx, grad):
@@ -187,14 +183,10 @@ def test_a_vmap_staticmethod_is_used():
 def test_a_vmap_staticmethod_sees_dimensions_numbers_and_trees():
     seen = []
 
-    class Scale(Function):
+    class Scale(KeepsNothing):
         @staticmethod
         def forward(x, n, pair):
             return x * n + pair[0], 3
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
 
         @staticmethod
         def vmap(info, in_dims, x, n, pair):
@@ -208,14 +200,10 @@ def test_a_vmap_staticmethod_sees_dimensions_numbers_and_trees():
 
 
 def test_forward_without_torch_operators_is_looped_where_there_is_no_vmap():
-    class NumpyCos(Function):
+    class NumpyCos(KeepsInputs):
         @staticmethod
         def forward(x):
             return torch.from_numpy(__import__("numpy").cos(x.numpy()))
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
 
         @staticmethod
         def backward(ctx, grad):
@@ -252,14 +240,10 @@ def test_gradients_not_materialized_marked_constant_and_absent():
 
 
 def test_once_differentiable_twice_is_an_error_not_zero():
-    class Once(Function):
+    class Once(KeepsInputs):
         @staticmethod
         def forward(x):
             return x**3
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
 
         @staticmethod
         @torch.autograd.function.once_differentiable
@@ -275,14 +259,10 @@ def test_once_differentiable_twice_is_an_error_not_zero():
 
 
 def test_missing_rules_are_errors_not_zeros():
-    class Bare(Function):
+    class Bare(KeepsNothing):
         @staticmethod
         def forward(x):
             return x.sin()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
 
     for transformed in (grad(lambda x: Bare.apply(x).sum()), grad(lambda x: vmap(Bare.apply)(x).sum())):
         with pytest.raises(NotImplementedError, match="Bare is differentiated, but has no backward"):
@@ -312,14 +292,10 @@ def test_a_jvp_alone_serves_reverse_mode():
 
 
 def test_a_backward_declared_linear_serves_forward_mode():
-    class Sin(Function):
+    class Sin(KeepsInputs):
         @staticmethod
         def forward(x):
             return x.sin()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
 
         @staticmethod
         def backward(ctx, grad):
@@ -343,14 +319,10 @@ def test_a_backward_declared_linear_serves_forward_mode():
     ],
 )
 def test_a_backward_that_returns_what_does_not_fit(returned, text):
-    class Wrong(Function):
+    class Wrong(KeepsNothing):
         @staticmethod
         def forward(x):
             return x.sin()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
 
         @staticmethod
         def backward(ctx, grad):
@@ -361,14 +333,10 @@ def test_a_backward_that_returns_what_does_not_fit(returned, text):
 
 
 def test_a_broadcast_gradient_is_summed():
-    class Add(Function):
+    class Add(KeepsNothing):
         @staticmethod
         def forward(x, y):
             return x + y
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
 
         @staticmethod
         def backward(ctx, grad):
@@ -379,14 +347,10 @@ def test_a_broadcast_gradient_is_summed():
 
 
 def test_a_tensor_inside_of_a_container_has_no_gradient_and_says_so():
-    class Pair(Function):
+    class Pair(KeepsNothing):
         @staticmethod
         def forward(pair, z):
             return pair[0] * pair[1] + z
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
 
         @staticmethod
         def backward(ctx, grad):
@@ -417,14 +381,10 @@ def test_a_function_that_writes_to_its_arguments_is_refused():
 
 
 def test_errors_of_the_rules_keep_their_type():
-    class Broken(Function):
+    class Broken(KeepsNothing):
         @staticmethod
         def forward(x):
             return x.sin()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
 
         @staticmethod
         def backward(ctx, grad):
@@ -437,16 +397,12 @@ def test_errors_of_the_rules_keep_their_type():
 
 
 def test_functions_inside_of_functions():
-    class Outer(Function):
+    class Outer(KeepsInputs):
         generate_vmap_rule = True
 
         @staticmethod
         def forward(x):
             return Cube.apply(x).sin()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
 
         @staticmethod
         def backward(ctx, grad):

@@ -3,23 +3,11 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <tower/custom_op.h>
+
+#include "custom_ops/names.h"
 
 namespace custom_ops {
 namespace {
-
-using at::Tensor;
-using tower::Arguments;
-using tower::BackwardContext;
-using tower::BatchDims;
-using tower::CallContext;
-using tower::custom_op;
-using tower::Gradients;
-using tower::Saved;
-using tower::ValueList;
-using tower::VmapInfo;
-using Tensors = std::vector<Tensor>;
-using Dims = tower::dynamic::Dims;
 
 Saved save_x(const Arguments& in, const ValueList&) { return {in.tensor("x")}; }
 

@@ -1,32 +1,12 @@
 // What is wrong with a custom operator or a rule of it is said where it shows, with what to do.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
-#include <tower/custom_op.h>
 #include <tower/tower.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
+#include "custom_ops/names.h"
+#include "support/prelude.h"
 
 namespace {
-
-using at::Tensor;
-using support::numbers;
-using support::refusal;
-using support::says;
-using support::vec;
-using tower::Arguments;
-using tower::BackwardContext;
-using tower::BatchDims;
-using tower::CallContext;
-using tower::custom_op;
-using tower::CustomOp;
-using tower::Gradients;
-using tower::Saved;
-using tower::ValueList;
-using tower::VmapInfo;
-using Tensors = std::vector<Tensor>;
 
 // An operator with a tensor, a list and a number, whose backward says what is asked for.
 template <class Backward>

@@ -1,31 +1,17 @@
 // When and by whom rules are registered: before or after the operator, by several parts of a program, for a time.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <dlfcn.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 #include <tower/coverage.h>
-#include <tower/custom_op.h>
 #include <tower/tower.h>
 
 #include <thread>
 
-#include "support/functions.h"
-#include "support/intact.h"
+#include "custom_ops/names.h"
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::numbers;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
-using tower::BackwardContext;
-using tower::custom_op;
-using tower::CustomOp;
-using tower::Gradients;
-using tower::ValueList;
 using Unary = Tensor(const Tensor&);
 
 // A backward of `factor` times x.
@@ -47,6 +33,13 @@ Tensor gradient(const char* name, const Tensor& x) { return tower::grad(summed(n
 Tensor libtorch_gradient(const char* name, const Tensor& at) {
   const Tensor x = at.detach().clone().requires_grad_();
   return torch::autograd::grad({call(name, x).sum()}, {x})[0];
+}
+
+// `factor` times x, from Tower and from LibTorch's autograd.
+void expect_gradient(const char* name, double factor) {
+  const Tensor x = vec({0.5, -1, 2});
+  EXPECT_TRUE(same(gradient(name, x), factor * x));
+  EXPECT_TRUE(same(libtorch_gradient(name, x), factor * x));
 }
 
 // How coverage() says that the operator is served.
@@ -209,8 +202,7 @@ TEST(CustomOpRegistration, FormulasMayComeBeforeTheDefinitionAndTheKernel) {
   const auto definition = custom_op("early::op(Tensor x) -> Tensor");
   definition.kernel([](const Tensor& x) { return x * x; });
   const Tensor x = vec({1, 2});
-  EXPECT_TRUE(same(gradient("early::op", x), 3 * x));
-  EXPECT_TRUE(same(libtorch_gradient("early::op", x), 3 * x));
+  expect_gradient("early::op", 3);
   EXPECT_TRUE(same(tower::vmap(tower::grad([](const Tensor& x) { return call("early::op", x); }))(x), 3 * x));
   formula.reset();
   EXPECT_TRUE(says(support::message_of<tower::DerivativeError>([&] { libtorch_gradient("early::op", x); }),
@@ -247,12 +239,9 @@ TEST(CustomOpRegistration, ACompositeOperatorThatIsLoadedAfterItsRulesIsComposit
   std::optional<CustomOp> rules = custom_op("after::square").backward(times_x(3));
   torch::Library library(torch::Library::DEF, "after", std::nullopt, __FILE__, __LINE__);
   library.def("square(Tensor x) -> Tensor", [](const Tensor& x) { return x * x; });
-  const Tensor x = vec({1, 2});
-  EXPECT_TRUE(same(gradient("after::square", x), 3 * x));
-  EXPECT_TRUE(same(libtorch_gradient("after::square", x), 3 * x));
+  expect_gradient("after::square", 3);
   rules.reset();
-  EXPECT_TRUE(same(gradient("after::square", x), 2 * x));
-  EXPECT_TRUE(same(libtorch_gradient("after::square", x), 2 * x));
+  expect_gradient("after::square", 2);
   EXPECT_EQ(served("after::square"), (std::vector<std::string>{"vmap: composite", "vjp: composite", "jvp: composite"}));
 }
 
@@ -275,11 +264,9 @@ TEST(CustomOpRegistration, AnOperatorWithAnAutogradKernelOfItsOwnKeepsItUntilItG
                      })(x),
                      2 * x));
     const auto rules = custom_op("theirs::op").backward(times_x(3));
-    EXPECT_TRUE(same(gradient("theirs::op", x), 3 * x));
-    EXPECT_TRUE(same(libtorch_gradient("theirs::op", x), 3 * x));
+    expect_gradient("theirs::op", 3);
   }
-  EXPECT_TRUE(same(gradient("theirs::op", x), 2 * x));
-  EXPECT_TRUE(same(libtorch_gradient("theirs::op", x), 2 * x));
+  expect_gradient("theirs::op", 2);
 }
 
 TEST(CustomOpRegistration, ALibraryLoadedAtRunTimeIsExtended) {
@@ -303,25 +290,21 @@ TEST(CustomOpRegistration, ALibraryLoadedAtRunTimeIsExtended) {
   EXPECT_TRUE(same(gradient("plain::square", x), 2 * x));
   {
     const auto rules = custom_op("plain::square").backward(times_x(5));
-    EXPECT_TRUE(same(gradient("plain::square", x), 5 * x));
-    EXPECT_TRUE(same(libtorch_gradient("plain::square", x), 5 * x));
+    expect_gradient("plain::square", 5);
     EXPECT_TRUE(same(tower::grad([](const Tensor& x) {
                        return tower::vmap([](const Tensor& e) { return call("plain::square", e); })(x).sum();
                      })(x),
                      5 * x));
   }
-  EXPECT_TRUE(same(gradient("plain::square", x), 2 * x));
-  EXPECT_TRUE(same(libtorch_gradient("plain::square", x), 2 * x));
+  expect_gradient("plain::square", 2);
 
   // One with a formula of its own for LibTorch's autograd keeps it, in transforms, too, until it gets another.
   EXPECT_TRUE(same(gradient("plain::own", x), 7 * x));
   {
     const auto rules = custom_op("plain::own").backward(times_x(5));
-    EXPECT_TRUE(same(gradient("plain::own", x), 5 * x));
-    EXPECT_TRUE(same(libtorch_gradient("plain::own", x), 5 * x));
+    expect_gradient("plain::own", 5);
   }
-  EXPECT_TRUE(same(gradient("plain::own", x), 7 * x));
-  EXPECT_TRUE(same(libtorch_gradient("plain::own", x), 7 * x));
+  expect_gradient("plain::own", 7);
 }
 
 TEST(CustomOpRegistration, RulesServeEveryThread) {

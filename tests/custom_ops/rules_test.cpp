@@ -1,39 +1,17 @@
 // What custom operators promise: a rule is the meaning of its transform at every level, whatever the kernel computes.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 #include <tower/check_grads.h>
-#include <tower/custom_op.h>
 #include <tower/tower.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
+#include "custom_ops/names.h"
 #include "support/libtorch_duals.h"
+#include "support/prelude.h"
 #include "support/warnings.h"
 
 namespace {
 
-using at::Tensor;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
-using tower::Arguments;
-using tower::BackwardContext;
-using tower::BatchDims;
-using tower::CallContext;
-using tower::custom_op;
-using tower::Gradients;
-using tower::Saved;
-using tower::ValueList;
-using tower::VmapInfo;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 using Unary = Tensor(const Tensor&);
 
 auto lab(const char* name) { return custom_op(std::string("lab::") + name).typed<Unary>(); }
@@ -52,11 +30,11 @@ auto along_ones(F f) {
 Function transformed(char transform, const Function& f) {
   switch (transform) {
     case 'v':
-      return td::vmap(f, {0}, {0});
+      return support::mapped(f);
     case 'g':
-      return td::grad(Function([f](const Tensors& in) { return Tensors{f(in)[0].sum()}; }), {0});
+      return support::gradient(support::summed(f));
     default:
-      return [f](const Tensors& in) { return td::jvp(f, in, {at::ones_like(in[0])}).second; };
+      return support::along_ones(f);
   }
 }
 

@@ -1,20 +1,12 @@
 // tower/decompose.h: registering, replacing, reading back and calling decompositions; what is refused.
-#include <gtest/gtest.h>
 #include <torch/library.h>
 #include <tower/coverage.h>
 #include <tower/decompose.h>
 #include <tower/tower.h>
 
-#include "support/expect.h"
-#include "support/intact.h"
+#include "support/prelude.h"
 
 namespace {
-
-using at::Tensor;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 
 // A kernel that reads memory, of which transforms can make nothing by themselves.
 Tensor doubled_cube(const Tensor& x, double scale) {

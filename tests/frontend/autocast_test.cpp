@@ -1,21 +1,12 @@
 // LibTorch's autocast around and inside of transformed functions, and LibTorch's autograd around them.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
 #include "support/libtorch_duals.h"
 #include "support/oracles.h"
+#include "support/prelude.h"
 
 namespace {
-
-using at::Tensor;
-using support::numbers;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 class Autocast {
  public:

@@ -1,35 +1,16 @@
 // Which tensors a write inside a transform may reach: those made inside of the function, its arguments, buffers of
 // modules, and captured tensors only with values that nothing tracks.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
-#include "support/compositions.h"
-#include "support/functions.h"
-#include "support/intact.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 #include "tower/nn.h"
 #include "tower/transforms.h"
 
 namespace {
 
-using at::Tensor;
-using support::disagreement;
-using support::number;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::MutationError;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
-
-Tensor waves(at::IntArrayRef sizes, double phase) { return at::sin(numbers(sizes) * 1.3 + phase); }
 
 // ---- batched into unbatched ----------------------------------------------------------------------------------------
 

@@ -1,5 +1,4 @@
 // Every operator of LibTorch that writes to its arguments runs inside transforms, or is refused with a reason.
-#include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -7,21 +6,13 @@
 #include <set>
 
 #include "frontend/twins.h"
-#include "support/functions.h"
-#include "support/intact.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::number;
-using support::of_one;
-using support::same;
-using support::vec;
 using tower::Operator;
 using tower::frontend::Twin;
 using tower::frontend::twin_of;
-namespace td = tower::dynamic;
 
 std::vector<const Operator*> writing_operators() {
   std::vector<const Operator*> result;

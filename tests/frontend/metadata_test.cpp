@@ -1,32 +1,13 @@
 // Operators that change what a tensor is rather than its values, raw memory, and what the autograd's own switches and
 // queries mean inside of transformed functions.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "support/compositions.h"
-#include "support/functions.h"
-#include "support/intact.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::disagreement;
-using support::number;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::MutationError;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
-
-Tensor waves(at::IntArrayRef sizes, double phase) { return at::sin(numbers(sizes) * 1.3 + phase); }
 
 // ---- storage and metadata ------------------------------------------------------------------------------------------
 

@@ -1,31 +1,12 @@
 // In-place and out= operators under every transform and pairs of them: into a tensor that the transform tracks, into a
 // fresh one, and through a view. (The operator matrix holds the variants of every operator against the functional one.)
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "support/compositions.h"
-#include "support/functions.h"
-#include "support/intact.h"
 #include "support/oracles.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::disagreement;
-using support::number;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
-
-Tensor waves(at::IntArrayRef sizes, double phase) { return at::sin(numbers(sizes) * 1.3 + phase); }
 Tensor places(std::initializer_list<int64_t> values) { return at::tensor(std::vector<int64_t>(values), at::kLong); }
 
 // ---- in place ------------------------------------------------------------------------------------------------------

@@ -1,29 +1,15 @@
 // Random operators inside transforms: what they mean for a batch, seeds and generators, and what backward sees.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/functional/dropout.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
 #include "support/oracles.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::Randomness;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 namespace F = torch::nn::functional;
 
 void seed(uint64_t value) {

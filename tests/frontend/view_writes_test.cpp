@@ -1,17 +1,7 @@
 // Writes through views inside transforms reach the base and its other views, and nothing else.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
-#include <gtest/gtest.h>
-
-#include "support/compare.h"
-#include "tower/dynamic.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 
 namespace {
-
-using at::Tensor;
-using tower::dynamic::Tensors;
 
 /// A write with factor `w` through some view of `base`, a [2, 3, 4] tensor.
 struct Write {
@@ -76,19 +66,9 @@ Tensors written(const Write& write, const Tensor& x, const Tensor& w) {
   return {base * base, seen + 1};
 }
 
-Tensor some(at::IntArrayRef sizes, double phase) {
-  int64_t n = 1;
-  for (int64_t s : sizes) n *= s;
-  return at::sin(at::arange(n, at::kDouble) * 1.3 + phase).view(sizes);
-}
-
-void expect_same(const Tensor& actual, const Tensor& expected) {
-  EXPECT_EQ(support::difference(actual, expected, support::same_arithmetic(expected.scalar_type())), "");
-}
-
 class ViewWrites : public testing::TestWithParam<Write> {
  protected:
-  tower::dynamic::Function function() {
+  Function function() {
     return [](const Tensors& args) { return written(GetParam(), args[0], args[1]); };
   }
 };
@@ -96,13 +76,13 @@ class ViewWrites : public testing::TestWithParam<Write> {
 TEST_P(ViewWrites, UnderVmapAreThoseOfEveryExample) {
   for (int64_t batch : {1, 3})
     for (int64_t dim : {0, 2}) {
-      const Tensor x = some({batch, 2, 3, 4}, 0.2), w = some({batch}, 0.7);
+      const Tensor x = waves({batch, 2, 3, 4}, 0.2), w = waves({batch}, 0.7);
       for (bool map_x : {true, false}) {
-        const auto mapped = map_x ? tower::dynamic::Dims{dim, 0} : tower::dynamic::Dims{std::nullopt, 0};
-        const Tensors y = tower::dynamic::vmap(function(), mapped, {0})({map_x ? x.movedim(0, dim) : x[0], w});
+        const auto mapped = map_x ? Dims{dim, 0} : Dims{std::nullopt, 0};
+        const Tensors y = td::vmap(function(), mapped, {0})({map_x ? x.movedim(0, dim) : x[0], w});
         for (int64_t b = 0; b < batch; ++b) {
           const Tensors one = written(GetParam(), map_x ? x[b] : x[0], w[b]);
-          for (size_t k = 0; k < one.size(); ++k) expect_same(y[k][b], one[k]);
+          for (size_t k = 0; k < one.size(); ++k) EXPECT_TRUE(same(y[k][b], one[k]));
         }
       }
     }
@@ -110,17 +90,17 @@ TEST_P(ViewWrites, UnderVmapAreThoseOfEveryExample) {
 
 // LibTorch refuses to differentiate some of these writes (through unbind and split), so a difference quotient decides.
 TEST_P(ViewWrites, HaveTheGradientsAndTangentsOfADifferenceQuotient) {
-  const Tensor x = some({2, 3, 4}, 0.2), w = some({}, 0.7), dx = some({2, 3, 4}, 1.4), dw = some({}, 1.9);
-  const Tensors weights{some({2, 3, 4}, 0.4), some({3, 2, 4}, 0.9)};
+  const Tensor x = waves({2, 3, 4}, 0.2), w = waves({}, 0.7), dx = waves({2, 3, 4}, 1.4), dw = waves({}, 1.9);
+  const Tensors weights{waves({2, 3, 4}, 0.4), waves({3, 2, 4}, 0.9)};
   const double h = 1e-4;
   const double quotient = (support::inner(weights, written(GetParam(), x + h * dx, w + h * dw)) -
                            support::inner(weights, written(GetParam(), x - h * dx, w - h * dw))) /
                           (2 * h);
-  const auto [outputs, pullback] = tower::dynamic::vjp(function(), {x, w});
+  const auto [outputs, pullback] = td::vjp(function(), {x, w});
   const Tensors plain = written(GetParam(), x, w);
-  for (size_t k = 0; k < plain.size(); ++k) expect_same(outputs[k], plain[k]);
+  for (size_t k = 0; k < plain.size(); ++k) EXPECT_TRUE(same(outputs[k], plain[k]));
   EXPECT_NEAR(support::inner(pullback(weights), {dx, dw}), quotient, 1e-6);
-  const Tensors tangents = tower::dynamic::jvp(function(), {x, w}, {dx, dw}).second;
+  const Tensors tangents = td::jvp(function(), {x, w}, {dx, dw}).second;
   EXPECT_NEAR(support::inner(weights, tangents), quotient, 1e-6);
 }
 
@@ -129,24 +109,24 @@ INSTANTIATE_TEST_SUITE_P(Each, ViewWrites, testing::ValuesIn(kWrites),
 
 // A view without a way back must not be written to in silence.
 TEST(ViewWritesRefused, WhereOneElementOfTheBaseIsSeenTwice) {
-  const Tensor x = some({3, 1}, 0.2);
+  const Tensor x = waves({3, 1}, 0.2);
   const auto through_expand = [](const Tensors& args) -> Tensors {
     const Tensor base = args[0].clone();
     base.expand({1, 4}).mul_(2);
     return {base};
   };
-  EXPECT_THROW(tower::dynamic::vmap(through_expand, {0}, {0})({x.unsqueeze(1)}), tower::MutationError);
+  EXPECT_THROW(td::vmap(through_expand, {0}, {0})({x.unsqueeze(1)}), tower::MutationError);
   const auto through_unfold = [](const Tensors& args) -> Tensors {
     const Tensor base = args[0].clone();
     base.unfold(0, 2, 1).mul_(2);
     return {base};
   };
-  EXPECT_THROW(tower::dynamic::vmap(through_unfold, {0}, {0})({some({3, 4}, 0.2)}), tower::MutationError);
+  EXPECT_THROW(td::vmap(through_unfold, {0}, {0})({waves({3, 4}, 0.2)}), tower::MutationError);
 }
 
 TEST(ViewWritesRefused, WhereAnAddressBelongsToNoElement) {
   const auto f = [](const Tensors& args) -> Tensors { return {args[0].slice(0, 0, 4, 2).as_strided({2}, {1}, 0)}; };
-  EXPECT_THROW(tower::dynamic::vmap(f, {0}, {0})({some({3, 4}, 0.2)}), tower::UnsupportedError);
+  EXPECT_THROW(td::vmap(f, {0}, {0})({waves({3, 4}, 0.2)}), tower::UnsupportedError);
 }
 
 }  // namespace

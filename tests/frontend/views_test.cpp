@@ -1,28 +1,11 @@
 // Views of every kind inside transforms: writes through one alias are seen through all others, and derivatives are
 // right through all of it.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-
-#include "support/compositions.h"
-#include "support/functions.h"
-#include "support/intact.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 #include "tower/explain.h"
 
 namespace {
 
-using at::Tensor;
-using support::disagreement;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::MutationError;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 /// Something done to `base`, a [2, 3, 4] tensor, with `w`, a tensor without dimensions. What it returns is looked at,
 /// too.
@@ -217,8 +200,6 @@ const Aliasing kAliasing[] = {
        return b.flatten(1);
      }},
 };
-
-Tensor waves(at::IntArrayRef sizes, double phase) { return at::sin(numbers(sizes) * 1.3 + phase); }
 
 class Aliases : public testing::TestWithParam<Aliasing> {};
 

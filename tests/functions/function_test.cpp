@@ -3,27 +3,15 @@
 // used.
 #include "tower/function.h"
 
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 #include "tower/transforms.h"
 
 namespace {
 
-using at::Tensor;
-using support::number;
-using support::numbers;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::Context;
 using tower::Function;
-using tower::dynamic::Tensors;
 
 auto sum_of(auto f) {
   return [f](const auto&... args) { return f(args...).sum(); };

@@ -1,25 +1,17 @@
 // torch::autograd::Function, LibTorch's own, inside transforms: refused where a derivative would be lost, and the same
 // text works with another base class.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 #include "tower/function.h"
 #include "tower/transforms.h"
 
 namespace {
 
-using at::Tensor;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using namespace torch::autograd;  // as code written for LibTorch has it
 
+// The same text twice, but for the base class.
 struct LibTorchs : torch::autograd::Function<LibTorchs> {
   static Variable forward(AutogradContext* ctx, Variable x, double scale) {
     ctx->save_for_backward({x});

@@ -1,21 +1,10 @@
 // What users of other libraries asked for and did not get, each as a test of what they wanted.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-
-#include "support/functions.h"
-#include "support/intact.h"
-#include "tower/errors.h"
+#include "support/prelude.h"
 #include "tower/function.h"
 #include "tower/transforms.h"
 
 namespace {
 
-using at::Tensor;
-using support::number;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::Context;
 using tower::Function;
 

@@ -2,15 +2,11 @@
 // the derivatives of difference quotients and of LibTorch's autograd.
 //
 // TOWER_PROGRAMS=n tries n programs instead of the usual ones.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 
 #include "programs/program.h"
-#include "support/compositions.h"
 #include "support/oracles.h"
+#include "support/prelude.h"
 
 namespace programs {
 namespace {
