@@ -153,7 +153,10 @@ def test_a_warning_turned_into_an_error_passes():
         vmap(lambda x: warnings.warn("from the function"))(randn(3))
 
 
+# A shell's background jobs, and what they start, ignore SIGINT.
 INTERRUPTED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import torch, torch_tower, sys
 def f(x):
     print("running", flush=True)
@@ -168,8 +171,13 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_interrupts_a_transformed_function():
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("here", [signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
+def test_ctrl_c_interrupts_a_transformed_function(here):
+    before = signal.signal(signal.SIGINT, here)
+    try:
+        process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stdout.readline() == "running\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
