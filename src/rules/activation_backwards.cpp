@@ -1,5 +1,5 @@
 // LibTorch's backward operators of activation functions: t f'(x), as a function of t and of x. Linear in t; the
-// derivative with respect to x is t f''(x).
+// derivative with respect to x is t f''(x). And those of fake quantization.
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
@@ -45,6 +45,22 @@ void vmap_expanded(VmapFrame& frame) {
 std::pair<Tensor, Tensor> halves(const Tensor& x, int64_t dim) {
   const int64_t half = x.size(dim) / 2;
   return {x.narrow(dim, 0, half), x.narrow(dim, half, half)};
+}
+
+// ---- fake quantization with a learned scale s and zero point z (Esser et al. 2020) ----
+
+// x becomes (q - z) s, where q = round(z + x / s) is clamped to a range; rounding counts as the identity for x. The
+// gradients of x and, element by element, of the scale and of the zero point, which is whole.
+std::tuple<Tensor, Tensor, Tensor> fake_quantize_backward(const Tensor& grad, const Tensor& x, const Tensor& scale,
+                                                          const Tensor& zero, int64_t low, int64_t high,
+                                                          double factor) {
+  TORCH_CHECK(grad.numel() == x.numel(), "`X` and `dY` are not the same size");
+  const Tensor q = (zero + x * (1 / scale)).round();
+  const Tensor below = q.lt(low), above = q.gt(high), outside = below.logical_or(above);
+  const Tensor error = ((q - zero) * scale - x) / scale;
+  const Tensor slope = at::where(below, low - zero, at::where(above, high - zero, error));
+  const Tensor dzero = (-grad * scale * factor).masked_fill(outside.logical_not(), 0);
+  return {grad * outside.logical_not(), grad * slope * factor, dzero};
 }
 
 }  // namespace
@@ -189,6 +205,29 @@ void activation_backwards() {
         const Tensor ga = halves(grad_x, dim).first, s = b.sigmoid(), away = one_minus(s);
         const Tensor dga = dg * s + ga * away * db;
         return at::cat({dga, dga * a * away + ga * away * (da - a * s * db)}, dim);
+      });
+
+  // ---- fake quantization ----
+  op<at::_ops::_fake_quantize_learnable_per_tensor_affine_backward>().decomposes(
+      [](const Tensor& grad, const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t low, int64_t high,
+         double factor) {
+        TORCH_CHECK(scale.numel() > 0 && zero_point.numel() > 0, "scale and zero_point need an element");
+        // As the kernel rounds: the first element, by truncation.
+        const Tensor zero = (zero_point.select(0, 0) + 0.5).clamp(low, high).trunc();
+        const auto [dx, dscale, dzero] = fake_quantize_backward(grad, x, scale.select(0, 0), zero, low, high, factor);
+        return std::tuple(dx, dscale.sum().unsqueeze(0), dzero.sum().unsqueeze(0));
+      });
+  op<at::_ops::_fake_quantize_learnable_per_channel_affine_backward>().decomposes(
+      [](const Tensor& grad, const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t axis, int64_t low,
+         int64_t high, double factor) {
+        Ints shape(static_cast<size_t>(x.dim()), 1), others;
+        for (int64_t d = 0; d < x.dim(); ++d)
+          if (d != axis) others.push_back(d);
+        shape.at(static_cast<size_t>(axis)) = x.size(axis);
+        const Tensor zero = zero_point.round().clamp(low, high);
+        const auto [dx, dscale, dzero] =
+            fake_quantize_backward(grad, x, scale.view(shape), zero.view(shape), low, high, factor);
+        return std::tuple(dx, dscale.sum(others), dzero.sum(others));
       });
 }
 

@@ -221,6 +221,18 @@ void convolution() {
         return std::tuple(tx, tw, tb);
       });
 
+  // The kernel by itself, as torch.nn.functional's older spelling calls it.
+  op<at::_ops::_slow_conv2d_forward>().decomposes(
+      [](const Tensor& x, const Tensor& w, Skip, const Tensor& bias, const Ints& stride, const Ints& padding) {
+        return call(x, w, bias, {stride, padding, {1, 1}, false, {0, 0}, 1}, 1);
+      });
+  op<at::_ops::_slow_conv2d_backward_output_mask>().decomposes([](const Tensor& g, const Tensor& x, const Tensor& w,
+                                                                  Skip, const Ints& stride, const Ints& padding,
+                                                                  const std::vector<bool>& mask) {
+    const Settings s{stride, padding, {1, 1}, false, {0, 0}, 1};
+    return backward(g, x, w, s, 1, {mask[0], mask[1], mask[2]});
+  });
+
   // Time first, channels last.
   op<at::_ops::conv_tbc>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t pad) {
     return at::conv1d(x.permute({1, 2, 0}), weight.permute({2, 1, 0}), bias, 1, pad).permute({2, 0, 1});

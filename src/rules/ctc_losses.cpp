@@ -1,6 +1,7 @@
 // Connectionist temporal classification (Graves et al. 2006): the probability of a labelling, summed over its
 // alignments by the forward recursion. Derivatives are those of the recursion. LibTorch's backward operator gives the
-// gradient of log_softmax and loss together, which is another one unless log_softmax comes first.
+// gradient of log_softmax and loss together, which is another one unless log_softmax comes first; it is batched for
+// graphs of LibTorch's own.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -110,23 +111,51 @@ Pair losses_of_tensors(const Tensor& log_probs, const Tensor& targets, const Ten
                    targets.size(-1), blank);
 }
 
-// All examples' items one after the other.
-void ctc_vmap(VmapFrame& f) {
-  if (f.batch_size == 0) return run_loop(f.level, f, false);  // the kernel wants an item
-  for (size_t i : {0, 1}) f.to_front(i, true);
-  TORCH_CHECK(f.tensor(0).dim() == 4, "log_probs tensor must have dimensions for steps, items and classes");
-  const int64_t items = f.tensor(0).size(2);
-  f.stack[0] = f.tensor(0).movedim(0, 1).flatten(1, 2);
-  f.stack[1] = f.tensor(1).flatten(0, 1).contiguous();
-  for (size_t i : {2, 3}) {
+// All examples' items one after the other, where log_probs is argument `at`, followed by the targets and two lengths.
+// Every other tensor has a row for each item. Returns how many items an example has.
+int64_t join_items(VmapFrame& f, size_t at) {
+  for (uint8_t i : f.op.tensor_args()) f.to_front(i, true);
+  TORCH_CHECK(f.tensor(at).dim() == 4, "log_probs tensor must have dimensions for steps, items and classes");
+  const int64_t items = f.tensor(at).size(2);
+  for (uint8_t i : f.op.tensor_args())
+    f.stack[i] = i == at ? f.tensor(i).movedim(0, 1).flatten(1, 2) : f.tensor(i).flatten(0, 1).contiguous();
+  for (size_t i : {at + 2, at + 3}) {
+    if (f.stack[i].isTensor()) continue;
     const Ints one = f.stack[i].toIntVector();
     Ints all;
     for (int64_t b = 0; b < f.batch_size; ++b) all.insert(all.end(), one.begin(), one.end());
     f.stack[i] = all;
   }
+  return items;
+}
+
+void ctc_vmap(VmapFrame& f) {
+  if (f.batch_size == 0) return run_loop(f.level, f, false);  // the kernel wants an item
+  const int64_t items = join_items(f, 0);
   f.call();
   for (auto& out : f.stack) out = out.toTensor().unflatten(0, {f.batch_size, items});
   f.out_dims.assign(2, 0);
+}
+
+void ctc_backward_vmap(VmapFrame& f) {
+  if (f.batch_size == 0) return run_loop(f.level, f, false);
+  const int64_t items = join_items(f, 1);
+  f.call();
+  f.result(f.tensor(0).unflatten(1, {f.batch_size, items}), 1);
+}
+
+// _ctc_loss_backward(grad, log_probs, …) has a factor for each item.
+template <class Op, class Lengths>
+void loss_backward() {
+  op<Op>()
+      .vmap(ctc_backward_vmap)
+      .template linear<0>([](Ct<0> ct, const Tensor& grad, const Tensor& log_probs, const Tensor& targets,
+                             const Lengths& inputs, const Lengths& lengths, const Tensor& losses, const Tensor& alpha,
+                             int64_t blank, bool zero_infinity) {
+        const Tensor of_one = at::_ctc_loss_backward(at::ones_like(grad), log_probs, targets, inputs, lengths, losses,
+                                                     alpha, blank, zero_infinity);
+        return (*ct * of_one).sum(Ints{0, 2});
+      });
 }
 
 Tensor reduced(const Tensor& losses, const Tensor& lengths, int64_t reduction, bool zero_infinity, bool single) {
@@ -142,6 +171,8 @@ Tensor reduced(const Tensor& losses, const Tensor& lengths, int64_t reduction, b
 void ctc_losses() {
   op<at::_ops::_ctc_loss>().vmap(ctc_vmap).nondifferentiable_outputs<1>().decomposes(losses_of_numbers);
   op<at::_ops::_ctc_loss_Tensor>().nondifferentiable_outputs<1>().decomposes(losses_of_tensors);
+  loss_backward<at::_ops::_ctc_loss_backward, Ints>();
+  loss_backward<at::_ops::_ctc_loss_backward_Tensor, Tensor>();
   // LibTorch's composites ask for data and for cuDNN.
   op<at::_ops::ctc_loss_IntList>().decomposes([](const Tensor& log_probs, const Tensor& targets, const Ints& inputs,
                                                  const Ints& lengths, int64_t blank, int64_t reduction,

@@ -7,6 +7,7 @@
 #include "interpreters/vmap.h"
 #include "rules/op.h"
 #include "rules/registry.h"
+#include "tower/dynamic.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
@@ -72,18 +73,24 @@ void one_hot_vmap(VmapFrame& f) {
   f.out_dims.assign(1, 0);
 }
 
+enum Bags : int64_t { sum, mean, max };  // how a bag's rows are reduced
+
+// The bag of each of `count` indices, where every bag starts at its offset.
+Tensor bag_of_each(const Tensor& offsets, int64_t count) {
+  const auto integers = offsets.options().dtype(at::kLong);
+  const Tensor starts = at::zeros({count + 1}, integers).index_add(0, offsets, at::ones({offsets.size(0)}, integers));
+  return starts.cumsum(0).narrow(0, 0, count) - 1;
+}
+
 // Rows looked up, then reduced over the bags that `offsets` delimits. The other outputs serve LibTorch's own backward
 // operator: the bag of every index, the size of every bag (means, maxima) and the index that was greatest (maxima).
 std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, const Tensor& indices,
                                                          const Tensor& all_offsets, bool scale, int64_t mode,
                                                          bool sparse, const Tensor& weights, bool last_included,
                                                          int64_t padding) {
-  enum { sum, mean, max };
   const int64_t count = indices.size(0), bags = all_offsets.size(0) - last_included;
-  const Tensor offsets = all_offsets.narrow(0, 0, bags);
   const auto integers = indices.options().dtype(at::kLong);
-  const Tensor starts = at::zeros({count + 1}, integers).index_add(0, offsets, at::ones({bags}, integers));
-  const Tensor bag = starts.cumsum(0).narrow(0, 0, count) - 1;
+  const Tensor bag = bag_of_each(all_offsets.narrow(0, 0, bags), count);
 
   Tensor rows = at::embedding(table, indices, -1, scale, sparse);
   if (weights.defined()) rows = rows * weights.unsqueeze(-1);
@@ -109,6 +116,65 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> embedding_bag(const Tensor& table, co
   return {greatest, bag, sizes, chosen};
 }
 
+// All examples' bags and tables one after the other, each table with one more row for what is at padding_idx.
+void embedding_bag_dense_backward_vmap(VmapFrame& f) {
+  if (f.stack[6].toBool()) return run_loop(f.level, f, false);  // frequencies are counted per example
+  for (uint8_t i : f.op.tensor_args())
+    if (f.is_tensor(i)) f.to_front(i, true);
+  const int64_t batch = f.batch_size, bags = f.tensor(0).size(1);
+  const int64_t rows = f.stack[5].toInt(), padding = f.stack[9].toInt();
+  if (padding >= 0) f.stack[1] = f.tensor(1).masked_fill(f.tensor(1).eq(padding), rows);
+  for (size_t i : {1, 2, 4}) f.stack[i] = offset_indices(f.tensor(i), batch, i == 2 ? bags : rows + 1);
+  for (uint8_t i : f.op.tensor_args())
+    if (f.is_tensor(i)) f.stack[i] = f.tensor(i).flatten(0, 1);
+  f.stack[5] = batch * (rows + 1);
+  f.stack[9] = -1;
+  f.call();
+  f.result(f.tensor(0).unflatten(0, {batch, rows + 1}).narrow(1, 0, rows));
+}
+
+// The gradient of the table: each row's share of what its bags got.
+Tensor embedding_bag_dense_backward(const Tensor& grad, const Tensor& indices, const Tensor& bag, const Tensor& sizes,
+                                    const Tensor& chosen, int64_t rows, bool scale, int64_t mode, const Tensor& weights,
+                                    int64_t padding) {
+  if (scale)
+    throw UnsupportedError(
+        "aten::_embedding_bag_dense_backward with scale_grad_by_freq has no derivative: LibTorch's kernel divides by "
+        "the "
+        "frequencies of other rows. Transform embedding_bag itself.");
+  const Tensor none = at::zeros({rows, grad.size(1)}, grad.options());
+  if (mode == max)  // an empty bag chose nothing
+    return none.scatter_add(0, chosen.to(at::kLong), grad.masked_fill(sizes.eq(0).unsqueeze(-1), 0));
+  Tensor each = grad.index_select(0, bag);
+  if (mode == mean) each = each / sizes.clamp_min(1).index_select(0, bag).unsqueeze(-1);
+  if (weights.defined()) each = each * weights.unsqueeze(-1);
+  if (padding >= 0) each = each.masked_fill(indices.eq(padding).unsqueeze(-1), 0);
+  return none.index_add(0, indices, each);
+}
+
+// The bags as the forward operator gave them; some of its kernels leave them out.
+Tensor given_or_counted(const Tensor& bag, const Tensor& offsets, const Tensor& indices) {
+  return bag.numel() == 0 ? bag_of_each(offsets, indices.size(0)) : bag;
+}
+
+Tensor embedding_bag_backward(const Tensor& grad, const Tensor& indices, const Tensor& offsets, const Tensor& bag,
+                              const Tensor& sizes, const Tensor& chosen, int64_t rows, bool scale, int64_t mode,
+                              bool sparse, const Tensor& weights, int64_t padding) {
+  if (sparse)
+    throw UnsupportedError(
+        "aten::_embedding_bag_backward: sparse gradients are not supported by transforms. Use sparse = false.");
+  return at::_embedding_bag_dense_backward(grad, indices, given_or_counted(bag, offsets, indices), sizes, chosen, rows,
+                                           scale, mode, weights, padding);
+}
+
+Tensor embedding_bag_weights_backward(const Tensor& grad, const Tensor& table, const Tensor& indices,
+                                      const Tensor& offsets, const Tensor& bag, int64_t mode, int64_t padding) {
+  TORCH_CHECK(mode == sum, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
+  const Tensor of_bags = grad.index_select(0, given_or_counted(bag, offsets, indices));
+  const Tensor products = (of_bags * table.index_select(0, indices)).sum(-1);
+  return padding < 0 ? products : products.masked_fill(indices.eq(padding), 0);
+}
+
 // One layer of an LSTM in one direction: LibTorch's composite lstm ends here where oneDNN serves the dtype. The
 // workspace is for LibTorch's own backward operator.
 std::tuple<Tensor, Tensor, Tensor, Tensor> lstm_layer(const Tensor& x, const Tensor& w_input, const Tensor& w_hidden,
@@ -131,12 +197,38 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> lstm_layer(const Tensor& x, const Ten
   return {at::stack(outputs), h.reshape(h0.sizes()), c.reshape(c0.sizes()), at::zeros({0}, x.options())};
 }
 
+// The gradients of its seven tensors.
+using Seven = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+Seven lstm_layer_backward(const Tensor& x, const Tensor& w_input, const Tensor& w_hidden, const Tensor& b_input,
+                          const Tensor& b_hidden, const Tensor& h0, const Tensor& c0, Skip, Skip, Skip,
+                          const Tensor& of_outputs, const Tensor& of_h, const Tensor& of_c, bool reverse, int64_t mode,
+                          int64_t hidden) {
+  const auto [outs, pullback] = dynamic::vjp(
+      [&](const dynamic::Tensors& in) {
+        auto [y, h, c, workspace] =
+            lstm_layer(in[0], in[1], in[2], in[3], in[4], in[5], in[6], reverse, {}, mode, hidden);
+        return dynamic::Tensors{y, h, c};
+      },
+      {x, w_input, w_hidden, b_input, b_hidden, h0, c0});
+  dynamic::Tensors cotangents{of_outputs, of_h, of_c};
+  for (size_t k = 0; k < 3; ++k)
+    if (!cotangents[k].defined()) cotangents[k] = at::zeros_like(outs[k]);
+  const auto g = pullback(cotangents);
+  return {g[0], g[1], g[2], g[3], g[4], g[5], g[6]};
+}
+
 }  // namespace
 
 void embedding() {
   op<at::_ops::_embedding_bag>().decomposes(embedding_bag);
   op<at::_ops::_embedding_bag_forward_only>().decomposes(embedding_bag);
+  op<at::_ops::_embedding_bag_dense_backward>()
+      .vmap(embedding_bag_dense_backward_vmap)
+      .decomposes(embedding_bag_dense_backward);
+  op<at::_ops::_embedding_bag_backward>().decomposes(embedding_bag_backward);
+  op<at::_ops::_embedding_bag_per_sample_weights_backward>().decomposes(embedding_bag_weights_backward);
   op<at::_ops::mkldnn_rnn_layer>().decomposes(lstm_layer);
+  op<at::_ops::mkldnn_rnn_layer_backward>().decomposes(lstm_layer_backward);
 
   op<at::_ops::one_hot>().vmap(one_hot_vmap);
 

@@ -190,6 +190,14 @@ void grid_sampling() {
   using namespace at::_ops;
   grid_sampler<grid_sampler_2d, grid_sampler_2d_backward, 4>();
   grid_sampler<grid_sampler_3d, grid_sampler_3d_backward, 5>();
+  op<_grid_sampler_2d_cpu_fallback>().decomposes(
+      [](const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding, bool corners) {
+        return at::grid_sampler_2d(x, grid, mode, padding, corners);
+      });
+  op<_grid_sampler_2d_cpu_fallback_backward>().decomposes(
+      [](const Tensor& ct, const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding, bool corners) {
+        return at::grid_sampler_2d_backward(ct, x, grid, mode, padding, corners, {true, true});
+      });
   op<affine_grid_generator>().decomposes(affine_grid);
 }
 

@@ -1,5 +1,6 @@
 // Batch, layer and group normalization: decomposed into reductions and pointwise operators, which have rules for every
 // transform. Statistics are computed as the kernels do, in the dtype of the input.
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -219,6 +220,14 @@ void normalization() {
     const Tensor norm = at::norm_except_dim(wide, 2, dim);
     return std::tuple((wide * (g / norm)).to(v.scalar_type()), norm);
   });
+
+  op<at::_ops::_weight_norm_interface_backward>().decomposes(
+      [](const Tensor& grad, const Tensor& v, const Tensor& g, const Tensor& norm, int64_t dim) {
+        TORCH_CHECK(dim == 0 || dim == v.dim() - 1, "fused kernels can only be applied for first or last dim");
+        const Tensor dg = at::sum_to(grad * v, norm.sizes()) / norm;
+        const Tensor dv = g / norm * (grad - v * (dg / norm));
+        return std::tuple(dv.to(v.scalar_type()), dg.to(g.scalar_type()));
+      });
 
   // LibTorch's native_batch_norm writes to the running statistics without saying so in its schema. Here that is an
   // in-place write like any other: no gradient flows into it, and a batched value into an unbatched buffer is refused.

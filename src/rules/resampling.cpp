@@ -53,6 +53,9 @@ void resampling() {
   interpolation<upsample_trilinear3d, upsample_trilinear3d_backward, 5, bool, Scale, Scale, Scale>();
   interpolation<_upsample_bilinear2d_aa, _upsample_bilinear2d_aa_backward, 4, bool, Scale, Scale>();
   interpolation<_upsample_bicubic2d_aa, _upsample_bicubic2d_aa_backward, 4, bool, Scale, Scale>();
+#if __has_include(<ATen/ops/_upsample_lanczos2d_aa.h>)  // from LibTorch 2.13 on
+  interpolation<_upsample_lanczos2d_aa, _upsample_lanczos2d_aa_backward, 4, bool, Scale, Scale>();
+#endif
 }
 
 }  // namespace tower::rules

@@ -411,7 +411,7 @@ void scatter() {
   });
 
   // ---- anywhere ----
-  puts_by_index<at::_ops::index_put, at::_ops::_unsafe_index_put>();
+  puts_by_index<at::_ops::index_put, at::_ops::_unsafe_index_put, at::_ops::_index_put_impl>();
   op<at::_ops::put>().decomposes([](const Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
     const int64_t n = self.numel();
     const Tensor flat = self.reshape(-1), from = source.reshape(-1), at = index.reshape(-1);

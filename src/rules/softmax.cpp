@@ -61,6 +61,15 @@ void softmax() {
         return *dy * (g - sum_along(g * y, dim)) - y * sum_along(g * *dy, dim);
       });
 
+  // The same without what the mask leaves out.
+  op<at::_ops::_masked_softmax_backward>().decomposes(
+      [](const Tensor& grad, const Tensor& y, const Tensor& mask, const std::optional<int64_t>& dim) {
+        TORCH_CHECK(grad.sizes() == mask.sizes(), "Mask shape should match grad shape");
+        TORCH_CHECK(mask.scalar_type() == at::kBool, "Mask should be a boolean tensor");
+        const Tensor g = grad.masked_fill(mask, 0), kept = y.masked_fill(mask, 0);
+        return (y * (g - sum_along(g * kept, dim.value_or(-1)))).masked_fill(mask, 0);
+      });
+
   // dy = dx - Σ e^y dx
   op<at::_ops::_log_softmax>()
       .along({1})
