@@ -153,7 +153,7 @@ class DerivativeCase:
         self.points = [self._point(example) for example in self.examples]
         values = [_detached(_plainly(point.value)) for point in self.points]
         self.directions = [
-            oracles.random_like(value if row.transform == "vjp" else point.inputs, 20 + b)
+            oracles.random_like(point.inputs if row.transform == "jvp" else value, 20 + b)
             for b, (point, value) in enumerate(zip(self.points, values))
         ]
         if any([d.shape for d in own] != [d.shape for d in self.directions[0]] for own in self.directions):
@@ -305,3 +305,31 @@ class DerivativeCase:
         _, in_dims = stack(self.examples, self.mapped, self.dim)
         places = [0] * len(self.outputs) + [in_dims[k] for k in self.differentiable]
         return list(zip(*(y.unbind(place) for y, place in zip(results[0], places))))
+
+
+class GraphCase(DerivativeCase):
+    """A backward pass through a graph that LibTorch's autograd recorded outside, once for each cotangent: under a vmap,
+    against the loop over them. It is one graph, so all examples are the first."""
+
+    def _outputs(self):
+        inputs = [tensor.clone().requires_grad_() for tensor in self.points[0].inputs]
+        with torch.enable_grad():
+            return inputs, self.points[0].value(inputs)
+
+    def _backward(self, inputs, outputs):
+        def backward(*cotangents):
+            found = torch.autograd.grad(outputs, inputs, cotangents, retain_graph=True, allow_unused=True)
+            return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs))
+
+        return backward
+
+    def run(self, backend, reseed=True):
+        directions, in_dims = stack(self.directions, set(range(len(self.outputs))), self.dim)
+        columns = backend.vmap(self._backward(*self._outputs()), in_dims)(*directions)
+        return list(zip(*(oracles.dense(column).unbind(0) for column in columns)))
+
+    def judge(self, results):
+        backward = self._backward(*self._outputs())
+        for b, (directions, result) in enumerate(zip(self.directions, results, strict=True)):
+            expected = _detached(_plainly(lambda: backward(*directions)))
+            _demand(oracles.differences(result, expected), f"[cotangent {b}, mapped at {self.dim}]")

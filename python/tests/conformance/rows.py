@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from .backends import needs_randomness
-from .cases import DerivativeCase, NotApplicable, RaggedResults, ValueCase, Wrong
+from .cases import DerivativeCase, GraphCase, NotApplicable, RaggedResults, ValueCase, Wrong
 from .oracles import Undecided, differences
 
 BATCH = 3  # examples of one level of vmap
@@ -18,7 +18,7 @@ class Row:
     """A nesting. A second-order row transforms the gradient g(x, ct) = vjp(f, x)(ct) in place of f."""
 
     name: str
-    transform: str  # "value", "in-place", "vjp", "jvp"
+    transform: str  # "value", "in-place", "vjp", "jvp", "graph": the backward pass of autograd's own graph
     order: int = 1
     vmap: str = "none"  # "none", "outside", "inside", "twice"
     mapped: str = "all"  # or "differentiable": which tensors have the batch dimension
@@ -26,7 +26,7 @@ class Row:
 
     @property
     def differentiates(self):
-        return self.transform in ("vjp", "jvp")
+        return self.transform in ("vjp", "jvp", "graph")
 
 
 ROWS = (
@@ -43,6 +43,7 @@ ROWS = (
     Row("jvp(vjp)", "jvp", order=2),
     Row("vmap(vjp(vjp))", "vjp", order=2, vmap="outside"),
     Row("vmap(jvp(vjp))", "jvp", order=2, vmap="outside"),
+    Row("vmap over torch.autograd.grad", "graph", vmap="outside", fast=True),
 )
 
 
@@ -55,6 +56,9 @@ def _cases(row, call, parity):
             mapped.discard(call.differentiable[-1])  # its gradient is the sum over the examples
         dim = -1 if parity and row.vmap != "none" else 0
         examples = call.examples[: 1 if row.vmap == "none" else BATCH]
+        if row.transform == "graph":
+            yield GraphCase(row, call, examples[:1] * BATCH, mapped, dim)
+            return
         try:
             yield DerivativeCase(row, call, examples, mapped, dim)
         except RaggedResults:  # with equal examples there may be a right answer
