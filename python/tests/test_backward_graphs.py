@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 import torch_tower
 import torchgen
-from torch_tower import vmap
+from torch_tower import vjp, vmap
 
 aten = torch.ops.aten
 
@@ -119,6 +119,23 @@ def test_a_batch_of_gradients_through_a_graph_is_the_loop_over_them(name, no_loo
         for actual, expected in zip(batch, loop, strict=True):
             torch.testing.assert_close(actual, expected)
         assert any(bool(g.any()) for g in loop)
+
+
+def _gradient_of_bags(by_frequency=False, sparse=False):
+    bags, sizes = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([2, 3])
+    starts = torch.tensor([0, 2])
+    return lambda g: aten._embedding_bag_backward(
+        g, torch.tensor([0, 3, 3, 1, 3]), starts, bags, sizes, sizes, 4, by_frequency, 0, sparse, None
+    )
+
+
+def test_gradients_of_bags_that_have_no_derivative_or_no_dense_form_say_so():
+    with pytest.raises(RuntimeError, match="scale_grad_by_freq has no derivative.*Transform embedding_bag itself"):
+        vjp(_gradient_of_bags(by_frequency=True), numbers(2, 3))
+    with pytest.raises(RuntimeError, match="sparse gradients are not supported by transforms. Use sparse = false"):
+        vmap(_gradient_of_bags(sparse=True))(numbers(3, 2, 3))
+    function = _gradient_of_bags()
+    torch.testing.assert_close(vjp(function, numbers(2, 3))[0], function(numbers(2, 3)))
 
 
 # What transforms refuse: tensors of other kinds, and parts of LibTorch that other libraries fill in.
