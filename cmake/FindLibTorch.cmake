@@ -5,6 +5,7 @@
 #   2. CMAKE_PREFIX_PATH (CMake or environment)
 #   3. the `torch` package of the python3 on the PATH (or of Python3_EXECUTABLE)
 #   4. the `torch` package of a .venv beside the top CMakeLists.txt, where script/bootstrap puts it
+# Each folder may also be that of LibTorch's CMake files, as torch.utils.cmake_prefix_path gives it: …/share/cmake.
 #
 # Defines the target LibTorch::LibTorch and LibTorch_VERSION, LibTorch_ROOT_DIR, LibTorch_CUDA, LibTorch_CXX11_ABI.
 
@@ -44,36 +45,33 @@ function(_libtorch_of_python python out)
 endfunction()
 
 set(_libtorch_candidates)
+set(_libtorch_refused)
 if(TOWER_LIBTORCH)
   list(APPEND _libtorch_candidates "${TOWER_LIBTORCH}")
 elseif(DEFINED ENV{TOWER_LIBTORCH})
   list(APPEND _libtorch_candidates "$ENV{TOWER_LIBTORCH}")
 else()
-  find_path(_libtorch_prefix_include ATen/core/Tensor.h NO_CACHE
-            NO_PACKAGE_ROOT_PATH NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH)
-  if(_libtorch_prefix_include)
-    get_filename_component(_libtorch_prefix "${_libtorch_prefix_include}/.." ABSOLUTE)
-    list(APPEND _libtorch_candidates "${_libtorch_prefix}")
-  endif()
+  cmake_path(CONVERT "$ENV{CMAKE_PREFIX_PATH}" TO_CMAKE_PATH_LIST _libtorch_environment)
+  list(APPEND _libtorch_candidates ${CMAKE_PREFIX_PATH} ${_libtorch_environment})
   if(Python3_EXECUTABLE)
     set(_libtorch_python "${Python3_EXECUTABLE}")
   else()
     find_program(_libtorch_python python3 NO_CACHE)
   endif()
   foreach(_python "${_libtorch_python}" "${CMAKE_SOURCE_DIR}/.venv/bin/python3")
-    if(_python AND EXISTS "${_python}")
-      _libtorch_of_python("${_python}" _libtorch_dir)
-      if(_libtorch_dir)
-        list(APPEND _libtorch_candidates "${_libtorch_dir}")
-      endif()
+    _libtorch_of_python("${_python}" _libtorch_dir)
+    if(_libtorch_dir)
+      list(APPEND _libtorch_candidates "${_libtorch_dir}")
+    else()
+      string(APPEND _libtorch_refused "\n  ${_python}: no Python with a package `torch`")
     endif()
   endforeach()
 endif()
 
 set(LibTorch_ROOT_DIR)
 set(LibTorch_VERSION)
-set(_libtorch_refused)
 foreach(_dir IN LISTS _libtorch_candidates)
+  string(REGEX REPLACE "/share/cmake(/Torch)?/?$" "" _dir "${_dir}")
   _libtorch_version("${_dir}" _version)
   if(NOT _version)
     string(APPEND _libtorch_refused "\n  ${_dir}: no LibTorch with headers and libraries")
@@ -92,7 +90,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS LibTorch_ROOT_DIR
   VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE
-    "Set TOWER_LIBTORCH to a folder with LibTorch's include/ and lib/, or run script/bootstrap, which installs it. Looked at:${_libtorch_refused}")
+    "Set TOWER_LIBTORCH, or an entry of CMAKE_PREFIX_PATH, to a folder with LibTorch's include/ and lib/. Looked at:${_libtorch_refused}")
 
 # (A script, as `cmake -P` runs, has no targets.)
 if(LibTorch_FOUND AND NOT CMAKE_SCRIPT_MODE_FILE AND NOT TARGET LibTorch::LibTorch)
