@@ -1,7 +1,10 @@
 // Tower: composable function transforms for C++ on LibTorch. This header has everything but what needs more of LibTorch
 // than tensors: torch::nn (tower/nn.h), functions with rules of their own (tower/function.h) and decompositions
-// (tower/decompose.h).
+// (tower/decompose.h), and it brings the arithmetic of tensors. Where compile time counts, include the headers that are
+// used: they have at::Tensor alone.
 #pragma once
+
+#include <ATen/TensorOperators.h>
 
 #include "tower/axes.h"
 #include "tower/check_grads.h"

@@ -1,6 +1,7 @@
 // docs/coverage.md, from what the library says of itself.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/version.h>
+#include <tower/coverage.h>
 
 #include <algorithm>
 #include <array>

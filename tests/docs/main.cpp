@@ -1,6 +1,7 @@
 // Runs the code of the documents.
 //   docs_tests [Google Test's flags]
 //   docs_tests --coverage               prints what docs/coverage.md should hold
+#include <iostream>
 #include <string_view>
 
 #include "support.h"

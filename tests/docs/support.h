@@ -1,14 +1,8 @@
-// What the code of the documents sees, and the checks that tests/docs/extract makes of it.
+// The checks that tests/docs/extract makes of the code of the documents, which brings what it needs itself.
 #pragma once
 
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
-#include <tower/tower.h>
 
-#include <functional>
-#include <iostream>
 #include <string>
 
 namespace docs {
@@ -29,17 +23,3 @@ std::string read(const std::string& path);
 std::string op_db_folder();
 
 }  // namespace docs
-
-using at::Tensor;
-
-/// The message of the exception that `f` ends with.
-inline std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const tower::Error& e) {
-    return e.what();
-  } catch (const c10::Error& e) {
-    return e.what_without_backtrace();
-  }
-  return "no error";
-}
