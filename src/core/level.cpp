@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "core/libtorch_functions.h"
+#include "core/torchscript.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -61,11 +62,17 @@ Scope::Scope(c10::intrusive_ptr<Level> level) : level_(std::move(level)), previo
   level_->ended_ = false;
   thread_state.top = level_.get();
   keys_.see_every_operator(true);
-  if (!previous_) refuse_libtorch_functions();
+  if (!previous_) {
+    refuse_libtorch_functions();
+    enter_torchscript_as_written();
+  }
 }
 
 Scope::~Scope() {
-  if (!previous_) allow_libtorch_functions();
+  if (!previous_) {
+    leave_torchscript_as_written();
+    allow_libtorch_functions();
+  }
   level_->ended_ = true;
   // A tape below may keep a rule that captured a tensor of this level, which would keep the tape.
   level_->below_.reset();

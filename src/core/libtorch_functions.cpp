@@ -55,12 +55,8 @@ class State final : public FuncTorchTLSBase {
           "understands the same forward and backward; or call it under NoGradGuard if no derivative is wanted.");
   }
 
-  void checkSupportsInplaceRequiresGrad() const override {
-    if (top() && c10::impl::raw_local_dispatch_key_set.included().has(kKey))
-      throw UnsupportedError(top()->describe() +
-                             ": requires_grad_() was called, but LibTorch's autograd does not see inside of "
-                             "transforms. Make the tensor an argument that grad, vjp or jacrev differentiates.");
-  }
+  // Constants may: NOTE [Constants may require grad] (wrapper.cpp).
+  void checkSupportsInplaceRequiresGrad() const override {}
   void checkSupportsRetainGrad() const override {
     if (top() && c10::impl::raw_local_dispatch_key_set.included().has(kKey))
       throw UnsupportedError(top()->describe() +

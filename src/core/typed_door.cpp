@@ -7,6 +7,7 @@
 #include "core/bind.h"
 #include "core/key.h"
 #include "core/operator.h"
+#include "core/torchscript.h"
 
 namespace tower {
 namespace {
@@ -67,10 +68,29 @@ class TypedDoor final : public c10::OperatorKernel {
   const Operator& op_;
 };
 
+// detach() where a TorchScript function is differentiable: NOTE [TorchScript].
+class DetachDoor final : public c10::OperatorKernel {
+ public:
+  explicit DetachDoor(const Operator& detach) : detach_(detach), alias_(*Operator::find("aten::alias", "")) {}
+
+  Tensor operator()(const Tensor& t) { return (in_differentiable_graph() ? alias_ : detach_)(t); }
+
+ private:
+  TypedDoor<const Tensor&> detach_, alias_;
+};
+
 template <class A>
 bool is_passed_as(const c10::Argument& argument) {
   const c10::TypeKind kind = argument.type()->kind();
   return kind == (std::is_same_v<A, const Tensor&> ? c10::TypeKind::TensorType : c10::TypeKind::NumberType);
+}
+
+template <class Door, class... A>
+void open_as(const Operator& op, std::vector<c10::RegistrationHandleRAII>& handles) {
+  handles.push_back(c10::Dispatcher::singleton().registerImpl(
+      op.handle()->operator_name(), kKey,
+      c10::KernelFunction::makeFromUnboxedFunctor<false, Door>(std::make_unique<Door>(op)),
+      c10::impl::CppSignature::make<Tensor(A...)>(), nullptr, "tower"));
 }
 
 /// Opens the door if the operator has the signature Tensor(A...), where every A is a tensor or a number.
@@ -81,11 +101,8 @@ void open(const Operator& op, std::vector<c10::RegistrationHandleRAII>& handles)
   if (args.size() != sizeof...(A) || returns.size() != 1 || op.mutates()) return;
   size_t next = 0;
   if (!(is_passed_as<A>(args[next++]) && ...) || !is_passed_as<const Tensor&>(returns[0])) return;
-  auto& dispatcher = c10::Dispatcher::singleton();
-  handles.push_back(dispatcher.registerImpl(
-      op.handle()->operator_name(), kKey,
-      c10::KernelFunction::makeFromUnboxedFunctor<false, TypedDoor<A...>>(std::make_unique<TypedDoor<A...>>(op)),
-      c10::impl::CppSignature::make<Tensor(A...)>(), nullptr, "tower"));
+  if (op.name() == "aten::detach") open_as<DetachDoor, const Tensor&>(op, handles);
+  else open_as<TypedDoor<A...>, A...>(op, handles);
 }
 
 }  // namespace

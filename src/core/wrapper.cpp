@@ -6,6 +6,7 @@
 #include "core/bind.h"
 #include "core/layout.h"
 #include "core/torch_version.h"
+#include "core/torchscript.h"
 #include "frontend/views.h"
 #include "tower/errors.h"
 
@@ -50,6 +51,19 @@ Tensor resolved(const Tensor& t) {
 }
 }  // namespace
 
+// NOTE [Constants may require grad]
+// LibTorch takes a tensor without autograd's keys for one made in inference mode, which can neither require grad nor be
+// saved by autograd. What a level tracks is left so: who asks it to require grad shall hear no. A constant has the
+// keys, so that modules and parameters can be made inside; that it requires grad means nothing to the levels.
+constexpr c10::DispatchKeySet kConstantKeys =
+    kKeySet | c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutogradOther});
+
+void Wrapper::take_keys() {
+  const bool saved = saved_by_torchscript();
+  key_set_ = payload_.tracked() && !saved ? kKeySet : kConstantKeys;
+  if (saved && !version_counter().enabled()) set_version_counter(c10::VariableVersion(0));
+}
+
 void Wrapper::take_metadata() {
   // A wrapper shows no lazy conjugation or negation, so its value must have none: view_as_real would refuse it.
   if (payload_.value.is_conj() || payload_.value.is_neg()) payload_.value = resolved(payload_.value);
@@ -65,12 +79,13 @@ void Wrapper::take_metadata() {
     }
     storage_offset_ = 0;
     data_type_ = value->dtype();
+    take_keys();
     if (storage_) storage_ = c10::Storage();
     storage_access_should_throw_ = true;
     return;
   }
   copy_generic_tensor_metadata(value, this);
-  key_set_ = kKeySet;
+  take_keys();
   storage_ = !payload_.tracked() && value->has_storage() ? value->storage() : c10::Storage();
   storage_access_should_throw_ = !storage_;
   if (level_->kind() == Kind::vjp) level_->took(*this);
@@ -89,6 +104,8 @@ void Wrapper::change_form(const Operator& op, View::Args args, const Tensor& val
   hidden->generation_ = generation_;
   hidden->made_in_ = made_in_;
   hidden->form_ = form_++;
+  hidden->shares_memory_ = std::exchange(shares_memory_, false);
+  hidden->has_views_ = true;
   Wrapper& root = hidden->root();
   view_ = std::make_unique<View>(
       View{hidden, &root, root.generation_, hidden->form_, c10::GradMode::is_enabled(), &op, 0, std::move(args)});
@@ -101,7 +118,8 @@ namespace {
 std::string no_memory(const Level& level) {
   return level.describe() + ": " + kNoMemory +
          " (data_ptr, accessor, storage or a kernel that reads memory itself); there is no memory of one example or "
-         "one tracked value. Use operators, or register a rule for the operator that reads it.";
+         "one tracked value. Use operators, or register a rule for the operator that reads it; tower::to_string(x) "
+         "prints it.";
 }
 }  // namespace
 

@@ -76,6 +76,13 @@ class Wrapper final : public c10::TensorImpl {
   /// The newest level that was running when user code made this tensor.
   uint64_t made_in() const { return made_in_ ? made_in_ : level_->id(); }
   void set_made_in(const Level& level) { made_in_ = level.id(); }
+  /// Whether it stands for memory that was given to it (set_) and that others may see. It is like a tensor from
+  /// outside: what is written to it goes into that memory.
+  bool shares_memory() const { return shares_memory_; }
+  void set_shares_memory() { shares_memory_ = true; }
+  /// Whether views were made of it.
+  bool has_views() const { return has_views_; }
+  void set_has_views() { has_views_ = true; }
   /// Marks that the payload of this base changed.
   void wrote() { ++generation_; }
   bool has_storage() const override;
@@ -88,6 +95,7 @@ class Wrapper final : public c10::TensorImpl {
 
  private:
   void refresh();
+  void take_keys();
   void take_metadata();
 
   c10::intrusive_ptr<Level> level_;
@@ -96,6 +104,8 @@ class Wrapper final : public c10::TensorImpl {
   uint64_t made_in_ = 0;
   uint32_t generation_ = 0;
   uint32_t form_ = 0;
+  bool shares_memory_ = false;
+  bool has_views_ = false;
 };
 
 /// The tensor that a view was made from, in the form that it had then.

@@ -63,6 +63,13 @@ void History::show_result(Wrapper& w) {
   w.set_autograd_meta(std::make_unique<AutogradMeta>(&w, /*requires_grad=*/false, Edge(results, 0)));
 }
 
+void History::take_back(Wrapper& w) const {
+  const auto* meta = static_cast<AutogradMeta*>(w.autograd_meta());
+  const auto accumulator = meta->grad_accumulator_.lock();
+  if (graph_ && (meta->grad_fn_ ? meta->grad_fn_ == graph_->results : accumulator && accumulator == graph_->inputs))
+    w.set_autograd_meta(nullptr);
+}
+
 void History::check(c10::ArrayRef<Tensor> inputs, const Level& level) const {
   bool hooked = graph_ && graph_->results && static_cast<OnATape&>(*graph_->results).has_other_hooks();
   for (const Tensor& t : inputs) {

@@ -19,8 +19,9 @@ class History {
 
   void show_input(Wrapper& w);
   void show_result(Wrapper& w);
-  static void show_constant(Wrapper& w) {
-    if (w.autograd_meta()) w.set_autograd_meta(nullptr);
+  /// Takes back what was shown; what user code made of a constant stays.
+  void show_constant(Wrapper& w) const {
+    if (w.autograd_meta()) take_back(w);
   }
 
   /// After a function ran with `inputs`: throws UnsupportedError if it asked for what cannot be given, a hook or an
@@ -28,6 +29,8 @@ class History {
   void check(c10::ArrayRef<Tensor> inputs, const Level& level) const;
 
  private:
+  void take_back(Wrapper& w) const;
+
   struct Graph;
   std::unique_ptr<Graph> graph_;  // made with the first input
 };
