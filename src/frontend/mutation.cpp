@@ -125,6 +125,31 @@ void resize_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   w.change_form(as_strided, std::move(args), call[0].toTensor());
 }
 
+// Gives the tensor memory that lies elsewhere, which nothing may track.
+void set_in_place(const Operator& op, Stack& stack, const Tensor& target, const Twin& twin) {
+  Wrapper& w = *as_wrapper(target);
+  if (tracking_level(op, stack))
+    refuse(op, w.level(), target, std::string("and is refused inside transforms: ") + twin.refused);
+  if (w.view() || w.has_views())
+    refuse(op, w.level(), target,
+           "that is a view or has views, which could not follow. Make a new tensor, and give that the memory.");
+  Stack call = stack;
+  for (size_t i = 1; i < call.size(); ++i)
+    if (call[i].isTensor()) {
+      if (Wrapper* source = as_wrapper(call[i].toTensor())) source->root().set_shares_memory();
+      call[i] = strip_constants(call[i].toTensor());
+    }
+  {
+    DispatchGuard keys;
+    keys.see_every_operator(false);
+    call[0] = at::empty({0}, strip_constants(target).options());
+  }
+  bind_call(op, call);
+  w.take(call[0].toTensor());
+  w.set_shares_memory();
+  stack.assign(1, target);
+}
+
 void view_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   const std::string& name = op.schema().name();
   if (name == "aten::detach_") detach_in_place(op, stack, target);
@@ -273,6 +298,7 @@ void write(const Operator& op, Stack& stack) {
     stack.clear();
     return;
   }
+  if (own != targets.end() && op.schema().name() == "aten::set_") return set_in_place(op, stack, *own, twin);
   if (own != targets.end() && twin.refused)
     refuse(op, as_wrapper(*own)->level(), *own, std::string("and is refused inside transforms: ") + twin.refused);
   if (captured != targets.end()) {

@@ -20,6 +20,7 @@ void tie(const Tensor& out, const Tensor& base, const Operator& op, View::Args&&
   Wrapper* of = as_wrapper(base);
   if (!view || view == of || view->view() || &view->level() != &of->level()) return;
   Wrapper& root = of->root();
+  of->set_has_views();
   view->view() =
       std::make_unique<View>(View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), &root, root.generation(), of->form(),
                                   autograd_state().get_grad_mode(), &op, index, std::move(args)});
@@ -92,6 +93,13 @@ bool has_duplicates(const Tensor& positions) {
 Tensor put_by_position(const Tensor& base, const Tensor& value, c10::ArrayRef<View*> links) {
   const Tensor positions = positions_shown(links).to(base.device());
   return at::put(base, positions.reshape(-1), value.reshape(-1));
+}
+
+// Memory that others see, too: the write is one into a tensor from outside.
+void write_memory(Wrapper& target, const Tensor& value) {
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  strip_constants(handle(target)).copy_(strip_constants(value));
 }
 
 // As in LibTorch, a write under no_grad changes the value and leaves the history as it was.
@@ -188,6 +196,10 @@ void refresh(Wrapper& w) {
 }
 
 void check_writable(Wrapper& target, const Tensor& value, const Operator& writer) {
+  if (target.root().shares_memory() && as_wrapper(strip_constants(value)))
+    throw MutationError(target.level().describe() + ": " + writer.name() +
+                        " would write into memory that set_ gave to a tensor, which others may see, but the value "
+                        "differs with what the transform tracks. clone() the tensor first.");
   if (c10::GradMode::is_enabled())
     for (View* v = target.view().get(); v != nullptr && !cuts_history(*v); v = base_of(*v).view().get())
       if (!v->recorded && is_recorded(value))
@@ -212,7 +224,8 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
   View* view = target.view().get();
   if (view == nullptr) {
     if (target.generation() == 0) Arguments::note_write(target);
-    target.take(recorded_or_not(target, in_order_of(target, value)));
+    if (target.shares_memory()) write_memory(target, value);
+    else target.take(recorded_or_not(target, in_order_of(target, value)));
     target.wrote();
     return;
   }

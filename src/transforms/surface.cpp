@@ -49,6 +49,11 @@ namespace {
 void check_forms(const Tensors& inputs, const Tensors& originals) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     Wrapper* w = as_wrapper(inputs[i]);
+    if (w && w->shares_memory() && !inputs[i].is_same(originals[i]) &&
+        !(inputs[i].sizes().equals(originals[i].sizes()) && frontend::may_overlap(inputs[i], originals[i])))
+      throw MutationError(w->level().describe() + ": " + ordinal("argument", i) + ", " + describe(originals[i]) +
+                          ", was given other memory (set_), which the caller's tensor cannot follow. Give it to a new "
+                          "tensor.");
     if (w && w->form() > 0 && !inputs[i].is_same(originals[i]))
       throw MutationError(w->level().describe() + ": the shape of " + ordinal("argument", i) + ", " +
                           describe(originals[i]) + ", was changed in place (by the in-place form of " +
