@@ -85,6 +85,21 @@ struct Door : c10::OperatorKernel {
   }
 };
 
+// LibTorch's forward mode keeps tangents where levels do not see them: they would take its duals for constants. Duals
+// that were made outside are plain values.
+struct ForwardModeDoor : Door {
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    const Operator& op = Operator::of(handle);
+    const bool makes = op.name() == "aten::_make_dual";
+    const c10::ArrayRef<IValue> args(stack->data() + stack->size() - op.num_args(), op.num_args());
+    if (top() && (makes || highest_level(op, args)))
+      throw UnsupportedError(top()->describe() + ": " + op.name() +
+                             " was called: LibTorch's forward mode (make_dual, unpack_dual) inside of a transform, "
+                             "which does not see its tangents. Use jvp or jacfwd of Tower, which nest.");
+    Door::operator()(handle, keys, stack);
+  }
+};
+
 struct Registration {
   Registration() {
     if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kKey))
@@ -94,10 +109,14 @@ struct Registration {
     handle = c10::Dispatcher::singleton().registerFallback(
         kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Door>()), "tower");
     rules::register_all();
-    typed_doors = open_typed_doors();
+    doors = open_typed_doors();
+    for (const char* name : {"aten::_make_dual", "aten::_fw_primal", "aten::_unpack_dual"})
+      doors.push_back(c10::Dispatcher::singleton().registerImpl(
+          {name, ""}, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ForwardModeDoor>()),
+          std::nullopt, nullptr, "tower"));
   }
   c10::RegistrationHandleRAII handle{[] {}};
-  std::vector<c10::RegistrationHandleRAII> typed_doors;
+  std::vector<c10::RegistrationHandleRAII> doors;
 };
 
 const Registration registration;
