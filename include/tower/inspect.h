@@ -8,6 +8,7 @@
 #include <c10/core/DispatchKey.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,12 @@ struct Inspected {
 
 /// What `t` holds, if a transform made it.
 std::optional<Inspected> inspect(const at::Tensor& t);
+
+/// What `t` holds, as text: "BatchedTensor(level=1, bdim=0, value=…)". `plain` gives the text of a plain tensor,
+/// without one it is LibTorch's. LibTorch's own `std::cout << t` reads memory, which `t` may not have.
+///
+///   std::cerr << tower::to_string(x) << '\n';
+std::string to_string(const at::Tensor& t, const std::function<std::string(const at::Tensor&)>& plain = {});
 
 /// LibTorch's dispatch key through which Tower sees operators: a kernel registered there for an operator runs in
 /// Tower's place.

@@ -1,34 +1,16 @@
 """What reads a tensor's values from Python, inside a transform: print shows what it is and holds, numpy refuses."""
 
 import functools
-import textwrap
 
 import torch
 
 from . import _C
 
-_CLASSES = {"vmap": "BatchedTensor", "jvp": "DualTensor", "vjp": "TapedTensor"}
 _tensor_str = torch._tensor_str._str
 
 
 def _describe(tensor: torch.Tensor) -> str:
-    seen = _C.inspect(tensor)
-    if seen is None:
-        return _C.suspended(lambda: _tensor_str(tensor))
-    transform, _, level, ended, constant, value, tangent, batch_dim = seen
-    if constant:
-        return _describe(value)
-    parts = [f"level={level}"]
-    if batch_dim is not None:
-        parts.append(f"bdim={batch_dim}")
-    parts.append("value=" + _describe(value))
-    if transform == "jvp":
-        parts.append("tangent=" + (_describe(tangent) if tangent is not None else "0"))
-    if ended:
-        parts.append("ended=True")
-    if any("\n" in part for part in parts):
-        return f"{_CLASSES[transform]}(\n" + textwrap.indent(",\n".join(parts), "  ") + "\n)"
-    return f"{_CLASSES[transform]}({', '.join(parts)})"
+    return _C.text_of(tensor, _tensor_str)
 
 
 def _str(self, *, tensor_contents=None):

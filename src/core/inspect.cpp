@@ -1,5 +1,9 @@
 #include "tower/inspect.h"
 
+#include <ATen/core/Formatting.h>
+
+#include <sstream>
+
 #include "core/wrapper.h"
 
 namespace tower {
@@ -19,6 +23,54 @@ std::optional<Inspected> inspect(const Tensor& t) {
   seen.tangent = payload.tangent;
   if (level.kind() == Kind::vmap && payload.tracked()) seen.batch_dim = payload.index;
   return seen;
+}
+
+namespace {
+
+using Plain = std::function<std::string(const Tensor&)>;
+
+std::string formatted(const Tensor& t) {
+  std::ostringstream text;
+  text << t;
+  return text.str();
+}
+
+std::string plain_text(const Tensor& t, const Plain& plain) {
+  const Suspended outside;
+  return plain ? plain(t) : formatted(t);
+}
+
+const char* class_name(const std::string& transform) {
+  if (transform == "vmap") return "BatchedTensor";
+  return transform == "jvp" ? "DualTensor" : "TapedTensor";
+}
+
+// In one line, or each part in lines of its own where one has several.
+std::string put_together(const std::string& name, const std::vector<std::string>& parts) {
+  bool lines = false;
+  for (const auto& part : parts) lines = lines || part.find('\n') != std::string::npos;
+  std::string text;
+  for (const auto& part : parts) text += (text.empty() ? "" : lines ? ",\n" : ", ") + part;
+  if (!lines) return name + "(" + text + ")";
+  std::string indented;
+  std::istringstream all(text);
+  for (std::string line; std::getline(all, line);) indented += (line.empty() ? "" : "  ") + line + "\n";
+  return name + "(\n" + indented + ")";
+}
+
+}  // namespace
+
+std::string to_string(const Tensor& t, const Plain& plain) {
+  const auto seen = inspect(t);
+  if (!seen) return plain_text(t, plain);
+  if (seen->constant) return to_string(seen->value, plain);
+  std::vector<std::string> parts{"level=" + std::to_string(seen->level)};
+  if (seen->batch_dim) parts.push_back("bdim=" + std::to_string(*seen->batch_dim));
+  parts.push_back("value=" + to_string(seen->value, plain));
+  if (seen->transform == "jvp")
+    parts.push_back("tangent=" + (seen->tangent.defined() ? to_string(seen->tangent, plain) : "0"));
+  if (seen->ended) parts.emplace_back("ended=True");
+  return put_together(class_name(seen->transform), parts);
 }
 
 c10::DispatchKey dispatch_key() { return kKey; }
