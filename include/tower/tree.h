@@ -84,6 +84,8 @@ concept HasFields = requires(const T& value) {
   tower_fields(value);
 };
 
+[[noreturn]] void refuse_unnamed_field();
+
 template <class... T>
 struct TreeOf {
   static_assert(
@@ -250,6 +252,72 @@ struct Tree<torch::OrderedDict<std::string, T>> : detail::TreeOf<T> {
   }
 };
 
+/// What a struct `T` is where an `R` stands for each of its tensors, as in a Hessian: its named fields, found by the
+/// struct's members.
+///
+///   auto h = tower::hessian(energy)(state);  // Fields<State, State>
+///   h[&State::position].velocity             // derivative by position, then by velocity
+template <class T, class R>
+class Fields {
+ public:
+  using Members = decltype(tower_fields(std::declval<const T&>()));
+  using Values = typename decltype(std::apply(
+      [](auto... member) {
+        return std::type_identity<
+            std::tuple<Rebound<std::remove_cvref_t<decltype(std::declval<T&>().*member)>, R>...>>();
+      },
+      Members{}))::type;
+
+  Fields(const Members& members, Values values) : members_(members), values_(std::move(values)) {}
+
+  /// The field in the place of `member`; throws ArgumentError where the struct does not name it.
+  template <class Field, class Class>
+  const Rebound<Field, R>& operator[](Field Class::*member) const {
+    const Rebound<Field, R>* found = nullptr;
+    each([&](auto named, const auto& value) {
+      if constexpr (std::is_same_v<decltype(named), Field Class::*>)
+        if (named == member) found = &value;
+    });
+    if (!found) detail::refuse_unnamed_field();
+    return *found;
+  }
+
+  const Members& members() const { return members_; }
+  Values& values() { return values_; }
+  const Values& values() const { return values_; }
+
+ private:
+  template <class Visit>
+  void each(Visit&& visit) const {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (visit(std::get<I>(members_), std::get<I>(values_)), ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<Members>>{});
+  }
+
+  Members members_;
+  Values values_;
+};
+
+template <class T, class R>
+struct Tree<Fields<T, R>> {
+  using Values = typename Fields<T, R>::Values;
+  static constexpr bool is_tree = true;
+  static constexpr bool holds_tensors = TensorTree<Values>;
+
+  template <class S>
+  using Rebind = Fields<T, Rebound<R, S>>;
+
+  template <class Self, class Visit>
+  static void children(Self& tree, Visit&& visit) {
+    Tree<Values>::children(tree.values(), visit);
+  }
+  template <class S, class Map>
+  static Rebind<S> map(const Fields<T, R>& tree, Map&& map) {
+    return Rebind<S>(tree.members(), Tree<Values>::template map<S>(tree.values(), map));
+  }
+};
+
 /// A struct that names its fields.
 template <detail::HasFields T>
 struct Tree<T> {
@@ -258,16 +326,9 @@ struct Tree<T> {
       [](auto... field) { return (TensorTree<std::remove_cvref_t<decltype(std::declval<T&>().*field)>> || ...); },
       decltype(tower_fields(std::declval<const T&>())){});
 
-  /// A struct's type is fixed, so only tensors can stand where its tensors are.
+  /// A struct's type is fixed: only tensors can stand where its tensors are.
   template <class R>
-  struct Rebinding {
-    static_assert(std::is_same_v<R, at::Tensor>,
-                  "tower: a Jacobian whose output is your struct would need a struct with other field types. Return a "
-                  "tuple, array, vector or map from the function, or differentiate with respect to a single tensor.");
-    using type = T;
-  };
-  template <class R>
-  using Rebind = typename Rebinding<R>::type;
+  using Rebind = std::conditional_t<std::is_same_v<R, at::Tensor>, T, Fields<T, R>>;
 
   template <class Self, class Visit>
   static void children(Self& tree, Visit&& visit) {
@@ -275,9 +336,15 @@ struct Tree<T> {
   }
   template <class R, class Map>
   static Rebind<R> map(const T& tree, Map&& map) {
-    T result = tree;
-    std::apply([&](auto... field) { ((result.*field = map(tree.*field)), ...); }, tower_fields(tree));
-    return result;
+    if constexpr (std::is_same_v<R, at::Tensor>) {
+      T result = tree;
+      std::apply([&](auto... field) { ((result.*field = map(tree.*field)), ...); }, tower_fields(tree));
+      return result;
+    } else {
+      const auto members = tower_fields(tree);
+      // Braces: the fields are mapped in order.
+      return std::apply([&](auto... field) { return Fields<T, R>(members, typename Fields<T, R>::Values{map(tree.*field)...}); }, members);
+    }
   }
 };
 

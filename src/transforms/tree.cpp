@@ -21,6 +21,10 @@ void LeafReader::finish() const {
   }
 }
 
+void refuse_unnamed_field() {
+  throw ArgumentError("tree: a field was asked for that the struct does not name in tower_fields");
+}
+
 const at::Tensor& placeholder() {
   // Made without an operator call, so that no running transform sees it.
   static const at::Tensor empty(c10::make_intrusive<c10::TensorImpl>(
