@@ -195,6 +195,21 @@ OptionalTensors clamped(const std::vector<Tensor>& indices, at::IntArrayRef size
   return optional_list(result);
 }
 
+// Every example may have as many as the others: then the results have one shape.
+void nonzero_vmap(VmapFrame& f) {
+  const Tensor counts = batch_of_rows(f, 0).ne(0).sum(1);
+  f.to_front(0, false);
+  const Tensor found = at::nonzero(f.tensor(0));
+  const int64_t each = f.batch_size > 0 ? found.size(0) / f.batch_size : 0;
+  if (!at::equal(counts, at::full_like(counts, each)))
+    throw UnsupportedError(
+        f.level.describe() + ": " + f.op.name() +
+        ": how many elements it finds depends on the data and differs between the examples, so that their results have "
+        "different shapes. Use where() with three arguments, whose result has one shape, or call it outside of the "
+        "mapped function.");
+  f.result(found.narrow(1, 1, found.size(1) - 1).view({f.batch_size, each, found.size(1) - 1}));
+}
+
 }  // namespace
 
 void indexing() {
@@ -229,10 +244,7 @@ void indexing() {
         return at::index_put(x, clamped(indices, x.sizes()), values.masked_fill(mask.logical_not(), 0), true);
       });
 
-  const std::string places =
-      "how many elements it finds depends on the data, so that the results of the examples have different shapes. Use "
-      "where() with three arguments, whose result has one shape, or call it outside of the mapped function.";
-  op<at::_ops::nonzero>().unsupported(Kind::vmap, places).no_derivative();
+  op<at::_ops::nonzero>().vmap(nonzero_vmap).no_derivative();
   op<at::_ops::narrow_Tensor>()
       .vmap(narrow_vmap)
       .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& start, int64_t length) {

@@ -299,6 +299,12 @@ void reductions() {
   // ---- questions ----
   op<at::_ops::any>().vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); })).no_derivative();
   op<at::_ops::all>().vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); })).no_derivative();
+  op<at::_ops::_is_any_true>()
+      .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); }))
+      .no_derivative();
+  op<at::_ops::_is_all_true>()
+      .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); }))
+      .no_derivative();
   op<at::_ops::any_dim>().along({1}).no_derivative();
   op<at::_ops::all_dim>().along({1}).no_derivative();
   op<at::_ops::any_dims>().vmap(any_dims_vmap).no_derivative();

@@ -118,6 +118,31 @@ void quantile_of_number() {
       });
 }
 
+// One histogram of all examples, in which each has bins of its own.
+void bincount_vmap(VmapFrame& f) {
+  const bool weighted = f.is_tensor(1);
+  for (size_t arg = 0; arg < (weighted ? 2 : 1); ++arg) f.to_front(arg, true);
+  const Tensor values = f.tensor(0), weights = weighted ? f.tensor(1) : Tensor();
+  const int64_t least = f.stack[2].toInt();
+  TORCH_CHECK(least >= 0, "minlength should be >= 0");
+  TORCH_CHECK(f.logical_dim(0) == 1 && at::isIntegralType(values.scalar_type(), /*includeBool=*/false) &&
+                  (values.numel() == 0 || values.min().item<int64_t>() >= 0),
+              "bincount only supports 1-d non-negative integral inputs.");
+  TORCH_CHECK(!weighted || weights.sizes().equals(values.sizes()),
+              "weights should be 1-d and have the same length as input");
+  if (values.numel() == 0) return f.result(at::zeros({f.batch_size, least}, values.options().dtype(at::kLong)));
+  const Tensor bins = values.to(at::kLong).amax(1).add(1).clamp_min(least);
+  const int64_t width = bins.max().item<int64_t>();
+  if (!at::equal(bins, at::full_like(bins, width)))
+    throw UnsupportedError(
+        f.level.describe() + ": " + f.op.name() +
+        ": how many bins it has depends on the data and differs between the examples, so that their results have "
+        "different shapes. Give a minlength, or use one_hot() with a number of classes, and sum().");
+  const Tensor own = values + at::arange(f.batch_size, bins.options()).unsqueeze(1) * width;
+  f.result(at::bincount(own.reshape(-1), weighted ? weights.reshape(-1) : weights, f.batch_size * width)
+               .view({f.batch_size, width}));
+}
+
 }  // namespace
 
 void sorting() {
@@ -160,12 +185,7 @@ void sorting() {
       "which elements are equal changes with their values, so that it is not differentiable. Use sort(), or detach() "
       "its "
       "argument.");
-  op<at::_ops::bincount>()
-      .unsupported(
-          Kind::vmap,
-          "how many bins it has depends on the data, so that the results of the examples have different shapes. "
-          "Use one_hot() with a number of classes, and sum().")
-      .no_derivative();
+  op<at::_ops::bincount>().vmap(bincount_vmap).no_derivative();
 }
 
 }  // namespace tower::rules
