@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "core/bind.h"
+#include "frontend/views.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -156,7 +157,10 @@ std::vector<Tensor> VmapFrame::list_to_front(size_t arg) const {
   return result;
 }
 
-void VmapFrame::call() { bind_call(op, stack); }
+void VmapFrame::call() {
+  if (op.is_view()) frontend::make_view(op, stack);
+  else bind_call(op, stack);
+}
 
 void VmapFrame::result(Tensor t, int64_t bdim) {
   stack.clear();

@@ -5,7 +5,6 @@
 
 #include "core/bind.h"
 #include "core/layout.h"
-#include "core/torch_version.h"
 #include "core/torchscript.h"
 #include "frontend/views.h"
 #include "tower/errors.h"
@@ -176,17 +175,6 @@ Tensor strip_constants(const Tensor& t, int depth) {
     v = Tensor(w->payload().value);  // a copy: the wrapper may go with `v`
   }
   return v;
-}
-
-void check_supported(const Tensor& t, const char* transform, const std::string& what) {
-  const char* found = nullptr;
-  if (t.layout() != at::kStrided) found = "a sparse or other non-strided tensor";
-  else if (t.is_quantized()) found = "a quantized tensor";
-  else if (t.is_nested()) found = "a nested tensor";
-  else if (torch_version::has_names(t)) found = "a tensor with named dimensions";
-  if (found)
-    throw UnsupportedError(std::string(transform) + ": " + what + " is " + found +
-                           ", which transforms cannot carry. Convert it to a dense, strided, unnamed tensor first.");
 }
 
 }  // namespace tower

@@ -201,11 +201,11 @@ void commit(const Operator& op, const Write& write) {
 
 // What stands for a tensor that is written to among the arguments of the call that computes what is written. A level
 // above the tensor's own may keep it: then it must be as it was.
-Tensor as_it_is(const Tensor& t, const Operator& twin, const Level& highest) {
+Tensor old_value(const Tensor& t, const Operator& twin, const Level& highest) {
   // The old values do not matter to a draw, nor does their history.
   if (twin.random() && twin.no_derivative()) return t.detach();
   Wrapper* w = as_wrapper(t);
-  return w && &w->level() != &highest ? wrap(w->level(), Payload(w->payload())) : t;
+  return w && &w->level() != &highest ? as_it_is(t) : t;
 }
 
 Stack call_of(const Operator& op, const Twin& twin, const Stack& stack, const Tensor& target, const Level& highest) {
@@ -215,7 +215,7 @@ Stack call_of(const Operator& op, const Twin& twin, const Stack& stack, const Te
   for (int8_t source : twin.arguments) {
     const auto i = static_cast<size_t>(source);
     if (source >= 0 && stack[i].isTensor() && stack[i].toTensor().defined() && writes_to(op, i))
-      call.emplace_back(as_it_is(stack[i].toTensor(), *twin.op, highest));
+      call.emplace_back(old_value(stack[i].toTensor(), *twin.op, highest));
     else if (source >= 0 && in_place && stack[i].isNone() && op.schema().arguments()[i].name() == "dtype")
       call.emplace_back(target.scalar_type());  // the functional cumsum makes int64 of int32
     else if (source >= 0) call.push_back(stack[i]);

@@ -195,6 +195,28 @@ void refresh(Wrapper& w) {
   view.seen = generation;
 }
 
+Tensor as_it_is(const Tensor& t) {
+  Wrapper* w = as_wrapper(t);
+  return w ? wrap(w->level(), Payload(w->payload())) : t;
+}
+
+Tensor view_below(Wrapper& w) {
+  c10::SmallVector<const View*, 4> links;
+  Wrapper* root = &w;
+  for (; root->view(); root = &base_of(*root->view())) links.push_back(root->view().get());
+  Tensor value = root->payload().value;
+  const Below below(w.level());
+  for (size_t k = links.size(); k-- > 0;) {
+    const View& view = *links[k];
+    const c10::AutoGradMode mode(view.recorded);
+    Stack stack(view.args.begin(), view.args.end());
+    stack[view.op->tensor_args()[0]] = value;
+    make_view(*view.op, stack);
+    value = flatten_outputs(stack)[view.out];
+  }
+  return value;
+}
+
 void check_writable(Wrapper& target, const Tensor& value, const Operator& writer) {
   if (target.root().shares_memory() && as_wrapper(strip_constants(value)))
     throw MutationError(target.level().describe() + ": " + writer.name() +
@@ -234,7 +256,7 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
   // A level above the base's own may keep what it computes with: then it must be the base as it is now.
   Wrapper* v = as_wrapper(value);
   const bool above = v && v->level().depth() > base.level().depth();
-  const Tensor before = above ? wrap(base.level(), Payload(base.payload())) : handle(base);
+  const Tensor before = above ? as_it_is(handle(base)) : handle(base);
   Tensor updated = links.empty() ? view->op->view_inverse(before, value, view->args, view->out)
                                  : put_by_position(before, value, links);
   updated = strip_constants(updated, base.level().depth());  // of what was made besides, as in make_view
@@ -248,6 +270,16 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
 }
 
 namespace {
+
+// Whether any level, or LibTorch's autograd outside, follows how the value was computed.
+bool has_derivatives(Tensor value) {
+  while (Wrapper* w = as_wrapper(value)) {
+    const Payload& payload = w->payload();
+    if (w->level().kind() != Kind::vmap && payload.tracked()) return true;
+    value = Tensor(payload.value);
+  }
+  return libtorch_follows(value);
+}
 
 // The same for the derivatives that LibTorch's own autograd knows.
 Tensor with_libtorch_history_of(const Tensor& history, const Tensor& value, bool tangents) {
@@ -269,6 +301,7 @@ Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents
   Wrapper* h = as_wrapper(history);
   Wrapper* v = as_wrapper(value);
   if (!h && !v) return with_libtorch_history_of(history, value, tangents);
+  if (!has_derivatives(history) && !has_derivatives(value)) return value;
   Level& level = !h || (v && v->level().depth() > h->level().depth()) ? v->level() : h->level();
   const auto payload_at = [&](Wrapper* w, const Tensor& t) {
     return w && &w->level() == &level ? w->payload() : Payload{t, {}, -1};

@@ -19,6 +19,13 @@ void make_view(const Operator& op, Stack& stack);
 /// Recomputes the payload of a view after its base was written.
 void refresh(Wrapper& view);
 
+/// A tensor with the value that `t` has now, which no write to `t` changes: for who keeps it. `t` itself if it is plain.
+Tensor as_it_is(const Tensor& t);
+
+/// What `view` is one level down, as a view of what its root is there. For levels under which a view is made by the
+/// same operator as below them: jvp and vjp.
+Tensor view_below(Wrapper& view);
+
 /// Throws MutationError if `value`, written to `target`, cannot be carried to the tensors that it views.
 void check_writable(Wrapper& target, const Tensor& value, const Operator& writer);
 

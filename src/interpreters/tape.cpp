@@ -6,6 +6,7 @@
 
 #include "core/bind.h"
 #include "core/wrapper.h"
+#include "frontend/views.h"
 #include "interpreters/derivatives.h"
 #include "tower/errors.h"
 
@@ -60,6 +61,17 @@ void keep_shapes(Node& node, const IValue& v) {
   } else node.shapes->emplace_back();
 }
 
+// `v` with each tensor, alone or in a list, put through `f`.
+template <class F>
+IValue with_tensors(const IValue& v, F&& f) {
+  if (v.isTensor()) return v.toTensor().defined() ? IValue(f(v.toTensor())) : v;
+  if (!v.isTensorList() && !v.isOptionalTensorList()) return v;
+  IValue list = v;
+  const auto of_element = [&](const Tensor& t, LeafRef) { return f(t); };
+  replace_tensors_in_list(list, 0, of_element);
+  return list;
+}
+
 }  // namespace
 
 int64_t Tape::add_input(const Tensor& value) {
@@ -67,7 +79,7 @@ int64_t Tape::add_input(const Tensor& value) {
   return static_cast<int64_t>(slots_.size()) - 1;
 }
 
-Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&& inputs, Mask tracked) {
+Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&& inputs, Mask tracked, Mask held) {
   const bool reverse = purpose_ == Purpose::pullback;
   const Served served = reverse ? served_vjp(op, tracked) : served_jvp(op, tracked);
   const Keeps keeps = reverse ? keeps_for_vjp(op, tracked, served) : keeps_for_jvp(op, tracked, served);
@@ -75,7 +87,7 @@ Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&
   node.kept.reserve(args.size() + op.num_outs());
   for (size_t i = 0; i < args.size(); ++i) {
     const IValue& v = args[i];
-    if (op.kind(i) == ArgKind::other || (keeps.args >> i & 1)) node.kept.push_back(v);
+    if (op.kind(i) == ArgKind::other || (keeps.args >> i & 1)) node.kept.push_back(held >> i & 1 ? with_tensors(v, frontend::as_it_is) : v);
     else if (v.isList()) node.kept.emplace_back(static_cast<int64_t>(v.toListRef().size()));  // its length
     else node.kept.emplace_back();
     if (keeps.shapes >> i & 1) keep_shapes(node, v);
@@ -275,24 +287,14 @@ void Tape::preserve(const Tensor& original) {
   const auto own = [&](const Tensor& kept) {
     const Tensor t = strip_constants(kept);
     if (!shares_memory(t, written)) return kept;
-    Wrapper* w = as_wrapper(t);
-    const Tensor copy = w ? wrap(w->level(), Payload(w->payload())) : t.clone();
+    const Tensor copy = as_wrapper(t) ? frontend::as_it_is(t) : t.clone();
     change += write_count(copy) - write_count(kept);
     return copy;
   };
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
     if (node.empty()) continue;
-    // Arguments and outputs lie one after the other, of which only tensors and lists of them matter.
-    for (auto& v : node.kept) {
-      if (v.isTensor() && v.toTensor().defined()) {
-        v = own(v.toTensor());
-      } else if (v.isTensorList()) {
-        c10::List<Tensor> list;
-        for (const auto& e : v.toListRef()) list.push_back(e.toTensor().defined() ? own(e.toTensor()) : e.toTensor());
-        v = std::move(list);
-      }
-    }
+    for (IValue& v : node.kept) v = with_tensors(v, own);
     node.versions += std::exchange(change, uint64_t{0});
   }
 }

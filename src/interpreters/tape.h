@@ -54,8 +54,9 @@ class Tape : public c10::intrusive_ptr_target {
   /// A slot without a node: an input of the differentiated function.
   int64_t add_input(const Tensor& value);
 
-  /// Records one call. `args` are values one level down; `inputs` the tracked ones. The outputs get slots afterwards.
-  Node& record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&& inputs, Mask tracked);
+  /// Records one call. `args` are values one level down; `inputs` the tracked ones; `held` the arguments that the
+  /// function itself holds and may write to, of which what is kept are copies. The outputs get slots afterwards.
+  Node& record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&& inputs, Mask tracked, Mask held);
   /// Completes the newest node with its outputs and what the operator's `save` gave; returns the first slot.
   int64_t complete(Node& node, c10::ArrayRef<IValue> outs, Operator::Values saved = {});
 

@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include "core/bind.h"
+#include "frontend/views.h"
 #include "interpreters/derivatives.h"
 #include "operators/custom.h"
 #include "tower/errors.h"
@@ -56,7 +57,7 @@ void Vjp::process(const Operator& op, Stack& stack) {
   }
 
   Node::Inputs inputs;
-  Mask tracked = 0;
+  Mask tracked = 0, held = 0;  // `held`: by the function itself, which may write to them
   bool records = false, wrapped = false;
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) -> const Tensor& {
     const Tensor* value = &t;
@@ -67,6 +68,8 @@ void Vjp::process(const Operator& op, Stack& stack) {
         inputs.push_back({leaf, payload.index});
         tracked |= Mask{1} << leaf.arg;
       }
+    } else if (t.key_set().has(kKey)) {
+      held |= Mask{1} << leaf.arg;
     }
     records = records || libtorch_follows(*value);
     wrapped = wrapped || value->key_set().has(kKey);
@@ -82,7 +85,13 @@ void Vjp::process(const Operator& op, Stack& stack) {
     replace_outputs(stack, [&](Tensor&& t, size_t) { return wrap_constant(*this, std::move(t)); });
     return;
   }
-  Node& node = tape_->record(op, stack, std::move(inputs), tracked);
+  if (held && op.save) {  // which chooses freely among the arguments
+    replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) {
+      return held >> leaf.arg & 1 ? frontend::as_it_is(t) : t;
+    });
+    held = 0;
+  }
+  Node& node = tape_->record(op, stack, std::move(inputs), tracked, held);
   Operator::Values saved;
   try {
     if (op.save) saved = call_and_save(op, stack);

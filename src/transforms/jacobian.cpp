@@ -80,7 +80,7 @@ Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
       return map_once(without_aux(pullback), {basis(out, start, length)}, {0}, length, {0}, Randomness::same, "jacrev")
           .first;
     });
-    for (size_t i = 0; i < rows.size(); ++i) result.push_back(rows[i].reshape(joined(out, e.in_metas[i])));
+    for (size_t i = 0; i < rows.size(); ++i) result.push_back(as_new(rows[i].reshape(joined(out, e.in_metas[i]))));
   }
   return result;
 }
@@ -115,7 +115,8 @@ Columns columns_by_evaluation(const FunctionWithAux& f, const Tensors& args, con
       return map_once(push, {basis(in, start, length)}, {0}, length, {0}, options.randomness, "jacfwd").first;
     }));
   }
-  for (Tensor& t : result.aux) t = strip_constants(t);
+  // Of the level that maps the columns; what an outer function made stays what it is there.
+  for (Tensor& t : result.aux) t = strip_constants(t, top() ? top()->depth() : 0);
   return result;
 }
 
@@ -179,7 +180,7 @@ FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
     Tensors result;
     for (size_t k = 0; k < c.out_metas.size(); ++k)
       for (size_t i = 0; i < checked.size(); ++i)
-        result.push_back(c.columns[i][k].movedim(0, -1).reshape(joined(c.out_metas[k], c.in_metas[i])));
+        result.push_back(as_new(c.columns[i][k].movedim(0, -1).reshape(joined(c.out_metas[k], c.in_metas[i]))));
     return std::pair(std::move(result), std::move(c.aux));
   };
 }

@@ -34,21 +34,27 @@ std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, con
       check_direction(tangents[i], Meta(primals[i]), label, ordinal("tangent", i));
       args[i] = wrap(*level, Payload{primals[i], tangents[i], -1});
     }
-    const frontend::Arguments arguments(*level, args, primals);
-    auto [results, extra] = f(args);
+    const auto [results, extra] = [&] {
+      const frontend::Arguments arguments(*level, args, primals);
+      return f(args);
+    }();
     check_outputs(results, label);
-    for (const Tensor& out : results) {
-      Wrapper* w = as_wrapper_of(out, *level);
-      out_tangents.push_back(w ? w->payload().tangent : Tensor());
-      if (options.strict && !out_tangents.back().defined())
-        throw DerivativeError(std::string(label) + ": " + ordinal("output", outs.size()) +
-                              " does not depend on the primals, which strict does not allow.");
-      outs.push_back(value_below(out, *level));
-      metas.emplace_back(out);
-    }
-    for (const Tensor& t : extra) aux.push_back(value_below(t, *level));
+    const auto take_out = [&, &results = results, &extra = extra] {
+      outs.clear(), out_tangents.clear(), aux.clear(), metas.clear();
+      for (const Tensor& out : results) {
+        Wrapper* w = as_wrapper_of(out, *level);
+        out_tangents.push_back(w ? w->payload().tangent : Tensor());
+        if (options.strict && !out_tangents.back().defined())
+          throw DerivativeError(std::string(label) + ": " + ordinal("output", outs.size()) +
+                                " does not depend on the primals, which strict does not allow.");
+        outs.push_back(value_outside(out, *level, args));
+        metas.emplace_back(out);
+      }
+      for (const Tensor& t : extra) aux.push_back(value_outside(t, *level, args));
+    };
+    take_out();
+    if (write_back(*level, args, primals)) take_out();
   }
-  write_back(args, primals);
   return {std::move(outs), with_zeros(std::move(out_tangents), metas), std::move(aux)};
 }
 

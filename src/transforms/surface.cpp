@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "core/bind.h"
+#include "core/torch_version.h"
 #include "frontend/arguments.h"
+#include "frontend/views.h"
 #include "interpreters/tape.h"
 #include "interpreters/vjp.h"
 #include "tower/errors.h"
@@ -14,6 +16,25 @@
 namespace tower {
 
 std::string ordinal(const char* what, size_t index) { return std::string(what) + " " + std::to_string(index); }
+
+namespace {
+
+// What transforms cannot carry; null if they can.
+const char* not_carried(const Tensor& t) {
+  if (t.layout() != at::kStrided) return "a sparse or other non-strided tensor";
+  if (t.is_quantized()) return "a quantized tensor";
+  if (t.is_nested()) return "a nested tensor";
+  if (torch_version::has_names(t)) return "a tensor with named dimensions";
+  return nullptr;
+}
+
+}  // namespace
+
+void check_supported(const Tensor& t, const char* transform, const std::string& what) {
+  if (const char* found = not_carried(t))
+    throw UnsupportedError(std::string(transform) + ": " + what + " is " + found +
+                           ", which transforms cannot carry. Convert it to a dense, strided, unnamed tensor first.");
+}
 
 void check_outputs(const Tensors& outs, const char* transform) {
   for (size_t i = 0; i < outs.size(); ++i) {
@@ -44,51 +65,105 @@ void check_direction(const Tensor& given, const Meta& like, const char* transfor
                         like.device.str() + ".");
 }
 
+bool is_among(const Tensors& tensors, const Wrapper& w) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor& t) { return as_wrapper(t) == &w; });
+}
+
+Tensor not_expanded(Tensor t) {
+  if (t.is_contiguous()) return t;
+  for (int64_t d = 0; d < t.dim(); ++d)
+    if (t.stride(d) == 0 && t.size(d) > 1) return t.clone();
+  return t;
+}
+
+Tensor as_new(Tensor t) {
+  if (!top()) return not_expanded(std::move(t));
+  Wrapper* w = as_wrapper(t);
+  if (!w) return wrap_constant(*top(), std::move(t));
+  return w->view() ? frontend::as_it_is(t) : t;
+}
+
+Tensor value_outside(const Tensor& t, const Level& level, const Tensors& inputs) {
+  Wrapper* w = as_wrapper_of(t, level);
+  if (!w) return t;
+  const Tensor value = w->payload().value;
+  if (!w->view()) return value;
+  Wrapper& root = w->root();
+  if (!is_among(inputs, root)) return value;
+  const Tensor base = root.payload().value;
+  if (as_wrapper(base)) return level.kind() == Kind::vmap ? value : frontend::view_below(*w);
+  // A view that was made below LibTorch's autograd has a version counter of its own.
+  if (libtorch_follows(base) || !value.is_alias_of(base) || value.dtype() != base.dtype()) return value;
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  return base.as_strided(value.sizes(), value.strides(), value.storage_offset());
+}
+
 namespace {
 
-void check_forms(const Tensors& inputs, const Tensors& originals) {
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    Wrapper* w = as_wrapper(inputs[i]);
-    if (w && w->shares_memory() && !inputs[i].is_same(originals[i]) &&
-        !(inputs[i].sizes().equals(originals[i].sizes()) && frontend::may_overlap(inputs[i], originals[i])))
-      throw MutationError(w->level().describe() + ": " + ordinal("argument", i) + ", " + describe(originals[i]) +
-                          ", was given other memory (set_), which the caller's tensor cannot follow. Give it to a new "
-                          "tensor.");
-    if (w && w->form() > 0 && !inputs[i].is_same(originals[i]))
-      throw MutationError(w->level().describe() + ": the shape of " + ordinal("argument", i) + ", " +
-                          describe(originals[i]) + ", was changed in place (by the in-place form of " +
-                          w->view()->op->name() + "), which the caller's tensor cannot follow. Use the functional " +
-                          "operator.");
-  }
+// The wrapper that the function was given for argument `i`, if it wrote to it.
+Wrapper* written(const Tensors& inputs, const Tensors& originals, size_t i) {
+  Wrapper* w = as_wrapper(inputs[i]);
+  return w && w->generation() > 0 && !inputs[i].is_same(originals[i]) ? w : nullptr;
+}
+
+void check_form(const Tensors& inputs, const Tensors& originals, size_t i) {
+  Wrapper* w = as_wrapper(inputs[i]);
+  if (w && w->shares_memory() && !inputs[i].is_same(originals[i]) &&
+      !(inputs[i].sizes().equals(originals[i].sizes()) && frontend::may_overlap(inputs[i], originals[i])))
+    throw MutationError(w->level().describe() + ": " + ordinal("argument", i) + ", " + describe(originals[i]) +
+                        ", was given other memory (set_), which the caller's tensor cannot follow. Give it to a new "
+                        "tensor.");
+  if (w && w->form() > 0 && !inputs[i].is_same(originals[i]))
+    throw MutationError(w->level().describe() + ": the shape of " + ordinal("argument", i) + ", " +
+                        describe(originals[i]) + ", was changed in place (by the in-place form of " +
+                        w->view()->op->name() + "), which the caller's tensor cannot follow. Use the functional " +
+                        "operator.");
+}
+
+void check_shared(const Tensors& originals, size_t i, const Level& level) {
+  for (size_t j = 0; j < originals.size(); ++j)
+    if (j != i && originals[j].defined() && frontend::may_overlap(originals[i], originals[j]))
+      throw MutationError(level.describe() + ": " + ordinal("argument", i) + ", " + describe(originals[i]) +
+                          ", was written to, and shares memory with " + ordinal("argument", j) +
+                          ", which did not see it. Pass a clone() of one of them.");
 }
 
 }  // namespace
 
-void check_writes(const Tensors& inputs, const Tensors& originals) {
-  check_forms(inputs, originals);
+bool write_back(const Level& level, const Tensors& inputs, const Tensors& originals, const dynamic::Dims& dims) {
+  bool any = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Wrapper* w = as_wrapper(inputs[i]);
-    if (!w || w->generation() == 0 || inputs[i].is_same(originals[i])) continue;
-    for (size_t j = 0; j < originals.size(); ++j)
-      if (j != i && originals[j].defined() && frontend::may_overlap(originals[i], originals[j]))
-        throw MutationError(w->level().describe() + ": " + ordinal("argument", i) + ", " + describe(originals[i]) +
-                            ", was written to, and shares memory with " + ordinal("argument", j) +
-                            ", which did not see it. Pass a clone() of one of them.");
+    check_form(inputs, originals, i);
+    any = any || written(inputs, originals, i);
   }
-}
-
-void write_back(const Tensors& inputs, const Tensors& originals) {
-  check_writes(inputs, originals);
+  if (!any) return false;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (written(inputs, originals, i)) check_shared(originals, i, level);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Wrapper* w = as_wrapper(inputs[i]);
-    if (!w || w->generation() == 0 || inputs[i].is_same(originals[i])) continue;
-    Tensor original = originals[i];
-    Tensor value = w->payload().value;
-    if (w->level().kind() == Kind::vmap && w->payload().tracked()) continue;  // vmap writes back itself
-    // As in LibTorch the write is recorded, but for a leaf that requires grad, which cannot be written to in grad mode.
-    c10::AutoGradMode mode(c10::GradMode::is_enabled() && !(original.is_leaf() && libtorch_records(original)));
-    original.copy_(value);
+    Wrapper* w = written(inputs, originals, i);
+    if (!w) continue;
+    Payload payload = w->payload();
+    const Tensor& original = originals[i];
+    // As in LibTorch the write is recorded, but for a leaf that requires grad, which cannot be written to in grad mode:
+    // there the value's history is not the leaf's.
+    const bool records = c10::GradMode::is_enabled();
+    const bool leaf = records && level.kind() != Kind::vmap && original.is_leaf() && libtorch_records(original);
+    {
+      const Below below(level);
+      const AsUserCode user;
+      const c10::AutoGradMode mode(records && !leaf);
+      if (level.kind() != Kind::vmap) original.copy_(payload.value);
+      else if (payload.tracked()) original.copy_(payload.value.movedim(payload.index, *dims[i]));
+      else original.copy_(payload.value.unsqueeze(*dims[i]));
+    }
+    if (leaf) continue;
+    if (level.kind() == Kind::vmap) payload.index = *dims[i];
+    payload.value = original;
+    w->take(wrap(w->level(), std::move(payload)));
+    w->wrote();
   }
+  return true;
 }
 
 std::vector<int64_t> check_argnums(std::vector<int64_t> argnums, size_t num_args, const char* transform) {
@@ -125,33 +200,38 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
   auto level = c10::make_intrusive<Vjp>(label, forward ? Tape::Purpose::pushforward : Tape::Purpose::pullback);
   Evaluated e;
   Tensors args = primals;
-  {
-    Scope scope(level);
-    c10::AutoGradMode grad(true);
-    const c10::AutoFwGradMode forward_mode(forward || autograd_state().get_fw_grad_mode());
-    for (int64_t a : argnums) {
-      Tensor& arg = args[static_cast<size_t>(a)];
-      arg = level->track(arg);
-      e.in_slots.push_back(as_wrapper(arg)->stored().index);
-      e.in_metas.push_back(level->tape().meta(e.in_slots.back()));
-    }
+  Scope scope(level);
+  const c10::AutoFwGradMode forward_mode(forward || autograd_state().get_fw_grad_mode());
+  for (int64_t a : argnums) {
+    Tensor& arg = args[static_cast<size_t>(a)];
+    arg = level->track(arg);
+    e.in_slots.push_back(as_wrapper(arg)->stored().index);
+    e.in_metas.push_back(level->tape().meta(e.in_slots.back()));
+  }
+  // The function may write to the others, too.
+  for (size_t i = 0; i < args.size(); ++i)
+    if (args[i].is_same(primals[i]) && args[i].defined() && !not_carried(args[i])) args[i] = wrap_constant(*level, args[i]);
+  const auto [outs, aux] = [&] {
+    const c10::AutoGradMode grad(true);
     const frontend::Arguments arguments(*level, args, primals);
-    auto [outs, aux] = f(args);
-    level->history().check(args, *level);
-    check_outputs(outs, label);
+    return f(args);
+  }();
+  level->history().check(args, *level);
+  check_outputs(outs, label);
+  const auto take_out = [&, &outs = outs, &aux = aux] {
+    e.outs.clear(), e.aux.clear(), e.out_slots.clear(), e.out_metas.clear();
     for (const Tensor& out : outs) {
       Wrapper* w = as_wrapper_of(out, *level);
       e.out_slots.push_back(w ? w->payload().index : -1);
-      e.outs.push_back(value_below(out, *level));
+      e.outs.push_back(value_outside(out, *level, args));
       e.out_metas.emplace_back(out);
     }
-    for (const Tensor& t : aux) e.aux.push_back(value_below(t, *level));
-  }
-  for (size_t i = 0; i < args.size(); ++i) {
-    Wrapper* w = as_wrapper_of(args[i], *level);
-    if (w && w->generation() > 0) level->tape().preserve(primals[i]);
-  }
-  write_back(args, primals);
+    for (const Tensor& t : aux) e.aux.push_back(value_outside(t, *level, args));
+  };
+  take_out();
+  for (size_t i = 0; i < args.size(); ++i)
+    if (written(args, primals, i)) level->tape().preserve(primals[i]);
+  if (write_back(*level, args, primals)) take_out();
   e.tape = level->tape_ptr();
   return e;
 }
@@ -177,8 +257,10 @@ Tensors push_forward(const Evaluated& e, const Tensors& tangents) {
 }
 
 Tensors with_zeros(Tensors tensors, const std::vector<Meta>& metas) {
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (!tensors[i].defined()) tensors[i] = at::zeros(metas[i].sizes, metas[i].options());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined()) tensors[i] = as_new(std::move(tensors[i]));
+    else tensors[i] = at::zeros(metas[i].sizes, metas[i].options());
+  }
   return tensors;
 }
 

@@ -10,11 +10,9 @@ namespace tower {
 
 using dynamic::Tensors;
 
-/// The value of `t` below `level` (a constant's or a tracked value's), or `t` itself.
-inline Tensor value_below(const Tensor& t, const Level& level) {
-  Wrapper* w = as_wrapper_of(t, level);
-  return w ? w->payload().value : t;
-}
+/// What comes out of `level` for the result `t` of a function that was given `inputs` there. What is one of them, or a
+/// view of one, is the caller's tensor, or that view of it.
+Tensor value_outside(const Tensor& t, const Level& level, const Tensors& inputs);
 
 /// Throws where an output is undefined or cannot be carried.
 void check_outputs(const Tensors& outs, const char* transform);
@@ -27,13 +25,22 @@ void check_direction(const Tensor& given, const Meta& like, const char* transfor
 
 std::string ordinal(const char* what, size_t index);
 
-/// Throws MutationError if the function changed the shape of an argument in place, or wrote to one that shares memory
-/// with another: `inputs` are the wrappers that it was given, `originals` the caller's tensors.
-void check_writes(const Tensors& inputs, const Tensors& originals);
+/// Whether one of `tensors` is `w`.
+bool is_among(const Tensors& tensors, const Wrapper& w);
 
-/// After the level has ended: writes what the function put into its arguments in place to the caller's tensors.
-/// `inputs` are the wrappers the function was given, `originals` the caller's tensors.
-void write_back(const Tensors& inputs, const Tensors& originals);
+/// `t`, or a copy of it where elements share memory because a dimension was expanded.
+Tensor not_expanded(Tensor t);
+
+/// A derivative as a tensor that the calling code might have made: no view of what the rules made it from, in memory
+/// of its own, and inside of a function one of that function's tensors, which takes any write.
+Tensor as_new(Tensor derivative);
+
+/// After the function: writes what it put into its arguments in place to the caller's tensors, which the arguments have
+/// as their values from then on. `inputs` are the wrappers of `level` that the function was given, `originals` the
+/// caller's tensors, `dims` their mapped dimensions under vmap. False if nothing was written; otherwise what was taken
+/// out of the level before may be out of date. Throws MutationError, before anything is changed, if the function changed
+/// the shape of an argument, or wrote to one that shares memory with another.
+bool write_back(const Level& level, const Tensors& inputs, const Tensors& originals, const dynamic::Dims& dims = {});
 
 /// Argument numbers, negative ones resolved, checked for range and repetition.
 std::vector<int64_t> check_argnums(std::vector<int64_t> argnums, size_t num_args, const char* transform);
@@ -56,7 +63,7 @@ void prune(const Evaluated& e);
 Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* label, bool consume);
 /// Tangents of the outputs (undefined: zero) from those of the tracked primals, of what was evaluated `forward`.
 Tensors push_forward(const Evaluated& e, const Tensors& tangents);
-/// As above with zeros materialised.
+/// As above with zeros materialised, in tensors that callers can write to.
 Tensors with_zeros(Tensors tensors, const std::vector<Meta>& metas);
 
 dynamic::FunctionWithAux without_aux(dynamic::Function f);

@@ -67,7 +67,7 @@ std::optional<int64_t> out_dim_of(const Dims& out_dims, size_t k, size_t count, 
 }
 
 // A result with its batch dimension where the caller wants it.
-Tensor take_out(const Tensor& out, const Vmap& level, std::optional<int64_t> out_dim, size_t k) {
+Tensor take_out(const Tensor& out, const Vmap& level, const Tensors& inputs, std::optional<int64_t> out_dim, size_t k) {
   Wrapper* w = as_wrapper_of(out, level);
   const bool batched = w && w->payload().tracked();
   if (!out_dim) {
@@ -75,7 +75,7 @@ Tensor take_out(const Tensor& out, const Vmap& level, std::optional<int64_t> out
       throw ArgumentError(level.describe() + ": " + ordinal("output", k) +
                           " differs between examples, but its out_dim is "
                           "empty, which promises that it does not. Give it an out_dim.");
-    return value_below(out, level);
+    return value_outside(out, level, inputs);
   }
   const int64_t rank = out.dim() + 1;
   if (*out_dim < -rank || *out_dim >= rank)
@@ -83,26 +83,18 @@ Tensor take_out(const Tensor& out, const Vmap& level, std::optional<int64_t> out
                         " is out of range: with the batch dimension the output has " + std::to_string(rank) +
                         " dimensions.");
   const int64_t to = *out_dim < 0 ? *out_dim + rank : *out_dim;
+  Tensor value = value_outside(out, level, inputs);
   if (batched) {
-    const Payload& p = w->payload();
-    return p.index == to ? p.value : p.value.movedim(p.index, to);
+    const int64_t from = w->stored().index;
+    if (from != to) value = value.movedim(from, to);
+  } else {
+    Sizes sizes(value.sizes());
+    sizes.insert(sizes.begin() + to, level.batch_size());
+    value = value.unsqueeze(to).expand(sizes);
   }
-  Tensor value = value_below(out, level);
-  Sizes sizes(value.sizes());
-  sizes.insert(sizes.begin() + to, level.batch_size());
-  return value.unsqueeze(to).expand(sizes);
-}
-
-void write_back_batched(const Tensors& inputs, const Tensors& originals, const Dims& dims) {
-  check_writes(inputs, originals);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    Wrapper* w = dims[i] ? as_wrapper(inputs[i]) : nullptr;
-    if (!w || w->generation() == 0) continue;
-    const Payload& p = w->payload();
-    Tensor target = originals[i];
-    if (p.tracked()) target.copy_(p.value.movedim(p.index, *dims[i]));
-    else target.copy_(p.value.unsqueeze(*dims[i]));
-  }
+  // The caller may write to what was made here; arguments, and what the function captured, are what they are.
+  const bool made_here = w && !level.below() && !is_among(inputs, w->root());
+  return made_here ? not_expanded(std::move(value)) : value;
 }
 
 }  // namespace
@@ -116,16 +108,25 @@ std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Te
     Scope scope(level);
     for (size_t i = 0; i < args.size(); ++i)
       if (dims[i]) inside[i] = wrap(*level, Payload{args[i], {}, *dims[i]});
-    const frontend::Arguments arguments(*level, inside, args);
-    auto results = f(inside);
+    const auto results = [&] {
+      const frontend::Arguments arguments(*level, inside, args);
+      return f(inside);
+    }();
     check_outputs(results.first, label);
     DispatchGuard keys;
     keys.see_every_operator(false);
-    for (size_t k = 0; k < results.first.size(); ++k)
-      outs.push_back(take_out(results.first[k], *level, out_dim_of(out_dims, k, results.first.size(), label), k));
-    for (const Tensor& t : results.second) aux.push_back(take_out(t, *level, 0, 0));
+    const size_t count = results.first.size();
+    const auto take = [&](size_t k) {
+      outs[k] = take_out(results.first[k], *level, inside, out_dim_of(out_dims, k, count, label), k);
+    };
+    outs.resize(count);
+    for (size_t k = 0; k < count; ++k) take(k);
+    // Promises that an output has no batch were kept already.
+    if (write_back(*level, inside, args, dims))
+      for (size_t k = 0; k < count; ++k)
+        if (out_dim_of(out_dims, k, count, label)) take(k);
+    for (const Tensor& t : results.second) aux.push_back(take_out(t, *level, inside, 0, 0));
   }
-  write_back_batched(inside, args, dims);
   return {std::move(outs), std::move(aux)};
 }
 
