@@ -1,8 +1,10 @@
 // The dynamic layer's transforms, called at once: each takes the function, what makes a list of its result, the tensors
 // of the arguments, and gives back lists of tensors. The trees are the veneer's part (torch_tower/*.py).
+#include <c10/core/SafePyObject.h>
 #include <pybind11/stl.h>
 #include <tower/check_grads.h>
 #include <tower/detail/flat.h>
+#include <tower/detail/saved_tensor_hooks.h>
 
 #include "function.h"
 #include "module.h"
@@ -130,9 +132,17 @@ void check_grads(py::handle function, py::handle depart, py::handle leaves, int 
   without_gil([&] { dynamic::check_grads(callback.without_aux(), args, order, modes, {step, relative, absolute}); });
 }
 
+// A checkpoint computes again what it was given: its hooks only save memory.
+bool is_of_a_checkpoint(const c10::SafePyObject& pack) {
+  py::gil_scoped_acquire gil;
+  const py::handle hook(pack.ptr(&pack.pyinterpreter()));
+  return py::getattr(hook, "__module__", py::none()).equal(py::str("torch.utils.checkpoint"));
+}
+
 }  // namespace
 
 void define_transforms(py::module_& module) {
+  detail::may_pass_over_hooks = &is_of_a_checkpoint;
   py::class_<Linear>(module, "Linear").def("__call__", &apply);
   module.def("vmap", &vmap);
   module.def("grad", &grad);

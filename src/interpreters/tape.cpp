@@ -1,6 +1,7 @@
 #include "interpreters/tape.h"
 
 #include <ATen/Functions.h>
+#include <ATen/SavedTensorHooks.h>
 
 #include <utility>
 
@@ -8,10 +9,30 @@
 #include "core/wrapper.h"
 #include "frontend/views.h"
 #include "interpreters/derivatives.h"
+#include "tower/detail/saved_tensor_hooks.h"
 #include "tower/errors.h"
 
 namespace tower {
+
+bool (*detail::may_pass_over_hooks)(const c10::SafePyObject& pack) = nullptr;
+
 namespace {
+
+// LibTorch's state of this thread, whose address costs a call.
+const at::impl::SavedTensorDefaultHooksTLS& saved_tensor_hooks() {
+  static thread_local const at::impl::SavedTensorDefaultHooksTLS* state = &at::SavedTensorDefaultHooks::get_tls_state();
+  return *state;
+}
+
+[[gnu::noinline]] void refuse_hooks(const std::string& label, const Operator& op) {
+  const auto& pack = saved_tensor_hooks().stack.top().first;
+  if (detail::may_pass_over_hooks && detail::may_pass_over_hooks(pack)) return;
+  throw UnsupportedError(label + ": " + op.name() +
+                         " was called while hooks for saved tensors are active "
+                         "(torch.autograd.graph.saved_tensors_hooks, save_on_cpu). The transforms of reverse mode don't "
+                         "yet support saved tensor hooks: what a tape keeps does not go through them. Leave their "
+                         "context before.");
+}
 
 bool is_plain(const Tensor& t) { return !t.key_set().has(kKey) && !libtorch_follows(t); }
 
@@ -80,6 +101,7 @@ int64_t Tape::add_input(const Tensor& value) {
 }
 
 Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&& inputs, Mask tracked, Mask held) {
+  if (refuses_hooks_ && !saved_tensor_hooks().stack.empty()) refuse_hooks(label_, op);
   const bool reverse = purpose_ == Purpose::pullback;
   const Served served = reverse ? served_vjp(op, tracked) : served_jvp(op, tracked);
   const Keeps keeps = reverse ? keeps_for_vjp(op, tracked, served) : keeps_for_jvp(op, tracked, served);

@@ -51,6 +51,9 @@ class Tape : public c10::intrusive_ptr_target {
   Tape(Purpose purpose, std::string label) : purpose_(purpose), label_(std::move(label)) {}
 
   Purpose purpose() const { return purpose_; }
+  /// From now on it is an error to record while LibTorch's hooks for saved tensors are active, which see none of what
+  /// is kept. (For users' functions; a derivative that is computed with a tape is no place for hooks.)
+  void refuse_hooks() { refuses_hooks_ = true; }
   /// A slot without a node: an input of the differentiated function.
   int64_t add_input(const Tensor& value);
 
@@ -85,6 +88,7 @@ class Tape : public c10::intrusive_ptr_target {
 
   Purpose purpose_;
   bool consumed_ = false;
+  bool refuses_hooks_ = false;
   bool plain_ = true;  // only plain tensors that LibTorch's autograd does not track were kept
   std::string label_;
   Chunks<Node> nodes_;

@@ -200,6 +200,7 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
   auto level = c10::make_intrusive<Vjp>(label, forward ? Tape::Purpose::pushforward : Tape::Purpose::pullback);
   Evaluated e;
   Tensors args = primals;
+  if (!forward) level->tape().refuse_hooks();
   Scope scope(level);
   const c10::AutoFwGradMode forward_mode(forward || autograd_state().get_fw_grad_mode());
   for (int64_t a : argnums) {
