@@ -19,7 +19,7 @@ void make_view(const Operator& op, Stack& stack);
 /// Recomputes the payload of a view after its base was written.
 void refresh(Wrapper& view);
 
-/// A tensor with the value that `t` has now, which no write to `t` changes: for who keeps it. `t` itself if it is plain.
+/// A tensor with the value that `t` has now, which no write to `t` changes, for who keeps it; `t` itself if it is plain.
 Tensor as_it_is(const Tensor& t);
 
 /// What `view` is one level down, as a view of what its root is there. For levels under which a view is made by the

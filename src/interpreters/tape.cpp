@@ -24,7 +24,7 @@ const at::impl::SavedTensorDefaultHooksTLS& saved_tensor_hooks() {
   return *state;
 }
 
-[[gnu::noinline]] void refuse_hooks(const std::string& label, const Operator& op) {
+[[gnu::noinline]] void check_hooks(const std::string& label, const Operator& op) {
   const auto& pack = saved_tensor_hooks().stack.top().first;
   if (detail::may_pass_over_hooks && detail::may_pass_over_hooks(pack)) return;
   throw UnsupportedError(label + ": " + op.name() +
@@ -101,7 +101,7 @@ int64_t Tape::add_input(const Tensor& value) {
 }
 
 Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&& inputs, Mask tracked, Mask held) {
-  if (refuses_hooks_ && !saved_tensor_hooks().stack.empty()) refuse_hooks(label_, op);
+  if (refuses_hooks_ && !saved_tensor_hooks().stack.empty()) check_hooks(label_, op);
   const bool reverse = purpose_ == Purpose::pullback;
   const Served served = reverse ? served_vjp(op, tracked) : served_jvp(op, tracked);
   const Keeps keeps = reverse ? keeps_for_vjp(op, tracked, served) : keeps_for_jvp(op, tracked, served);
@@ -109,7 +109,8 @@ Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&
   node.kept.reserve(args.size() + op.num_outs());
   for (size_t i = 0; i < args.size(); ++i) {
     const IValue& v = args[i];
-    if (op.kind(i) == ArgKind::other || (keeps.args >> i & 1)) node.kept.push_back(held >> i & 1 ? with_tensors(v, frontend::as_it_is) : v);
+    if (op.kind(i) == ArgKind::other) node.kept.push_back(v);
+    else if (keeps.args >> i & 1) node.kept.push_back(held >> i & 1 ? with_tensors(v, frontend::as_it_is) : v);
     else if (v.isList()) node.kept.emplace_back(static_cast<int64_t>(v.toListRef().size()));  // its length
     else node.kept.emplace_back();
     if (keeps.shapes >> i & 1) keep_shapes(node, v);

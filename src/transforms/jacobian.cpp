@@ -96,10 +96,20 @@ struct Columns {
 Columns columns_by_evaluation(const FunctionWithAux& f, const Tensors& args, const std::vector<int64_t>& argnums,
                               const JacobianOptions& options) {
   Columns result;
+  const auto writes = [&] {
+    uint64_t sum = 0;
+    for (const Tensor& t : args) sum += t.defined() ? write_count(t) : 0;
+    return sum;
+  };
+  const uint64_t before = writes();
   for (int64_t a : argnums) {
     const Meta& in = result.in_metas.emplace_back(args[static_cast<size_t>(a)]);
     const bool first_argument = result.columns.empty();
     result.columns.push_back(in_chunks(numel(in), options.chunk_size, [&](int64_t start, int64_t length) {
+      if (writes() != before)
+        throw MutationError(
+            "jacfwd: the function wrote to an argument, but is evaluated again for other columns, which shall be those "
+            "of the same point. Clone the argument in the function, or use Randomness::same, which evaluates once.");
       FunctionWithAux push = [&](const Tensors& direction) {
         Tensors tangents(args.size());
         tangents[static_cast<size_t>(a)] = direction[0];

@@ -211,7 +211,8 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
   }
   // The function may write to the others, too.
   for (size_t i = 0; i < args.size(); ++i)
-    if (args[i].is_same(primals[i]) && args[i].defined() && !not_carried(args[i])) args[i] = wrap_constant(*level, args[i]);
+    if (args[i].defined() && args[i].is_same(primals[i]) && !not_carried(args[i]))
+      args[i] = wrap_constant(*level, args[i]);
   const auto [outs, aux] = [&] {
     const c10::AutoGradMode grad(true);
     const frontend::Arguments arguments(*level, args, primals);

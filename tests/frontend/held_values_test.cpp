@@ -1,23 +1,12 @@
 // What a derivative needs keeps its value when the function goes on and writes to the tensor, whichever level that
 // tensor belongs to. Each function is written twice, in place and as a formula of new tensors, which is the oracle.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
-
 #include <algorithm>
-#include <array>
+#include <iterator>
 
-#include "support/functions.h"
-#include "support/intact.h"
+#include "support/prelude.h"
 #include "tower/function.h"
 
 namespace {
-
-using at::Tensor;
-using support::same;
-using support::vec;
-using tower::dynamic::Function;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 enum class Kind { vmap, jvp, vjp, linearize };
 constexpr Kind kKinds[] = {Kind::vmap, Kind::jvp, Kind::vjp, Kind::linearize};

@@ -1,28 +1,15 @@
 // What comes out of a transform can be used as what comes out of the function itself: an argument that the function
 // returns is the caller's tensor, a view of one is that view, and what the transform made can be written to.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "support/functions.h"
-#include "support/intact.h"
-#include "tower/errors.h"
+#include <functional>
+
+#include "support/prelude.h"
 
 namespace {
 
-using at::Tensor;
-using support::number;
-using support::numbers;
-using support::of_one;
-using support::refusal;
-using support::same;
-using support::says;
-using support::vec;
 using tower::MutationError;
-using tower::dynamic::Function;
 using tower::dynamic::FunctionWithAux;
-using tower::dynamic::Tensors;
-namespace td = tower::dynamic;
 
 // Each transform's primal output of `f` at `x`; what is mapped is the first dimension.
 struct Transform {
@@ -203,7 +190,7 @@ TEST(Results, ThatAreDerivativesCanBeWrittenTo) {
   EXPECT_TRUE(same(gradient.mul_(2), at::full({4, 3}, 2, at::kDouble)));
   const Tensor cotangent = td::vjp(sum, {x}).second({number(3)})[0];
   EXPECT_TRUE(same(cotangent.mul_(2), at::full({4, 3}, 6, at::kDouble)));
-  const auto repeated = of_one([](const Tensor& in) { return in.sum() * at::ones({3}, at::kDouble).expand({2, 3}); });
+  const auto repeated = of_one([](const Tensor& in) { return in.sum().expand({2, 3}); });
   const Tensor tangent = td::jvp(repeated, {x}, {at::ones_like(x)}).second[0];
   EXPECT_TRUE(same(tangent.mul_(0.5), at::full({2, 3}, 6, at::kDouble)));
   const Tensor columns = td::jacrev(sum, {0})({x})[0];
@@ -270,6 +257,16 @@ TEST(WritesToOtherArguments, OfPlainValuesReachTheCallersTensor) {
   const Tensor count = at::ones({}, at::kLong);
   EXPECT_TRUE(same(td::grad(counts, {0})({vec({1, 2}), count})[0], vec({2, 2})));
   EXPECT_EQ(count.item<int64_t>(), 2);
+}
+
+TEST(WritesToOtherArguments, AreRefusedWhereTheFunctionIsEvaluatedAgain) {
+  const auto several = td::jacfwd(product, {0}, {.chunk_size = 2, .randomness = tower::Randomness::different});
+  const Tensor w = vec({1, 2, 3}), x = vec({4, 5, 6});
+  EXPECT_TRUE(says(refusal<MutationError>([&] { several({w, x}); }), {"jacfwd", "evaluated again", "Clone"}));
+  const Tensor written = vec({4, 5, 6});
+  const auto once = td::jacfwd(product, {0}, {.chunk_size = 2});
+  EXPECT_TRUE(same(once({w, written})[0], 2 * vec({4, 5, 6})));
+  EXPECT_TRUE(same(written, w * vec({4, 5, 6})));
 }
 
 TEST(WritesToOtherArguments, ThatAreSharedWithAnotherAreRefused) {
