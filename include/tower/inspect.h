@@ -1,4 +1,4 @@
-// What a tensor inside a transform holds, for printing and debugging. No transform is changed by looking.
+// What a tensor inside a transform is and holds. No transform is changed by looking.
 //
 //   if (auto seen = tower::inspect(x)) std::cerr << seen->transform << ' ' << seen->level << ' ' <<
 //   seen->value.sizes();
@@ -35,6 +35,14 @@ std::optional<Inspected> inspect(const at::Tensor& t);
 ///
 ///   std::cerr << tower::to_string(x) << '\n';
 std::string to_string(const at::Tensor& t, const std::function<std::string(const at::Tensor&)>& plain = {});
+
+/// Whether `t` may differ between the examples of a batch: some `vmap` that is running maps over what it was made from.
+/// For code that must choose a way by it, such as one without `item()`.
+bool is_batched(const at::Tensor& t);
+
+/// Whether a derivative is taken of `t`: some transform that is running differentiates (`grad`, `vjp`, `jvp`, …) by what
+/// it was made from. A constant inside of a transform is neither tracked nor batched.
+bool is_tracked(const at::Tensor& t);
 
 /// LibTorch's dispatch key through which Tower sees operators: a kernel registered there for an operator runs in
 /// Tower's place.

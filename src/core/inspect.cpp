@@ -58,6 +58,19 @@ std::string put_together(const std::string& name, const std::vector<std::string>
   return name + "(\n" + indented + ")";
 }
 
+// Whether a running level that `concerns` says yes to tracks it, whatever lies above.
+template <class Concerns>
+bool some_level_tracks(Tensor t, Concerns concerns) {
+  while (Wrapper* w = as_wrapper(t)) {
+    const Level& level = w->level();
+    const Payload& payload = is_visible(&level) ? w->payload() : w->stored();
+    if (payload.tracked() && !level.ended() && concerns(level.kind())) return true;
+    Tensor value = payload.value;
+    t = std::move(value);
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string to_string(const Tensor& t, const Plain& plain) {
@@ -71,6 +84,14 @@ std::string to_string(const Tensor& t, const Plain& plain) {
     parts.push_back("tangent=" + (seen->tangent.defined() ? to_string(seen->tangent, plain) : "0"));
   if (seen->ended) parts.emplace_back("ended=True");
   return put_together(class_name(seen->transform), parts);
+}
+
+bool is_batched(const Tensor& t) {
+  return some_level_tracks(t, [](Kind kind) { return kind == Kind::vmap; });
+}
+
+bool is_tracked(const Tensor& t) {
+  return some_level_tracks(t, [](Kind kind) { return kind != Kind::vmap; });
 }
 
 c10::DispatchKey dispatch_key() { return kKey; }

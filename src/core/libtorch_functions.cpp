@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 
 #include "core/level.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -50,9 +51,9 @@ class State final : public FuncTorchTLSBase {
       throw UnsupportedError(
           level->describe() +
           ": an autograd Function of LibTorch (torch::autograd::Function) was called. Transforms cannot see its "
-          "backward, and would take its outputs for constants. Derive it from tower::Function (tower/function.h), "
-          "which "
-          "understands the same forward and backward; or call it under NoGradGuard if no derivative is wanted.");
+          "backward, and would take its outputs for constants. " +
+          detail::spellings().visible_function + "; or call it under " + detail::spellings().no_grad +
+          " if no derivative is wanted.");
   }
 
   // Constants may: NOTE [Constants may require grad] (wrapper.cpp).

@@ -81,13 +81,14 @@ void Wrapper::take_metadata() {
     take_keys();
     if (storage_) storage_ = c10::Storage();
     storage_access_should_throw_ = true;
+    if (value->requires_grad() || autograd_meta()) level_->took(*this);
     return;
   }
   copy_generic_tensor_metadata(value, this);
   take_keys();
   storage_ = !payload_.tracked() && value->has_storage() ? value->storage() : c10::Storage();
   storage_access_should_throw_ = !storage_;
-  if (level_->kind() == Kind::vjp) level_->took(*this);
+  if (level_->kind() == Kind::vjp || value->requires_grad() || autograd_meta()) level_->took(*this);
 }
 
 void Wrapper::take(const Tensor& value) {

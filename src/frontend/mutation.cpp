@@ -10,6 +10,7 @@
 #include "frontend/twins.h"
 #include "frontend/views.h"
 #include "interpreters/vmap.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower::frontend {
@@ -78,8 +79,9 @@ void check_shared_draw(const Operator& op, const Tensor& target) {
     if (mapped.randomness() == Randomness::error) refuse_random(mapped, op);
     if (mapped.randomness() == Randomness::different)
       refuse(op, mapped, target,
-             "that was made outside of the mapped function, but each example draws random numbers of its own. Make the "
-             "tensor inside the function, or use Randomness::same.");
+             std::string("that was made outside of the mapped function, but each example draws random numbers of its "
+                         "own. Make the tensor inside the function, or use ") +
+                 detail::spellings().same_draws + ".");
   }
 }
 

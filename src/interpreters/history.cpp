@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "core/torch_version.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -19,9 +20,12 @@ class Refusal final : public torch::autograd::FunctionPreHook {
   explicit Refusal(std::string level) : level_(std::move(level)) {}
 
   variable_list operator()(const variable_list&) override {
+    const detail::Spellings& spell = detail::spellings();
     throw UnsupportedError(level_ +
-                           ": backward() or torch::autograd::grad was called on a tensor inside of the transform, "
-                           "which LibTorch's autograd did not record. Call tower::grad or tower::vjp; they nest.");
+                           ": backward() or " + spell.autograd_grad +
+                           " was called on a tensor inside of the transform, from which LibTorch's autograd finds no "
+                           "way back. Call " +
+                           spell.grad + " or " + spell.vjp + "; they nest.");
   }
 
  private:
@@ -39,6 +43,11 @@ class OnATape final : public torch::autograd::Node {
   std::string name() const override { return "OnATape"; }
   bool has_other_hooks() { return tensor_pre_hooks().size() > 1 || !retains_grad_hooks().empty(); }
 };
+
+bool was_shown(const AutogradMeta& meta) {
+  const auto accumulator = meta.grad_accumulator_.lock();
+  return dynamic_cast<const OnATape*>(meta.grad_fn_.get()) || dynamic_cast<const OnATape*>(accumulator.get());
+}
 
 }  // namespace
 
@@ -63,11 +72,17 @@ void History::show_result(Wrapper& w) {
   w.set_autograd_meta(std::make_unique<AutogradMeta>(&w, /*requires_grad=*/false, Edge(results, 0)));
 }
 
-void History::take_back(Wrapper& w) const {
+void History::show_untracked(Wrapper& w) {
   const auto* meta = static_cast<AutogradMeta*>(w.autograd_meta());
-  const auto accumulator = meta->grad_accumulator_.lock();
-  if (graph_ && (meta->grad_fn_ ? meta->grad_fn_ == graph_->results : accumulator && accumulator == graph_->inputs))
-    w.set_autograd_meta(nullptr);
+  if (meta && !was_shown(*meta)) return;  // what user code made of a constant stays
+  const Tensor& value = w.stored().value;
+  const Wrapper* below = as_wrapper(value);
+  if (!value.requires_grad() || (below && below->level().kind() == Kind::vjp)) {
+    if (meta) w.set_autograd_meta(nullptr);
+    return;
+  }
+  const auto node = torch_version::make_node<OnATape>(w, torch::autograd::edge_list());
+  w.set_autograd_meta(std::make_unique<AutogradMeta>(&w, /*requires_grad=*/false, Edge(node, 0)));
 }
 
 void History::check(c10::ArrayRef<Tensor> inputs, const Level& level) const {
@@ -85,7 +100,8 @@ void History::check(c10::ArrayRef<Tensor> inputs, const Level& level) const {
   if (hooked)
     throw UnsupportedError(level.describe() +
                            ": the function registered a hook on a tensor inside of the transform, where LibTorch's "
-                           "autograd does not run. Use custom_vjp (tower/function.h) to change a gradient on its way.");
+                           "autograd does not run. Use " +
+                           detail::spellings().changed_gradient + " to change a gradient on its way.");
 }
 
 }  // namespace tower

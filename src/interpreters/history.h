@@ -19,10 +19,9 @@ class History {
 
   void show_input(Wrapper& w);
   void show_result(Wrapper& w);
-  /// Takes back what was shown; what user code made of a constant stays.
-  void show_constant(Wrapper& w) const {
-    if (w.autograd_meta()) take_back(w);
-  }
+  /// A tensor that is on no tape: it requires grad if LibTorch's autograd outside records the plain value, or if user
+  /// code asked it to.
+  static void show_untracked(Wrapper& w);
 
   /// After a function ran with `inputs`: throws UnsupportedError if it asked for what cannot be given, a hook or an
   /// input that does not require grad any more.

@@ -3,6 +3,7 @@
 
 #include "core/level.h"
 #include "core/wrapper.h"
+#include "interpreters/history.h"
 
 namespace tower {
 
@@ -11,6 +12,7 @@ class Jvp final : public Level {
   explicit Jvp(const char* label) : Level(Kind::jvp, label) {}
 
   void process(const Operator& op, Stack& stack) override;
+  void took(Wrapper& w) override { History::show_untracked(w); }
 };
 
 }  // namespace tower

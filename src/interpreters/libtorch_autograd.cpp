@@ -10,6 +10,7 @@
 
 #include "core/bind.h"
 #include "interpreters/derivatives.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -65,7 +66,8 @@ class OpaqueOperator final : public Operator {
     if (std::any_of(inputs.begin(), inputs.end(), is_libtorch_dual))
       throw DerivativeError(name() +
                             ": it comes from LibTorch's reverse mode, which loses the tangents of LibTorch's dual "
-                            "tensors. Use tower::jvp instead of them, or register a rule.");
+                            "tensors. Use " +
+                            detail::spellings().jvp + " instead of them, or register a rule.");
     Tensors outs = f_(inputs);
     stack.clear();
     stack.emplace_back(c10::List<Tensor>(outs));

@@ -40,7 +40,7 @@ Tensor Vjp::track(const Tensor& value) {
 
 void Vjp::took(Wrapper& w) {
   const int64_t slot = w.stored().index;
-  if (slot < 0) return history_.show_constant(w);
+  if (slot < 0) return History::show_untracked(w);
   if (tape_->purpose() == Tape::Purpose::pushforward) return;  // as in LibTorch, forward mode requires no grad
   if (slot < num_inputs_) history_.show_input(w);
   else history_.show_result(w);

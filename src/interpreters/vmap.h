@@ -4,6 +4,7 @@
 #include "core/level.h"
 #include "core/operator.h"
 #include "core/wrapper.h"
+#include "interpreters/history.h"
 #include "tower/dynamic.h"
 
 namespace tower {
@@ -30,6 +31,7 @@ class Vmap final : public Level {
   SharedDraws* shared_draws() const { return shared_draws_; }
 
   void process(const Operator& op, Stack& stack) override;
+  void took(Wrapper& w) override { History::show_untracked(w); }
   /// The same by the operator's rule, its implementation or a loop, whether or not levels below may differentiate it.
   void evaluate(const Operator& op, Stack& stack);
 

@@ -11,6 +11,7 @@
 
 #include "core/bind.h"
 #include "interpreters/vmap.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -201,13 +202,15 @@ void run_foreign_once(Vmap& level, VmapFrame& frame) {
   if (level.randomness() == Randomness::error) refuse_random(level, frame.op);
   throw RandomnessError(level.describe() + ": " + frame.op.name() +
                         " draws random numbers, but none of its arguments is mapped, so it ran once for all examples. "
-                        "Pass it a tensor that is mapped, or use Randomness::same.");
+                        "Pass it a tensor that is mapped, or use " +
+                        detail::spellings().same_draws + ".");
 }
 
 void refuse_random(const Vmap& level, const Operator& op) {
   throw RandomnessError(level.describe() + ": " + op.name() +
-                        " draws random numbers. Say what that means for a batch: vmap(f, {.randomness = "
-                        "Randomness::different}) draws for each example, Randomness::same shares one draw.");
+                        " draws random numbers. Say what that means for a batch: " +
+                        detail::spellings().different_draws + " draws for each example, " +
+                        detail::spellings().same_draws + " shares one draw.");
 }
 
 void run_random(Vmap& level, const Operator& op, VmapFrame& frame) {

@@ -9,6 +9,7 @@
 #include "operators/libtorch_bridge.h"
 #include "operators/user_vmap.h"
 #include "tower/errors.h"
+#include "tower/inspect.h"
 #include "tower/substitution.h"
 
 namespace tower {
@@ -186,15 +187,6 @@ class Implementation final : public Operator {
 
 // ---- captured tensors ----------------------------------------------------------------------------------------------
 
-bool is_differentiated(Tensor t) {
-  while (Wrapper* w = as_wrapper(t)) {
-    if (w->payload().tracked() && w->level().kind() != Kind::vmap) return true;
-    Tensor value = w->payload().value;
-    t = std::move(value);
-  }
-  return false;
-}
-
 // The rules with one operand more, which stands for a captured tensor wherever they meet it.
 HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
   auto split = [](const Tensors& all) { return std::pair(Tensors(all.begin(), all.end() - 1), all.back()); };
@@ -285,7 +277,7 @@ Tensors HigherOrderOperator::operator()(const Tensors& operands, const Attribute
   HigherOrderRules rules = record_->op->rules();
   Tensors all = operands;
   for (int lifted = 0;; ++lifted) {
-    if (!rules.lift && is_differentiated(next))
+    if (!rules.lift && is_tracked(next))
       throw UnsupportedError(
           as_wrapper(next)->level().describe() + ": " + name() + " uses a tensor (" + describe(next) +
           ") that it captured instead of taking it as an argument, and that is differentiated. Its rules give no "

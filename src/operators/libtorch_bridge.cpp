@@ -5,6 +5,7 @@
 
 #include "core/bind.h"
 #include "interpreters/derivatives.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -139,7 +140,8 @@ bool is_recorded(const Operator& op, c10::ArrayRef<IValue> args) {
     if (is_libtorch_dual(t) && c10::AutogradState::get_tls_state().get_fw_grad_mode())
       throw DerivativeError(op.name() +
                             ": an argument carries a tangent of LibTorch's own forward mode, which cannot follow an "
-                            "operator with rules of its own. Use tower::jvp instead of LibTorch's dual tensors.");
+                            "operator with rules of its own. Use " +
+                            detail::spellings().jvp + " instead of LibTorch's dual tensors.");
     recorded = recorded || t.requires_grad();
   });
   return recorded && c10::GradMode::is_enabled();

@@ -29,6 +29,7 @@ void embedding_vmap(VmapFrame& f) {
   f.to_front(0, false);
   f.to_front(1, false);
   const Tensor table = f.tensor(0), indices = f.tensor(1);
+  TORCH_CHECK(table.dim() == (f.batched(0) ? 3 : 2), "'weight' must be 2-D");
   if (!f.batched(0)) return f.result(at::embedding(table, indices, padding, scale, sparse));
   // One look-up for all examples: rows of all tables side by side.
   const auto side_by_side = [&](const Tensor& tables, const Tensor& at, int64_t without_gradient) {
@@ -237,7 +238,7 @@ void embedding() {
       .vjp<0>([](Ct<0> ct, Shape table, const Tensor& indices, int64_t padding, bool scale, bool sparse) {
         if (sparse)
           throw DerivativeError(
-              "vjp of aten::embedding: sparse gradients are not supported by transforms. Use sparse = false.");
+              "vjp of aten::embedding: sparse gradients are not supported by transforms. Call it without `sparse`.");
         return at::embedding_dense_backward(*ct, indices, table.sizes[0], padding, scale);
       })
       // Forward, the padding row is a row like others; LibTorch's reverse mode gives it no gradient.

@@ -80,7 +80,7 @@ void check_buffer(const Tensor& running, const Tensor& now) {
     frontend::check_holds(op, running, now,
                           "These are running statistics of batch normalization in training. Map them together with "
                           "the examples (buffers given to functional_call), use batch statistics alone "
-                          "(track_running_stats(false)), or evaluation mode.");
+                          "(without track_running_stats), or evaluation mode.");
 }
 
 Tensor unbiased(const Tensor& variance, const Tensor& x) {

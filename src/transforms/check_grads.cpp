@@ -226,7 +226,7 @@ class Checker {
 void check_grads(Function f, const Tensors& args, int order, const std::vector<Mode>& modes,
                  const GradTolerance& tolerance) {
   if (order < 1) throw ArgumentError("check_grads: order is " + std::to_string(order) + ", but the lowest is 1");
-  if (modes.empty()) throw ArgumentError("check_grads: no mode to check: give Mode::forward, Mode::reverse or both");
+  if (modes.empty()) throw ArgumentError("check_grads: no mode to check: give forward mode, reverse mode or both");
   check_exact_enough(args, "argument");
   Tensors points;
   for (const at::Tensor& arg : args) points.push_back(arg.detach());

@@ -11,6 +11,7 @@
 #include "frontend/views.h"
 #include "interpreters/tape.h"
 #include "interpreters/vjp.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -248,7 +249,8 @@ Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* lab
     if (cotangents[k].defined() && !c10::isFloatingType(e.out_metas[k].dtype) &&
         !c10::isComplexType(e.out_metas[k].dtype))
       throw DerivativeError(std::string(label) + ": a cotangent was given for " + ordinal("output", k) + ", which is " +
-                            e.out_metas[k].describe() + " and has no derivative. Leave the cotangent undefined.");
+                            e.out_metas[k].describe() + " and has no derivative. The cotangent must be " +
+                            detail::spellings().absent_tensor + ".");
     check_direction(cotangents[k], e.out_metas[k], label, ordinal("cotangent", k));
   }
   return static_cast<Tape*>(e.tape.get())->pull_back(e.out_slots, cotangents, e.in_slots, consume);

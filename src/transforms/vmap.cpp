@@ -6,6 +6,7 @@
 
 #include "frontend/arguments.h"
 #include "tower/detail/flat.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
 #include "transforms/vmap.h"
@@ -22,7 +23,7 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
   if (in_dims.size() != args.size())
     throw ArgumentError(start + "in_dims has " + std::to_string(in_dims.size()) +
                         " entries, but the function was called with " + std::to_string(args.size()) +
-                        " arguments. Give one entry for each (empty: not mapped).");
+                        " arguments. Give one entry for each (" + detail::spellings().absent_dim + ": not mapped).");
   Dims dims = in_dims;
   std::optional<int64_t> size;
   bool agree = true;
@@ -35,7 +36,7 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
     const int64_t rank = args[i].dim();
     if (rank == 0)
       throw ArgumentError(start + name(i) + " is a scalar tensor without dimensions, so in_dim " +
-                          std::to_string(*dims[i]) + " cannot be mapped. Leave its in_dim empty.");
+                          std::to_string(*dims[i]) + " cannot be mapped. Its in_dim must be " + detail::spellings().absent_dim + ".");
     if (*dims[i] < -rank || *dims[i] >= rank)
       throw ArgumentError(start + "in_dim " + std::to_string(*dims[i]) + " of " + name(i) +
                           " is out of range: the argument has " + std::to_string(rank) + " dimensions, " +
@@ -46,7 +47,8 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
     size = here;
   }
   if (!size)
-    throw ArgumentError(start + "nothing to map: every in_dim is empty. Give at least one argument an in_dim.");
+    throw ArgumentError(start + "nothing to map: every in_dim is " + detail::spellings().absent_dim +
+                        ". Give at least one argument an in_dim.");
   if (!agree) {
     std::string found;
     for (size_t i = 0; i < args.size(); ++i)
@@ -73,8 +75,8 @@ Tensor take_out(const Tensor& out, const Vmap& level, const Tensors& inputs, std
   if (!out_dim) {
     if (batched)
       throw ArgumentError(level.describe() + ": " + ordinal("output", k) +
-                          " differs between examples, but its out_dim is "
-                          "empty, which promises that it does not. Give it an out_dim.");
+                          " differs between examples, but its out_dim is " + detail::spellings().absent_dim +
+                          ", which promises that it does not. Give it an out_dim.");
     return value_outside(out, level, inputs);
   }
   const int64_t rank = out.dim() + 1;
