@@ -9,7 +9,7 @@ py::object Callback::call(const Tensors& args) const {
       py::reinterpret_steal<py::object>(PyObject_Vectorcall(function_.ptr(), objects.data(), objects.size(), nullptr));
   for (PyObject* object : objects) Py_DECREF(object);
   if (!result) throw py::error_already_set();
-  return has_aux_ || !THPVariable_Check(result.ptr()) ? depart_(result) : result;
+  return has_aux_ || !THPVariable_CheckExact(result.ptr()) ? depart_(result) : result;
 }
 
 std::pair<Tensors, Tensors> Callback::operator()(const Tensors& args) const {

@@ -16,8 +16,8 @@
 
 namespace tower::python {
 
-/// Calls of the user's function. It gets the tensors of the arguments one by one. Where it does not return a tensor, or
-/// with `has_aux`, `depart` makes a list of tensors of the result, or a pair of two lists: outputs and aux.
+/// Calls of the user's function. It gets the tensors of the arguments one by one. Where it does not return a plain
+/// tensor, or with `has_aux`, `depart` makes a list of tensors of the result, or a pair of two lists: outputs and aux.
 /// Refers to Python objects that the caller keeps alive.
 class Callback {
  public:

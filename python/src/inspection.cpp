@@ -14,14 +14,17 @@ bool is_wrapper(py::handle object) {
   return THPVariable_Check(object.ptr()) && inspect(THPVariable_Unpack(object.ptr())).has_value();
 }
 
-bool is_tracked(py::handle object) {
-  const auto seen = inspect(to_tensor(object));
-  return seen && (!seen->constant || is_tracked(to_object(seen->value)));
-}
-
 // The text of a tensor; `plain` gives that of a plain one.
 std::string text_of(py::handle object, const py::function& plain) {
   return to_string(to_tensor(object), [&](const at::Tensor& t) { return plain(to_object(t)).cast<std::string>(); });
+}
+
+// (transform, label, level, ended, constant, value, tangent, batch_dim), or None for a plain tensor.
+py::object inspect_tensor(py::handle object) {
+  const auto seen = inspect(to_tensor(object));
+  if (!seen) return py::none();
+  return py::make_tuple(seen->transform, seen->label, seen->level, seen->ended, seen->constant, to_object(seen->value),
+                        to_object(seen->tangent), py::cast(seen->batch_dim));
 }
 
 // The function's result, with the transforms of this thread suspended while it runs.
@@ -49,8 +52,10 @@ py::list coverage_rows() {
 void define_inspection(py::module_& module) {
   module.attr("dispatch_key") = c10::toString(dispatch_key());
   module.def("is_wrapper", &is_wrapper);
-  module.def("is_tracked", &is_tracked);
   module.def("text_of", &text_of);
+  module.def("is_batched", [](py::handle t) { return is_batched(to_tensor(t)); });
+  module.def("is_tracked", [](py::handle t) { return is_tracked(to_tensor(t)); });
+  module.def("inspect", &inspect_tensor);
   module.def("inside_transform", &inside_transform);
   module.def("suspended", &suspended);
   module.def("explain", &explain);

@@ -1,6 +1,7 @@
 // torch_tower._C: Tower's dynamic layer for Python. torch_tower/*.py gives it the shape of torch.func.
 #include "module.h"
 
+#include <tower/detail/spellings.h>
 #include <tower/version.h>
 
 #include "function.h"
@@ -24,10 +25,26 @@ void translate(std::exception_ptr error) {
   }
 }
 
+// What Python's users write.
+constexpr tower::detail::Spellings kSpellings{
+    .absent_dim = "None",
+    .absent_tensor = "None",
+    .different_draws = "randomness=\"different\"",
+    .same_draws = "randomness=\"same\"",
+    .grad = "torch_tower.grad",
+    .vjp = "torch_tower.vjp",
+    .jvp = "torch_tower.jvp",
+    .autograd_grad = "torch.autograd.grad",
+    .no_grad = "torch.no_grad()",
+    .changed_gradient = "a torch.autograd.Function",
+    .visible_function = "Call it from a torch.autograd.Function of Python, whose forward and backward Tower sees",
+};
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
   py::register_local_exception_translator(translate);
+  tower::detail::set_spellings(kSpellings);
   module.attr("version") = tower::version();
   tower::python::define_transforms(module);
   tower::python::define_inspection(module);

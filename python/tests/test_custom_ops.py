@@ -200,3 +200,97 @@ def test_outside_of_transforms_nothing_changes():
     x = torch.randn(3)
     assert_same(op(x), x.sin())
     torch.library.opcheck(op, (x,), test_utils=("test_schema", "test_autograd_registration"))
+
+
+# ---- operators that write to their arguments -------------------------------------------------------------------------
+
+
+def numpy_scale():
+    @torch.library.custom_op(name(), mutates_args=("x",))
+    def op(x: Tensor, factor: Tensor) -> None:
+        x.numpy()[...] *= factor.numpy()
+
+    return op
+
+
+def operators_scale():
+    @torch.library.custom_op(name(), mutates_args=("x",))
+    def op(x: Tensor, factor: Tensor) -> None:
+        x.mul_(factor)
+
+    return op
+
+
+def mapped_scale():
+    op = numpy_scale()
+
+    @op.register_vmap
+    def rule(info, in_dims, x, factor):
+        assert in_dims[0] is not None  # what is written to has room for every example
+        x = x.movedim(in_dims[0], 0)
+        op(x, factor if in_dims[1] is None else factor.reshape(-1, *[1] * (x.dim() - 1)))
+        return None, None
+
+    return op
+
+
+@pytest.mark.parametrize("make", [numpy_scale, operators_scale, mapped_scale])
+@pytest.mark.filterwarnings("ignore:.*no batching rule")
+def test_an_operator_that_writes_to_an_argument(make, call):
+    op = call(make())
+
+    def f(x, factor):
+        y = x * 1
+        view = y[1:]
+        assert op(y, factor) is None
+        return y, view
+
+    xs, factors = randn(4, 3), randn(4)
+    for in_dims, expected in (
+        ((0, 0), xs * factors[:, None]),
+        ((0, None), xs * 2),
+        ((None, 0), xs[0] * factors[:, None]),
+    ):
+        args = xs if in_dims[0] == 0 else xs[0], factors if in_dims[1] == 0 else torch.tensor(2.0).double()
+        y, view = vmap(f, in_dims)(*args)
+        assert_same(y, expected)
+        assert_same(view, expected[:, 1:])
+    # A constant may be written to where derivatives are taken of something else.
+    assert_same(grad(lambda s: (s * f(xs[0], factors[0])[0]).sum())(factors[0]), (xs[0] * factors[0]).sum())
+
+
+def test_the_callers_tensor_is_written_to(call):
+    op, x = call(numpy_scale()), torch.ones(3)
+    grad(lambda s: op(x, torch.tensor(2.0)) or s)(torch.tensor(1.0))
+    assert_same(x, torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="made outside|captured|would write"):
+        vmap(lambda s: op(x, s) or s)(torch.tensor([1.0, 2.0]))
+
+
+def test_a_write_whose_derivative_is_asked_for_is_an_error_not_a_zero(call):
+    op = call(numpy_scale())
+
+    def f(x):
+        y = x * 1
+        op(y, torch.tensor(2.0))
+        return y.sum()
+
+    with pytest.raises(NotImplementedError, match="has no backward"):
+        grad(f)(torch.ones(3))
+    with pytest.raises(RuntimeError, match="no jvp rule|has no backward"):
+        jvp(f, (torch.ones(3),), (torch.ones(3),))
+
+
+def test_lists_and_results_besides_what_is_written_to():
+    @torch.library.custom_op(name(), mutates_args=("xs",))
+    def op(xs: list[Tensor], by: float) -> Tensor:
+        for x in xs:
+            x.add_(by)
+        return xs[0] * xs[1]
+
+    def f(x):
+        a, b = x * 1, x * 2
+        return op([a, b], 1.0), a, b
+
+    x = randn(4)
+    assert_same(vmap(f)(x), ((x + 1) * (2 * x + 1), x + 1, 2 * x + 1))

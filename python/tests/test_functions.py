@@ -362,24 +362,6 @@ def test_a_tensor_inside_of_a_container_has_no_gradient_and_says_so():
         grad(lambda x: Pair.apply([x, y], z).sum())(x)
 
 
-def test_a_function_that_writes_to_its_arguments_is_refused():
-    class Write(Function):
-        @staticmethod
-        def forward(x):
-            return x.mul_(2)
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.mark_dirty(*inputs)
-
-        @staticmethod
-        def backward(ctx, grad):
-            return 2 * grad
-
-    with pytest.raises(RuntimeError, match="mark_dirty"):
-        grad(lambda x: Write.apply(x * 1).sum())(randn(3))
-
-
 def test_errors_of_the_rules_keep_their_type():
     class Broken(KeepsNothing):
         @staticmethod

@@ -5,7 +5,8 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`hvp`, `check_grads`, `coverage`, `explain`, `set_fallback_is_error` and `linear_backward`.
+`hvp`, `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
+`register_container` and `register_tensor_subclass`.
 """
 
 import torch
@@ -29,9 +30,11 @@ _check_torch()
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
 from . import _C, _custom_ops, _functions, _indexing, _reading  # noqa: E402
+from ._containers import register_container, register_tensor_subclass  # noqa: E402
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._functions import linear_backward  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
+from ._questions import is_batched, is_tracked  # noqa: E402
 from ._tools import CoverageRow, check_grads, coverage, explain, set_fallback_is_error  # noqa: E402
 from ._vmap import vmap  # noqa: E402
 
@@ -47,11 +50,15 @@ __all__ = [
     "grad_and_value",
     "hessian",
     "hvp",
+    "is_batched",
+    "is_tracked",
     "jacfwd",
     "jacrev",
     "jvp",
     "linear_backward",
     "linearize",
+    "register_container",
+    "register_tensor_subclass",
     "set_fallback_is_error",
     "stack_module_state",
     "vjp",

@@ -13,7 +13,7 @@ from torch._library.autograd import not_list_of_optional_tensor, not_list_of_ten
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from . import _C
-from ._functions import LINEAR, apply
+from ._functions import LINEAR, apply, output_and_dims
 from ._torch_operators import FORMULAS
 
 
@@ -24,6 +24,7 @@ class _Call:
         self.opdef = opdef
         self.kwargs = kwargs
         self.flat, self.inputs = tree_flatten(args, is_leaf=not_list_of_tensor)
+        self.writes = _written(opdef, args, kwargs, self.inputs)
         self.positional = sum(not a.kwarg_only for a in opdef._opoverload._schema.arguments)
         self.outputs: TreeSpec | None = None
         self.returns_tuple = True
@@ -41,6 +42,33 @@ class _Call:
         return result if self.returns_tuple else result[0]
 
 
+def _written(opdef: custom_ops.CustomOpDef, args: tuple, kwargs: dict, inputs: TreeSpec) -> list[int]:
+    """The positions of what the operator writes to (mutates_args), among the leaves of its arguments."""
+    schema = opdef._opoverload._schema
+    if not schema.is_mutable:
+        return []
+    written, leaf = [], 0
+    for argument, given, spec in zip(schema.arguments, args, inputs.children()):
+        if argument.is_write and given is not None:
+            written += range(leaf, leaf + spec.num_leaves)
+        leaf += spec.num_leaves
+    for argument in schema.arguments:
+        if argument.is_write and kwargs.get(argument.name) is not None:
+            raise RuntimeError(
+                f"{opdef._qualname} writes to '{argument.name}', which transforms cannot follow in a keyword-only "
+                "argument. Let it be positional."
+            )
+    return written
+
+
+def _copies(call: _Call, flat: tuple) -> list:
+    """The leaves for an implementation, which may write to these."""
+    flat = list(flat)
+    for i in call.writes:
+        flat[i] = flat[i].clone()
+    return flat
+
+
 def _run(opdef: custom_ops.CustomOpDef, args: tuple, kwargs: dict) -> Any:
     if not _C.inside_transform():
         return opdef._opoverload(*args, **kwargs)
@@ -53,7 +81,9 @@ def _run(opdef: custom_ops.CustomOpDef, args: tuple, kwargs: dict) -> Any:
 
 
 def _forward(call, *flat):
-    return call.depart(_run(call.opdef, call.arguments(flat), call.kwargs))
+    """The results, then what was written to as it is now."""
+    flat = _copies(call, flat)
+    return call.depart(_run(call.opdef, call.arguments(flat), call.kwargs)) + tuple(flat[i] for i in call.writes)
 
 
 def _setup_context(ctx, inputs, output):
@@ -99,14 +129,21 @@ def _backward(ctx, *grads):
 
 
 def _vmap(info, in_dims, call, *flat):
-    result, out_dims = call.opdef._vmap_fn(info, call.arguments(in_dims[1:]), *call.arguments(flat), **call.kwargs)
-    flat = call.depart(result)
+    flat, in_dims = _copies(call, flat), list(in_dims[1:])
+    for i in call.writes:
+        if in_dims[i] is None:  # the rule may write what differs between the examples
+            flat[i], in_dims[i] = flat[i].expand(info.batch_size, *flat[i].shape).clone(), 0
+    result, out_dims = output_and_dims(
+        call.opdef._qualname,
+        call.opdef._vmap_fn(info, call.arguments(in_dims), *call.arguments(flat), **call.kwargs),
+    )
+    results = call.depart(result)
     if not isinstance(out_dims, tuple):
         out_dims = (out_dims,) * call.outputs.num_children
     dims = []
     for dim, spec in zip(out_dims, call.outputs.children()):
         dims += dim if isinstance(dim, list) else [dim] * spec.num_leaves
-    return flat, tuple(dims)
+    return results + tuple(flat[i] for i in call.writes), (*dims, *(in_dims[i] for i in call.writes))
 
 
 _functions: dict[tuple, type] = {}
@@ -129,12 +166,16 @@ def _function_of(opdef: custom_ops.CustomOpDef) -> type:
 
 def _register(opdef: custom_ops.CustomOpDef) -> None:
     schema = opdef._opoverload._schema
-    if not utils.is_functional_schema(schema):
-        return  # writes are the front end's part
+    if not schema.is_mutable and not utils.is_functional_schema(schema):
+        return  # a view
 
     def kernel(*args, **kwargs):
         call = _Call(opdef, args, kwargs)
-        return call.arrive(apply(_function_of(opdef), (call, *call.flat)))
+        outs = apply(_function_of(opdef), (call, *call.flat))
+        results = len(outs) - len(call.writes)
+        for i, written in zip(call.writes, outs[results:]):
+            call.flat[i].copy_(written)
+        return call.arrive(outs[:results])
 
     opdef._lib.impl(opdef._name, FORMULAS.get(opdef._qualname, kernel), _C.dispatch_key)
 

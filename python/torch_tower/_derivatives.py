@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from . import _C
-from ._trees import Arguments, Chosen, Outputs, same_tree
+from ._trees import Arguments, Chosen, Outputs, check_tuple, same_tree
 
 argnums_t = int | tuple[int, ...]
 
@@ -91,22 +91,22 @@ def vjp(func: Callable, *primals, has_aux: bool = False) -> tuple:
 
     def pullback(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> tuple:
         del retain_graph, create_graph  # the tape stays, and is differentiable
-        return shape.unflatten(linear(same_tree("vjp", "cotangents", cotangents, "the output", spec)))
+        return shape.unflatten(linear(same_tree("vjp", "cotangents", cotangents, "the output", spec, _LIKE_OUTPUTS)))
 
     result = outputs.arrive(outs)
     return (result, pullback, outputs.aux.arrive(aux)) if has_aux else (result, pullback)
 
 
+_LIKE_OUTPUTS = "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function"
+_LIKE_PRIMALS = "Expected primals and tangents to have the same python structure"
+
+
 def _directions(transform: str, tangents: Any, primals: tuple, arguments: Arguments) -> list[Tensor | None]:
     """The leaves of the tangents, which are a tuple like the primals."""
-    if not isinstance(primals, tuple):
-        raise RuntimeError(
-            f"{transform}: primals is a {type(primals).__name__}; it must be a tuple, so that func(*primals) is valid."
-        )
     if isinstance(tangents, tuple) and len(tangents) == len(primals) and arguments.all_tensors:
         if all(isinstance(t, Tensor) or t is None for t in tangents):
             return list(tangents)
-    return same_tree(transform, "tangents", tangents, "primals", tree_flatten(primals)[1])
+    return same_tree(transform, "tangents", tangents, "primals", tree_flatten(primals)[1], _LIKE_PRIMALS)
 
 
 def jvp(func: Callable, primals: tuple, tangents: tuple, *, strict: bool = False, has_aux: bool = False) -> tuple:
@@ -115,6 +115,7 @@ def jvp(func: Callable, primals: tuple, tangents: tuple, *, strict: bool = False
     The same as :func:`torch.func.jvp`. A tangent may be None: zero. With `strict`, an output that does not depend on
     the primals is an error.
     """
+    check_tuple("jvp", "primals", primals)
     arguments = Arguments(primals)
     tangents = _directions("jvp", tangents, primals, arguments)
     _differentiable("jvp", "primals", arguments)
@@ -122,7 +123,7 @@ def jvp(func: Callable, primals: tuple, tangents: tuple, *, strict: bool = False
     outs, out_tangents, aux = _C.jvp(
         arguments.function(func), outputs.depart, arguments.tensors, tangents, strict, has_aux
     )
-    result = outputs.arrive(outs), outputs.arrive(out_tangents)
+    result = outputs.arrive(outs), outputs.like(out_tangents)
     return (*result, outputs.aux.arrive(aux)) if has_aux else result
 
 
@@ -138,13 +139,14 @@ def linearize(func: Callable, *primals) -> tuple:
     spec = tree_flatten(primals)[1]
 
     def pushforward(*tangents) -> Any:
-        return outputs.arrive(linear(same_tree("linearize", "tangents", tangents, "the primals", spec)))
+        return outputs.like(linear(same_tree("linearize", "tangents", tangents, "the primals", spec, _LIKE_PRIMALS)))
 
     return outputs.arrive(outs), pushforward
 
 
 def hvp(func: Callable, primals: tuple, tangents: tuple) -> tuple:
     """(gradient, Hessian-vector product) of `func`, which returns a scalar tensor: two tuples like the primals."""
+    check_tuple("hvp", "primals", primals)
     arguments = Arguments(primals)
     tangents = _directions("hvp", tangents, primals, arguments)
     _differentiable("hvp", "primals", arguments)

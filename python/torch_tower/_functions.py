@@ -7,6 +7,8 @@ besides; `forward`, `setup_context`, `backward`, `jvp` and `vmap` are run on the
 import functools
 import inspect
 import weakref
+from itertools import islice
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +19,7 @@ from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_un
 from torch.utils.checkpoint import CheckpointFunction
 
 from . import _C
-from ._trees import Tree
+from ._trees import Tree, what_is
 
 
 def _is_real_or_complex(dtype: torch.dtype) -> bool:
@@ -30,14 +32,9 @@ class Context(FunctionCtx):
     to_save: tuple = ()
     saved_for_forward: tuple | None = None
     non_differentiable: tuple = ()
+    dirty_tensors: tuple = ()
     materialize_grads: bool = True
     needs_input_grad: tuple = ()
-
-    def mark_dirty(self, *args):
-        raise RuntimeError(
-            "torch_tower: an autograd.Function that writes into its arguments (ctx.mark_dirty) cannot be transformed. "
-            "Return a new tensor instead."
-        )
 
     @property
     def saved_tensors(self):
@@ -90,8 +87,9 @@ class Saved:
         self.saved_for_forward = self._put(ctx.saved_for_forward)
         self.attributes = {k: self._put(v) for k, v in vars(ctx).items() if k not in _MARKS}
         self.materialize_grads = ctx.materialize_grads
-        outputs = output if isinstance(output, (tuple, list)) else (output,)
+        outputs = _listed(output)
         self.outputs = [_Like.of(t) if isinstance(t, Tensor) else None for t in outputs]
+        self.counts = [len(_tensors_in(t)) for t in outputs]
         marked = {id(t) for t in ctx.non_differentiable}
         self.constant = [
             not isinstance(t, Tensor) or id(t) in marked or not _is_real_or_complex(t.dtype) for t in outputs
@@ -129,12 +127,35 @@ class Saved:
 class Call:
     """One call of a Function: its class, and its arguments and output without their tensors."""
 
-    def __init__(self, cls: type, args: Tree, positions: list[int | None], count: int):
+    def __init__(self, cls: type, args: Tree, positions: list[int | None], count: int, writes: bool):
         self.cls = cls
         self.args = args
         self.positions = positions  # for each operand, which argument it is; None: it is inside of one
         self.count = count  # of arguments
+        self.writes = writes  # whether forward may write to operands: it then gets copies
+        self.written: list[tuple[int, int]] = []  # operands that it wrote to, each with its place in the output
         self.output = Tree()
+
+    def lend(self, operands: list[Tensor]) -> tuple:
+        """The arguments for an implementation."""
+        return self.args.arrive([t.clone() for t in operands] if self.writes else operands)
+
+    def note_written(self, ctx: "Context", args: tuple, output: Any) -> None:
+        """What ctx.mark_dirty was told. `args` as the implementation got them."""
+        if ctx.dirty_tensors and not self.writes:
+            raise self.error("mark_dirty was called by a function that forward or setup_context calls. Call it there.")
+        self.written = [self._place(t, args, output) for t in ctx.dirty_tensors]
+
+    def _place(self, dirty: Tensor, args: tuple, output: Any) -> tuple[int, int]:
+        operand = _index(_tensors_in(args), dirty)
+        if operand is None:
+            raise self.error("mark_dirty was given a tensor that is not an input.")
+        place = _index(_tensors_in(output), dirty)
+        if place is None:
+            raise self.error(
+                f"mark_dirty was given argument {self.positions[operand]}, which forward does not return. Return it."
+            )
+        return operand, place
 
     def error(self, text: str) -> RuntimeError:
         return RuntimeError(f"{self.cls.__name__}: {text}")
@@ -144,13 +165,12 @@ def _listed(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def _leave(call: Call, output: Any) -> list[Tensor]:
-    """The tensors of what forward returned, whose structure stays with the call."""
-    if any(
-        isinstance(leaf, Tensor) for o in _listed(output) if not isinstance(o, Tensor) for leaf in tree_flatten(o)[0]
-    ):
-        raise call.error("forward returned tensors inside of containers; return a tensor or a tuple of tensors.")
-    return call.output.depart(output)
+def _tensors_in(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Tensor)]
+
+
+def _index(tensors: list[Tensor], tensor: Tensor) -> int | None:
+    return next((i for i, t in enumerate(tensors) if t is tensor), None)
 
 
 def _by_argument(call: Call, values: list, absent: Any = None) -> list:
@@ -163,12 +183,18 @@ def _by_argument(call: Call, values: list, absent: Any = None) -> list:
 
 
 def _by_output(saved: Saved, values: list) -> list:
-    """What belongs to the tensors among the outputs, by output: None or zeros where there is no derivative."""
+    """What belongs to the tensors of the output, by output: None or zeros where there is no derivative.
+
+    As in torch, tensors inside of a container among the outputs have none.
+    """
     values, result = iter(values), []
-    for like, constant in zip(saved.outputs, saved.constant):
-        value = None if like is None else next(values)
-        value = None if constant else value
-        result.append(like.zero() if value is None and like is not None and saved.materialize_grads else value)
+    for constant, count in zip(saved.constant, saved.counts):
+        given = list(islice(values, count))
+        result.append(None if constant else given[0])
+    if saved.materialize_grads and any(value is not None for value in result):
+        result = [
+            like.zero() if value is None and like is not None else value for value, like in zip(result, saved.outputs)
+        ]
     return result
 
 
@@ -187,24 +213,35 @@ def _fit(call: Call, given: Any, like: _Like, what: str) -> Tensor | None:
 
 
 def _forward(call, operands):
-    return _leave(call, call.cls.forward(*call.args.arrive(operands)))
+    args = call.lend(operands)
+    output = call.cls.forward(*args)
+    if call.writes:
+        ctx = Context.of(args)
+        call.cls.setup_context(ctx, args, output)
+        call.note_written(ctx, args, output)
+    return call.output.depart(output)
 
 
 def _save(call, operands, outs):
+    operands = list(operands)
+    for operand, place in call.written:
+        operands[operand] = outs[place]
     args, output = call.args.arrive(operands), call.output.arrive(outs)
     ctx = Context.of(args)
     call.cls.setup_context(ctx, args, output)
+    call.note_written(ctx, args, output)
     saved = Saved(ctx, args, output)
     return saved.release(), saved
 
 
 def _forward_and_save(call, operands):
     """For a forward that takes the ctx."""
-    args = call.args.arrive(operands)
+    args = call.lend(operands)
     ctx = Context.of(args)
     output = call.cls.forward(ctx, *args)
+    call.note_written(ctx, args, output)
     saved = Saved(ctx, args, output)
-    return _leave(call, output), (saved.release(), saved)
+    return call.output.depart(output), (saved.release(), saved)
 
 
 def _overrides(cls: type, method: str) -> bool:
@@ -224,6 +261,8 @@ def _vjp(call, tensors, saved, cotangents, needs):
     ctx = saved.context(tensors, forward=False)
     ctx.needs_input_grad = tuple(_by_argument(call, needs, absent=False))
     grads = _by_output(saved, cotangents)
+    if all(g is None for g in grads):
+        return [None] * len(needs)
     backward = _backward_of(call.cls)
     given = _listed(backward(ctx, grads) if call.cls.boxed_grads_call else backward(ctx, *grads))
     if len(given) < call.count or any(g is not None for g in given[call.count :]):
@@ -252,22 +291,52 @@ def _jvp(call, tensors, saved, tangents):
     found = _listed(call.cls.jvp(ctx, *given))
     if len(found) != len(saved.outputs):
         raise call.error(f"jvp returned {len(found)} tangents, but forward has {len(saved.outputs)} outputs.")
-    return [
-        None if constant else _fit(call, t, like, f"tangent {k}")
-        for k, (t, like, constant) in enumerate(zip(found, saved.outputs, saved.constant))
-        if like is not None
-    ]
+    result = []
+    for k, (t, like, constant, count) in enumerate(zip(found, saved.outputs, saved.constant, saved.counts)):
+        result += [None] * count if constant else [_fit(call, t, like, f"tangent {k}")]
+    return result
+
+
+def output_and_dims(name: str, returned: Any) -> tuple:
+    """What a vmap rule returned."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise RuntimeError(
+            f"{name}: Expected the vmap staticmethod to have two returns, an output and out_dims with pytree structure "
+            f"compatible with the output: return (output, out_dims). It returned {what_is(returned)}."
+        )
+    for dim in tree_flatten(returned[1])[0]:
+        if dim is not None and not isinstance(dim, int):
+            raise RuntimeError(
+                f"{name}: the vmap rule must return (output, out_dims), but out_dims has a {type(dim).__name__}; it "
+                "must be an int, None or a tree of them."
+            )
+    return returned
 
 
 def _vmap(call, batch_size, randomness, in_dims, operands):
-    args = call.args.arrive(operands)
-    dims = call.args.arrive(in_dims, static=None)
-    output, out_dims = call.cls.vmap(VmapInfo(batch_size, randomness), dims, *args)
-    tensors = _leave(call, output)
+    args = call.lend(operands)
+    dims = call.args.like(in_dims, static=None)
+    output, out_dims = output_and_dims(call.cls.__name__, call.cls.vmap(VmapInfo(batch_size, randomness), dims, *args))
+    if call.writes:
+        _note_returned(call, args, output)
+    tensors = call.output.depart(output)
     flat = _broadcast_to_and_flatten(out_dims, call.output.spec)
     if flat is None:
-        raise call.error(f"vmap returned out_dims {out_dims}, which do not fit the structure of its output.")
+        raise call.error(
+            f"vmap returned out_dims {out_dims}, which are not compatible with the structure of its output, "
+            f"{call.output.spec}."
+        )
     return tensors, [flat[i] for i in call.output.positions]
+
+
+def _note_returned(call: Call, args: tuple, output: Any) -> None:
+    """A vmap rule has no ctx to mark what it wrote to: these are the arguments that it returns."""
+    ctx = Context()
+    returned = _tensors_in(output)
+    ctx.dirty_tensors = tuple(t for t in _tensors_in(args) if _index(returned, t) is not None)
+    if not ctx.dirty_tensors:
+        raise call.error("vmap must return the arguments that the function writes to (ctx.mark_dirty), like forward.")
+    call.note_written(ctx, args, output)
 
 
 class _Rules(NamedTuple):
@@ -343,6 +412,16 @@ def _operator_of(cls: type) -> Any:
     return _C.HigherOrderOperator(cls.__name__, rules)
 
 
+def _mentions(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(isinstance(c, CodeType) and _mentions(c, name) for c in code.co_consts)
+
+
+def _may_write(cls: type) -> bool:
+    """What forward writes to is known when it has: so whether it may is read off the code."""
+    codes = [getattr(inspect.unwrap(method), "__code__", None) for method in (cls.forward, cls.setup_context)]
+    return any(code is not None and _mentions(code, "mark_dirty") for code in codes)
+
+
 LINEAR = "_tower_linear_backward"
 
 
@@ -359,7 +438,8 @@ def linear_backward(target: Any) -> Any:
     return target
 
 
-_operators: "weakref.WeakKeyDictionary[type, Any]" = weakref.WeakKeyDictionary()
+# Each with whether it may write to its arguments.
+_operators: "weakref.WeakKeyDictionary[type, tuple[Any, bool]]" = weakref.WeakKeyDictionary()
 
 
 def apply(cls: type, args: tuple, kwargs: dict | None = None) -> Any:
@@ -371,9 +451,10 @@ def apply(cls: type, args: tuple, kwargs: dict | None = None) -> Any:
         args, kwargs = bound.args, bound.kwargs
     if kwargs:
         raise TypeError(f"{cls.__name__}.apply takes no keyword arguments: {', '.join(kwargs)}")
-    operator = _operators.get(cls)
-    if operator is None:
-        operator = _operators[cls] = _operator_of(cls)
+    found = _operators.get(cls)
+    if found is None:
+        found = _operators[cls] = _operator_of(cls), _may_write(cls)
+    operator, writes = found
     tree = Tree()
     operands = tree.depart(args)
     positions = []
@@ -382,8 +463,15 @@ def apply(cls: type, args: tuple, kwargs: dict | None = None) -> Any:
             positions.append(i)
         else:
             positions += [None for leaf in tree_flatten(arg)[0] if isinstance(leaf, Tensor)]
-    call = Call(cls, tree, positions, len(args))
-    return call.output.arrive(operator(operands, call))
+    call = Call(cls, tree, positions, len(args), writes)
+    if not call.writes:
+        return call.output.arrive(operator(operands, call))
+    # LibTorch's autograd keeps operands, and refuses to go back to those that were written to since.
+    outs = operator([t.clone() if t.requires_grad and not _C.is_wrapper(t) else t for t in operands], call)
+    for operand, place in call.written:
+        operands[operand].copy_(outs[place])
+        outs[place] = operands[operand]
+    return call.output.arrive(outs)
 
 
 def _without_checkpoint(run_function, preserve_rng_state, *args):

@@ -23,7 +23,7 @@ def _jacobian(transform: str, order: int, func: Callable, argnums: argnums_t, ha
         for _ in range(order):
             n = len(chosen.tensors)
             blocks = [chosen.unflatten(blocks[i : i + n]) for i in range(0, len(blocks), n)]
-        result = outputs.arrive(blocks)
+        result = outputs.like(blocks)
         return (result, outputs.aux.arrive(aux)) if has_aux else result
 
     return jacobian

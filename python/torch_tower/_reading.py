@@ -26,7 +26,7 @@ _numpy = torch._C.TensorBase.numpy
 
 @functools.wraps(_numpy)
 def numpy(self, *, force=False):
-    if not force and _C.is_tracked(self):
+    if not force and (_C.is_batched(self) or _C.is_tracked(self)):
         self.data_ptr()  # raises: an array would lose what the transform tracks
     return _numpy(self, force=force)
 

@@ -4,7 +4,7 @@ import functools
 from typing import Callable, NamedTuple
 
 from . import _C
-from ._trees import Arguments, Outputs
+from ._trees import Arguments, Outputs, check_tuple
 
 
 def check_grads(
@@ -24,6 +24,7 @@ def check_grads(
     """
     if unknown := set(modes) - {"forward", "reverse"}:
         raise ValueError(f"check_grads: modes has {sorted(unknown)}; modes are 'forward' and 'reverse'.")
+    check_tuple("check_grads", "args", args)
     arguments = Arguments(args)
     _C.check_grads(
         arguments.function(func),

@@ -6,6 +6,8 @@ from typing import Any, Callable, Sequence
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from ._containers import wrapper_of
+
 LEAF = tree_flatten(None)[1]
 KEPT = object()
 
@@ -36,12 +38,12 @@ class Shape:
 class Arguments:
     """The positional arguments of a call: their tensors in a list, everything else kept here."""
 
-    __slots__ = ("args", "flat", "shape", "tensors", "positions")
+    __slots__ = ("args", "flat", "shape", "tensors", "positions", "wraps")
 
     def __init__(self, args: Sequence[Any]):
         self.args = args
         for arg in args:
-            if not isinstance(arg, Tensor):
+            if type(arg) is not Tensor and (not isinstance(arg, Tensor) or wrapper_of(arg)):
                 self._flatten()
                 return
         self.flat = self.tensors = args
@@ -62,10 +64,11 @@ class Arguments:
         self.shape = Shape(specs, starts)
         self.positions = [i for i, leaf in enumerate(self.flat) if isinstance(leaf, Tensor)]
         self.tensors = [self.flat[i] for i in self.positions]
+        self.wraps = [(i, wrap, self.flat[i]) for i in self.positions if (wrap := wrapper_of(self.flat[i]))]
 
     @property
     def all_tensors(self) -> bool:
-        """Whether each argument is a tensor."""
+        """Whether each argument is a tensor, and nothing more than that."""
         return self.shape.specs is None
 
     def function(self, func: Callable, kwargs: dict | None = None) -> Callable:
@@ -78,6 +81,8 @@ class Arguments:
             flat = list(self.flat)
             for i, tensor in zip(self.positions, tensors):
                 flat[i] = tensor
+            for i, wrap, like in self.wraps:
+                flat[i] = wrap(like, flat[i])
             return func(*self.shape.unflatten(flat), **kwargs)
 
         return call
@@ -99,14 +104,22 @@ class Chosen:
         self.single = isinstance(argnums, int) and not isinstance(argnums, bool)
         numbers = (argnums,) if self.single else argnums
         if not isinstance(numbers, tuple) or not all(isinstance(n, int) for n in numbers):
-            raise TypeError(f"{transform}: argnums is {argnums!r}; it must be an int or a tuple of ints.")
+            raise TypeError(
+                f"{transform}: argnums must be int or Tuple[int, ...], got: {type(argnums)}. It must be an int or a "
+                "tuple of ints."
+            )
         count = len(arguments.args)
         for n in numbers:
             if not -count <= n < count:
-                raise RuntimeError(f"{transform}: argnums has {n}, but the function was called with {count} arguments.")
+                raise RuntimeError(
+                    f"{transform}: argnums has {n}: Got argnum={n}, but only {count} positional inputs that the "
+                    "function was called with."
+                )
         numbers = [n % count for n in numbers]
-        if not numbers or len(set(numbers)) != len(numbers):
-            raise RuntimeError(f"{transform}: argnums is {argnums!r}; it must name at least one argument, each once.")
+        if not numbers:
+            raise RuntimeError(f"{transform}: argnums must be non-empty: it must name at least one argument.")
+        if len(set(numbers)) != len(numbers):
+            raise RuntimeError(f"{transform}: argnums elements must be unique, got {argnums!r}. Name each once.")
         if arguments.all_tensors:
             self.specs, self.tensors = [LEAF] * len(numbers), numbers
             return
@@ -117,8 +130,9 @@ class Chosen:
             for i in range(start, start + spec.num_leaves):
                 if not isinstance(arguments.flat[i], Tensor):
                     raise ValueError(
-                        f"{transform}: argument {n} holds a {type(arguments.flat[i]).__name__}, but only tensors can "
-                        "be differentiated with respect to. Leave it out of argnums or out of the argument."
+                        f"{transform}: Thing passed to transform API must be Tensor, got {type(arguments.flat[i])}: "
+                        f"argument {n} holds a {type(arguments.flat[i]).__name__}, but only tensors can be "
+                        "differentiated with respect to. Leave it out of argnums or out of the argument."
                     )
                 self.tensors.append(bisect_left(arguments.positions, i))
 
@@ -135,21 +149,33 @@ class Chosen:
 class Tree:
     """The tree of a value on its way through the flat layer: its tensors travel, the rest waits here."""
 
-    __slots__ = ("spec", "flat", "positions")
+    __slots__ = ("spec", "flat", "positions", "wraps")
 
     def __init__(self):
         self.spec = None  # a single tensor, unless something departs
 
     def depart(self, value: Any) -> list[Tensor]:
-        self.flat, self.spec = tree_flatten(value)
+        return self._leave(*tree_flatten(value))
+
+    def _leave(self, flat: list[Any], spec: TreeSpec) -> list[Tensor]:
+        self.flat, self.spec = flat, spec
         self.positions = [i for i, leaf in enumerate(self.flat) if isinstance(leaf, Tensor)]
         tensors = [self.flat[i] for i in self.positions]
+        self.wraps = [(k, wrap, t) for k, t in enumerate(tensors) if (wrap := wrapper_of(t))]
         for i in self.positions:
             self.flat[i] = None
         return tensors
 
-    def arrive(self, values: Sequence[Any], static: Any = KEPT) -> Any:
-        """The tree with these in place of its tensors and, unless the rest is to stay, `static` in place of that."""
+    def arrive(self, values: Sequence[Tensor]) -> Any:
+        """The tree with these values in place of its tensors, of the subclasses that those are of."""
+        if self.spec is not None and self.wraps:
+            values = list(values)
+            for k, wrap, like in self.wraps:
+                values[k] = wrap(like, values[k])
+        return self.like(values)
+
+    def like(self, values: Sequence[Any], static: Any = KEPT) -> Any:
+        """The tree with anything in place of its tensors and, unless the rest is to stay, `static` in place of that."""
         if self.spec is None:
             return values[0]
         flat = list(self.flat) if static is KEPT else [static] * len(self.flat)
@@ -173,8 +199,8 @@ class Outputs(Tree):
             return self._tensors(value)
         if not isinstance(value, tuple) or len(value) != 2:
             raise RuntimeError(
-                f"{self.transform}: with has_aux=True the function must return a tuple (output, aux), "
-                f"but it returned {_what(value)}."
+                f"{self.transform}: output of the function should be a tuple: (output, aux) if has_aux is True, "
+                f"but it returned {what_is(value)}."
             )
         return self._tensors(value[0]), self.aux.depart(value[1])
 
@@ -183,25 +209,40 @@ class Outputs(Tree):
         if len(tensors) != len(self.flat) or not tensors:
             culprit = next((leaf for i, leaf in enumerate(self.flat) if i not in self.positions), value)
             raise RuntimeError(
-                f"{self.transform}: the function must return tensors or a tree of tensors, but it returned "
-                f"{_what(value)}" + (f" with a {type(culprit).__name__} in it." if self.flat else ", which holds none.")
+                f"{self.transform}: Expected tensors, got unsupported type {type(culprit)}: the function must return "
+                f"tensors or a tree of tensors, but it returned {what_is(value)}"
+                + (f" with a {type(culprit).__name__} in it." if self.flat else ", which holds none.")
             )
         return tensors
 
 
-def _what(value: Any) -> str:
+def check_tuple(transform: str, what: str, value: Any) -> None:
+    """For what a function is called with."""
+    if not isinstance(value, tuple):
+        raise RuntimeError(
+            f"{transform}: Expected {what} to be a tuple. E.g. it should be valid to call f(*{what}). Found a "
+            f"{type(value).__name__}; it must be a tuple."
+        )
+
+
+def what_is(value: Any) -> str:
     return f"a {type(value).__name__}" + (f" of {len(value)} elements" if isinstance(value, (tuple, list)) else "")
 
 
-def same_tree(transform: str, what: str, value: Any, like: str, spec: TreeSpec | None) -> list[Any]:
-    """The leaves of `value`, which must have the structure `spec` (None: a single tensor). None stands for zero."""
+def same_tree(transform: str, what: str, value: Any, like: str, spec: TreeSpec | None, words: str) -> list[Any]:
+    """The leaves of `value`, which must have the structure `spec` (None: a single tensor). None stands for zero.
+
+    `words` are those that torch.func says it with.
+    """
     if spec is None or spec is LEAF:
         if isinstance(value, Tensor) or value is None:
             return [value]
         spec = LEAF
     leaves, found = tree_flatten(value)
     if found != spec:
-        raise RuntimeError(f"{transform}: {what} must have the tree of {like}, but it has {found} in place of {spec}.")
+        raise RuntimeError(
+            f"{transform}: {words}. The {what} must have the tree of {like}, but it has {found} in place of {spec}."
+        )
     for leaf in leaves:
         if leaf is not None and not isinstance(leaf, Tensor):
             raise RuntimeError(f"{transform}: {what} must be tensors, or None for zero; found a {type(leaf).__name__}.")

@@ -4,9 +4,10 @@ import functools
 from typing import Any, Callable
 
 from torch import Tensor
-from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_leaves
+from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_leaves, tree_unflatten
 
 from . import _C
+from ._containers import Parts, is_container
 from ._trees import Arguments, Tree, describe
 
 in_dims_t = int | tuple[Any, ...]
@@ -37,14 +38,14 @@ def vmap(
 
     @functools.wraps(func)
     def mapped(*args, **kwargs):
-        arguments = Arguments(args)
-        outputs = Mapped(func, out_dims)
+        arguments, dims = _arguments(func, in_dims, args)
+        outputs = Mapped(func, out_dims, arguments, dims)
         return outputs.arrive(
             _C.vmap(
                 arguments.function(func, kwargs),
                 outputs.depart,
                 arguments.tensors,
-                _in_dims(func, in_dims, arguments),
+                dims,
                 out_dims if type(out_dims) is int else None,
                 randomness,
                 chunk_size,
@@ -58,31 +59,44 @@ def vmap(
 class Mapped(Tree):
     """What a mapped function returns, and its out_dims once its tree is known."""
 
-    __slots__ = ("func", "out_dims")
+    __slots__ = ("func", "out_dims", "arguments", "in_dims")
 
-    def __init__(self, func: Callable, out_dims: out_dims_t):
+    def __init__(self, func: Callable, out_dims: out_dims_t, arguments: Arguments, in_dims: list[int | None]):
         super().__init__()
         self.func = func
         self.out_dims = out_dims
+        self.arguments = arguments
+        self.in_dims = in_dims
+
+    @property
+    def batch_size(self) -> int:
+        return next(t.shape[d] for t, d in zip(self.arguments.tensors, self.in_dims) if d is not None)
 
     def depart(self, value: Any) -> tuple[list[Tensor], list[int | None]]:
-        tensors = super().depart(value)
-        if isinstance(value, Tensor) and isinstance(self.out_dims, tuple) and len(self.out_dims) == 1:
+        flat, spec = tree_flatten(value, is_leaf=is_container)
+        if spec.is_leaf() and isinstance(self.out_dims, tuple) and len(self.out_dims) == 1:
             dims = list(self.out_dims)
         else:
-            dims = _broadcast_to_and_flatten(self.out_dims, self.spec)
+            dims = _broadcast_to_and_flatten(self.out_dims, spec)
         if dims is None:
             raise ValueError(
-                f"vmap({describe(self.func)}): out_dims has structure {tree_flatten(self.out_dims)[1]}, which does not "
-                f"fit that of the outputs, {self.spec}."
+                f"vmap({describe(self.func)}): out_dims has structure "
+                f"{tree_flatten(self.out_dims)[1]}, which is not compatible with the structure of outputs, {spec}."
             )
-        for leaf, dim in zip(tree_leaves(value), dims):
-            if dim is not None and not isinstance(leaf, Tensor):
-                raise ValueError(
-                    f"vmap({describe(self.func)}): the function must return tensors, but it returned a "
-                    f"{type(leaf).__name__}. Its out_dim must be None to hand it through."
-                )
-        return tensors, [dims[i] for i in self.positions]
+
+        def refuse(leaf: Any, dim: int) -> None:
+            raise ValueError(
+                f"vmap({describe(self.func)}): the function must only return Tensors, got type {type(leaf)}: it "
+                f"returned a {type(leaf).__name__}. Did you mean to set out_dims= to None for output? A container of "
+                "tensors must be registered: torch_tower.register_container."
+            )
+
+        tensor_dims = _dims_of_tensors(
+            flat, dims, lambda leaf, dim: Parts.of_example(leaf, dim, self.batch_size), refuse
+        )
+        if Parts in map(type, flat):
+            flat, spec = tree_flatten(tree_unflatten(flat, spec))
+        return self._leave(flat, spec), tensor_dims
 
 
 def _check_out_dims(func: Callable, out_dims: out_dims_t) -> None:
@@ -94,33 +108,57 @@ def _check_out_dims(func: Callable, out_dims: out_dims_t) -> None:
             )
 
 
-def _in_dims(func: Callable, in_dims: in_dims_t, arguments: Arguments) -> list[int | None]:
-    """One entry for each tensor of the arguments."""
-    args = arguments.args
+def _arguments(func: Callable, in_dims: in_dims_t, args: tuple) -> tuple[Arguments, list[int | None]]:
+    """The arguments, mapped containers taken apart, and an entry of in_dims for each of their tensors."""
     if not args:
         raise ValueError(
-            f"vmap({describe(func)}): there is nothing to map: it was called without positional arguments."
+            f"vmap({describe(func)}): got no inputs, so there is nothing to map: it was called without positional "
+            "arguments."
         )
+    arguments = Arguments(args)
     if type(in_dims) is int and arguments.all_tensors:
-        return [in_dims] * len(args)
+        return arguments, [in_dims] * len(args)
     if not isinstance(in_dims, (int, tuple)):
         raise ValueError(
-            f"vmap({describe(func)}): in_dims is a {type(in_dims).__name__}; it must be an int or a tuple with an "
-            "entry for each positional argument."
+            f"vmap({describe(func)}): in_dims is a {type(in_dims).__name__}; expected `in_dims` to be int or a "
+            "(potentially nested) tuple with an entry for each positional argument."
         )
-    spec = tree_flatten(tuple(args))[1]
+    flat, spec = tree_flatten(args, is_leaf=None if arguments.all_tensors else is_container)
     dims = _broadcast_to_and_flatten(in_dims, spec)
     if dims is None:
         raise ValueError(
-            f"vmap({describe(func)}): in_dims has structure {tree_flatten(in_dims)[1]}, which does not fit that of the "
-            f"arguments, {spec}."
+            f"vmap({describe(func)}): in_dims has structure {tree_flatten(in_dims)[1]}, which is not compatible with "
+            f"the structure of inputs, {spec}."
         )
-    for leaf, dim in zip(arguments.flat, dims):
+
+    def refuse(leaf: Any, dim: int) -> None:
+        raise ValueError(
+            f"vmap({describe(func)}): in_dim {dim} is that of a {type(leaf).__name__}: We cannot vmap over non-Tensor "
+            "arguments, please use None as the respective in_dim. A container of tensors must be registered: "
+            "torch_tower.register_container."
+        )
+
+    for dim in dims:
         if dim is not None and not isinstance(dim, int):
-            raise ValueError(f"vmap({describe(func)}): in_dims has a {type(dim).__name__}; entries are ints or None.")
-        if dim is not None and not isinstance(leaf, Tensor):
             raise ValueError(
-                f"vmap({describe(func)}): in_dim {dim} is that of a {type(leaf).__name__}, but only tensors can be "
-                "mapped. Give it None as in_dim."
+                f"vmap({describe(func)}): in_dims has a {type(dim).__name__}: Got in_dim={dim} for an input but in_dim "
+                "must be either an integer dimension or None."
             )
-    return [dims[i] for i, leaf in enumerate(arguments.flat) if isinstance(leaf, Tensor)]
+    tensor_dims = _dims_of_tensors(flat, dims, Parts.of_batch, refuse)
+    if Parts in map(type, flat):
+        arguments = Arguments(tree_unflatten(flat, spec))
+    return arguments, tensor_dims
+
+
+def _dims_of_tensors(flat: list[Any], dims: list[int | None], take_apart: Callable, refuse: Callable) -> list:
+    """The entry of dims for each tensor of these leaves. Containers among them are replaced by their parts."""
+    result = []
+    for i, (leaf, dim) in enumerate(zip(flat, dims)):
+        if isinstance(leaf, Tensor):
+            result.append(dim)
+        elif is_container(leaf):
+            flat[i] = parts = Parts.of_tree(leaf) if dim is None else take_apart(leaf, dim)
+            result += parts.dims
+        elif dim is not None:
+            refuse(leaf, dim)
+    return result

@@ -28,8 +28,6 @@ class History {
   void check(c10::ArrayRef<Tensor> inputs, const Level& level) const;
 
  private:
-  void take_back(Wrapper& w) const;
-
   struct Graph;
   std::unique_ptr<Graph> graph_;  // made with the first input
 };
