@@ -1,20 +1,13 @@
 // What code inside a transform may ask of a tensor: is_batched, is_tracked, requires_grad of what LibTorch's autograd
 // outside records, and the words in which messages answer.
-#include <ATen/Functions.h>
-#include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "support/intact.h"
+#include "support/prelude.h"
 #include "tower/detail/spellings.h"
 #include "tower/tower.h"
 
 namespace {
 
-using at::Tensor;
-using support::contains;
-using support::message_of;
-using support::same;
-using support::vec;
 using tower::is_batched;
 using tower::is_tracked;
 
@@ -53,10 +46,11 @@ TEST(Questions, TransformsAboveHideNothing) {
     return each.sin();
   }))(x);
   const auto outer = [](const Tensor& outer) {
-    return tower::grad([&](const Tensor& inner) {
+    const auto sine = [&](const Tensor& inner) {
       EXPECT_TRUE(is_batched(outer) && !is_tracked(outer) && !is_batched(inner) && is_tracked(inner));
       return inner.sin();
-    })(vec({1}).squeeze()) * outer;
+    };
+    return tower::grad(sine)(number(1)) * outer;
   };
   tower::vmap(outer)(x);
 }
@@ -106,8 +100,8 @@ TEST(OuterHistory, WhatLibTorchRecordsOutsideRequiresGradInside) {
 TEST(OuterHistory, LibTorchsEngineStartedInsideSaysWhatToUse) {
   const Tensor w = vec({4, 5, 6}).requires_grad_();
   const auto refused = [&](auto transformed) {
-    const std::string text = message_of<tower::UnsupportedError>(transformed);
-    EXPECT_TRUE(contains(text, "(level 1)") && contains(text, "backward()") && contains(text, "tower::grad")) << text;
+    const std::string text = refusal<tower::UnsupportedError>(transformed);
+    EXPECT_TRUE(says(text, {"(level ", "backward()", "tower::grad"})) << text;
     support::expect_intact();
   };
   const auto backward = [&](const Tensor& each) {
@@ -132,9 +126,8 @@ TEST(OuterHistory, LibTorchsEngineStartedInsideSaysWhatToUse) {
 
 TEST(Spellings, MessagesUseTheWordsOfTheSurface) {
   const auto draws = [] {
-    return message_of<tower::RandomnessError>([] {
-      tower::vmap([](const Tensor& each) { return each + at::rand({}); })(x);
-    });
+    return refusal<tower::RandomnessError>(
+        [] { tower::vmap([](const Tensor& each) { return each + at::rand({}); })(x); });
   };
   const std::string cpp = draws();
   EXPECT_TRUE(contains(cpp, "{.randomness = Randomness::different} draws for each example")) << cpp;

@@ -40,8 +40,8 @@ std::string to_string(const at::Tensor& t, const std::function<std::string(const
 /// For code that must choose a way by it, such as one without `item()`.
 bool is_batched(const at::Tensor& t);
 
-/// Whether a derivative is taken of `t`: some transform that is running differentiates (`grad`, `vjp`, `jvp`, …) by what
-/// it was made from. A constant inside of a transform is neither tracked nor batched.
+/// Whether a derivative is taken of `t`: some transform that is running differentiates (`grad`, `vjp`, `jvp`, …) by
+/// what it was made from. A constant inside of a transform is neither tracked nor batched.
 bool is_tracked(const at::Tensor& t);
 
 /// LibTorch's dispatch key through which Tower sees operators: a kernel registered there for an operator runs in

@@ -21,8 +21,7 @@ class Refusal final : public torch::autograd::FunctionPreHook {
 
   variable_list operator()(const variable_list&) override {
     const detail::Spellings& spell = detail::spellings();
-    throw UnsupportedError(level_ +
-                           ": backward() or " + spell.autograd_grad +
+    throw UnsupportedError(level_ + ": backward() or " + spell.autograd_grad +
                            " was called on a tensor inside of the transform, from which LibTorch's autograd finds no "
                            "way back. Call " +
                            spell.grad + " or " + spell.vjp + "; they nest.");

@@ -207,10 +207,10 @@ void run_foreign_once(Vmap& level, VmapFrame& frame) {
 }
 
 void refuse_random(const Vmap& level, const Operator& op) {
-  throw RandomnessError(level.describe() + ": " + op.name() +
-                        " draws random numbers. Say what that means for a batch: " +
-                        detail::spellings().different_draws + " draws for each example, " +
-                        detail::spellings().same_draws + " shares one draw.");
+  throw RandomnessError(
+      level.describe() + ": " + op.name() +
+      " draws random numbers. Say what that means for a batch: " + detail::spellings().different_draws +
+      " draws for each example, " + detail::spellings().same_draws + " shares one draw.");
 }
 
 void run_random(Vmap& level, const Operator& op, VmapFrame& frame) {

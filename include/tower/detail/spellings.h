@@ -6,8 +6,8 @@ namespace tower::detail {
 
 /// Literals, which stay.
 struct Spellings {
-  const char* absent_dim = "empty";            ///< "its in_dim must be …": not mapped
-  const char* absent_tensor = "undefined";     ///< "the cotangent must be …": zero
+  const char* absent_dim = "empty";         ///< "its in_dim must be …": not mapped
+  const char* absent_tensor = "undefined";  ///< "the cotangent must be …": zero
   const char* different_draws = "{.randomness = Randomness::different}";
   const char* same_draws = "{.randomness = Randomness::same}";
   const char* grad = "tower::grad";
