@@ -32,7 +32,7 @@ ADVICE = [
     (lambda: vmap(lambda x: x + torch.randn(3))(x), 'randomness="different" draws for each example'),
     (lambda: jacfwd(lambda x: x + torch.randn(3))(x[0]), 'randomness="same" shares one draw'),
     (lambda: vmap(lambda x: x, (None,))(x), "every in_dim is None"),
-    (lambda: vmap(torch.sin)(scalar), "in_dim 0 cannot be mapped. Its in_dim must be None"),
+    (lambda: vmap(torch.sin)(scalar), "in_dim 0 cannot be mapped. Leave its in_dim None"),
     (lambda: vmap(torch.sin, out_dims=None)(x), "its out_dim is None, which promises"),
     (lambda: vjp(lambda x: (x, x > 0), x)[1]((x, x)), "The cotangent must be None"),
     (lambda: grad(lambda x: (x * w).sum().backward() or x.sum())(x), "Call torch_tower.grad or torch_tower.vjp"),

@@ -36,7 +36,7 @@ std::pair<Dims, int64_t> resolve_in_dims(const Dims& in_dims, const Tensors& arg
     const int64_t rank = args[i].dim();
     if (rank == 0)
       throw ArgumentError(start + name(i) + " is a scalar tensor without dimensions, so in_dim " +
-                          std::to_string(*dims[i]) + " cannot be mapped. Its in_dim must be " +
+                          std::to_string(*dims[i]) + " cannot be mapped. Leave its in_dim " +
                           detail::spellings().absent_dim + ".");
     if (*dims[i] < -rank || *dims[i] >= rank)
       throw ArgumentError(start + "in_dim " + std::to_string(*dims[i]) + " of " + name(i) +
