@@ -16,13 +16,18 @@
 
 namespace tower::python {
 
+/// Gives operators of torch.library.custom_op that were defined since the last time their kernels (new_operators.cpp).
+void meet_new_operators();
+
 /// Calls of the user's function. It gets the tensors of the arguments one by one. Where it does not return a plain
 /// tensor, or with `has_aux`, `depart` makes a list of tensors of the result, or a pair of two lists: outputs and aux.
 /// Refers to Python objects that the caller keeps alive.
 class Callback {
  public:
   Callback(py::handle function, py::handle depart, bool has_aux = false)
-      : function_(function), depart_(depart), has_aux_(has_aux) {}
+      : function_(function), depart_(depart), has_aux_(has_aux) {
+    meet_new_operators();
+  }
   Callback(const Callback&) = delete;
   Callback& operator=(const Callback&) = delete;
 

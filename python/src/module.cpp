@@ -49,5 +49,6 @@ PYBIND11_MODULE(_C, module) {
   tower::python::define_transforms(module);
   tower::python::define_inspection(module);
   tower::python::define_operators(module);
-  tower::python::define_indexing(module);
+  tower::python::define_new_operators(module);
+  tower::python::define_hooks(module);
 }

@@ -29,7 +29,7 @@ _check_torch()
 
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
-from . import _C, _custom_ops, _functions, _indexing, _reading  # noqa: E402
+from . import _C, _compile, _custom_ops, _functions, _indexing, _reading  # noqa: E402
 from ._containers import register_container, register_tensor_subclass  # noqa: E402
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._functions import linear_backward  # noqa: E402
@@ -65,7 +65,14 @@ __all__ = [
     "vmap",
 ]
 
-_custom_ops.install()
-_functions.install()
-_indexing.install()
-_reading.install()
+# Nothing of torch is replaced: see python/src/hooks.cpp.
+_C.on_new_operators(_custom_ops.register_new)
+_C.install_hooks(
+    select=_indexing.select,
+    put=_indexing.put,
+    show=_reading.show,
+    check_readable=_reading.check_readable,
+    new_tensor=_reading.new_tensor,
+    apply=_functions.apply_inside,
+    begin_compiled=_compile.begin_inside,
+)

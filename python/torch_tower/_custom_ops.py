@@ -4,6 +4,7 @@ Each operator gets a kernel of its own at the dispatch key through which Tower s
 (_functions.py) whose methods are what was registered for the operator.
 """
 
+import weakref
 from typing import Any
 
 import torch
@@ -180,14 +181,12 @@ def _register(opdef: custom_ops.CustomOpDef) -> None:
     opdef._lib.impl(opdef._name, FORMULAS.get(opdef._qualname, kernel), _C.dispatch_key)
 
 
-def install() -> None:
-    """Registers such a kernel for the operators that there are, and for each that will be defined."""
+_registered: "weakref.WeakSet[custom_ops.CustomOpDef]" = weakref.WeakSet()
+
+
+def register_new() -> None:
+    """Registers such a kernel for each operator that has none yet."""
     for opdef in list(custom_ops.OPDEFS.values()):
-        _register(opdef)
-    original = custom_ops.CustomOpDef._register_to_dispatcher
-
-    def register(self, tags):
-        original(self, tags)
-        _register(self)
-
-    custom_ops.CustomOpDef._register_to_dispatcher = register
+        if opdef not in _registered:
+            _registered.add(opdef)
+            _register(opdef)

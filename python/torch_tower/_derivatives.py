@@ -1,12 +1,12 @@
 """grad, grad_and_value, vjp, jvp, linearize, hvp."""
 
-import functools
 from typing import Any, Callable
 
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from . import _C
+from ._compile import transformed, uncompiled
 from ._trees import Arguments, Chosen, Outputs, check_tuple, same_tree
 
 argnums_t = int | tuple[int, ...]
@@ -25,6 +25,7 @@ class _Loss(Outputs):
         return [value]
 
 
+@uncompiled
 def grad(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Callable:
     """The gradient of `func`, which returns a scalar tensor, with respect to the argument(s) `argnums`.
 
@@ -32,7 +33,7 @@ def grad(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Calla
     (gradient, aux).
     """
 
-    @functools.wraps(func)
+    @transformed(func)
     def gradient(*args, **kwargs):
         arguments = Arguments(args)
         chosen = Chosen("grad", arguments, argnums)
@@ -46,13 +47,14 @@ def grad(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Calla
     return gradient
 
 
+@uncompiled
 def grad_and_value(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Callable:
     """The gradient, and the value: (gradient, value), or (gradient, (value, aux)) with `has_aux`.
 
     The same as :func:`torch.func.grad_and_value`.
     """
 
-    @functools.wraps(func)
+    @transformed(func)
     def gradient_and_value(*args, **kwargs):
         arguments = Arguments(args)
         chosen = Chosen("grad_and_value", arguments, argnums)
@@ -77,6 +79,7 @@ def _differentiable(transform: str, what: str, arguments: Arguments) -> None:
         raise RuntimeError(f"{transform}: {what} hold no tensor, so there is nothing to differentiate with respect to.")
 
 
+@uncompiled
 def vjp(func: Callable, *primals, has_aux: bool = False) -> tuple:
     """(output, pullback), or (output, pullback, aux) with `has_aux`.
 
@@ -109,6 +112,7 @@ def _directions(transform: str, tangents: Any, primals: tuple, arguments: Argume
     return same_tree(transform, "tangents", tangents, "primals", tree_flatten(primals)[1], _LIKE_PRIMALS)
 
 
+@uncompiled
 def jvp(func: Callable, primals: tuple, tangents: tuple, *, strict: bool = False, has_aux: bool = False) -> tuple:
     """(output, derivative of the output along `tangents`), or (output, derivative, aux) with `has_aux`.
 
@@ -127,6 +131,7 @@ def jvp(func: Callable, primals: tuple, tangents: tuple, *, strict: bool = False
     return (*result, outputs.aux.arrive(aux)) if has_aux else result
 
 
+@uncompiled
 def linearize(func: Callable, *primals) -> tuple:
     """(output, pushforward): the pushforward takes tangents like the primals and gives the output's derivative.
 
@@ -144,6 +149,7 @@ def linearize(func: Callable, *primals) -> tuple:
     return outputs.arrive(outs), pushforward
 
 
+@uncompiled
 def hvp(func: Callable, primals: tuple, tangents: tuple) -> tuple:
     """(gradient, Hessian-vector product) of `func`, which returns a scalar tensor: two tuples like the primals."""
     check_tuple("hvp", "primals", primals)

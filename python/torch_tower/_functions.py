@@ -4,7 +4,6 @@ A call becomes a higher-order operator. Its operands are the tensors among the a
 besides; `forward`, `setup_context`, `backward`, `jvp` and `vmap` are run on the values of the level that asks for them.
 """
 
-import functools
 import inspect
 import weakref
 from itertools import islice
@@ -474,20 +473,10 @@ def apply(cls: type, args: tuple, kwargs: dict | None = None) -> Any:
     return call.output.arrive(outs)
 
 
-def _without_checkpoint(run_function, preserve_rng_state, *args):
-    """What a checkpoint computes. Its backward would run LibTorch's autograd, which knows no level of a transform."""
-    return run_function(*args)
-
-
-def install() -> None:
-    """Makes Function.apply do this inside Tower's transforms. Outside it is as before."""
-    original = torch.autograd.Function.apply.__func__
-
-    def apply_of(cls, *args, **kwargs):
-        if _C.inside_transform():
-            if cls is CheckpointFunction:
-                return _without_checkpoint(*args)
-            return apply(cls, args, kwargs)
-        return original(cls, *args, **kwargs)
-
-    torch.autograd.Function.apply = classmethod(functools.wraps(original)(apply_of))
+def apply_inside(cls: type, *args, **kwargs) -> Any:
+    """What `cls.apply` does inside Tower's transforms."""
+    if cls is CheckpointFunction:
+        # What a checkpoint computes. Its backward would run LibTorch's autograd, which knows no level of a transform.
+        run_function, _preserve_rng_state, *inputs = args
+        return run_function(*inputs)
+    return apply(cls, args, kwargs)

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from . import _C
 
@@ -32,20 +33,19 @@ def _plan(x: Tensor, index: Any) -> tuple[tuple, list[tuple]]:
     return tuple(plain), numbers
 
 
-def _selected(x: Tensor, index: Any) -> Tensor:
+def select(x: Tensor, index: Any) -> Tensor:
+    if has_torch_function_unary(x):
+        return handle_torch_function(Tensor.__getitem__, (x,), x, index)
     plain, numbers = _plan(x, index)
     for dim, number in numbers:
         x = x.narrow(dim, number, 1)  # a view, as x[number] is
     return x[plain]
 
 
-def _put(x: Tensor, index: Any, value: Any) -> None:
+def put(x: Tensor, index: Any, value: Any) -> None:
+    if has_torch_function_unary(x):
+        return handle_torch_function(Tensor.__setitem__, (x,), x, index, value)
     plain, numbers = _plan(x, index)
     for dim, number in numbers:
         x = x.narrow(dim, number, 1)
     x[plain] = value
-
-
-def install() -> None:
-    """Makes torch's indexing take such numbers inside Tower's transforms. Other indices go their old way."""
-    _C.install_indexing(_selected, _put)

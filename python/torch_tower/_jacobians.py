@@ -1,18 +1,19 @@
 """jacrev, jacfwd, hessian."""
 
-import functools
 from typing import Callable
 
 from . import _C
+from ._compile import transformed, uncompiled
 from ._derivatives import argnums_t
 from ._trees import Arguments, Chosen, Outputs
 
 
+@uncompiled
 def _jacobian(transform: str, order: int, func: Callable, argnums: argnums_t, has_aux: bool, *options) -> Callable:
     """`func`'s derivatives of this order by `_C.transform`: the output's tree of the arguments' tree (of the same)."""
     run = getattr(_C, transform)
 
-    @functools.wraps(func)
+    @transformed(func)
     def jacobian(*args, **kwargs):
         arguments = Arguments(args)
         chosen = Chosen(transform, arguments, argnums)
@@ -34,6 +35,7 @@ def _check_chunk_size(transform: str, chunk_size: int | None) -> None:
         raise ValueError(f"{transform}: chunk_size is {chunk_size}; it must be positive or None.")
 
 
+@uncompiled
 def jacrev(
     func: Callable,
     argnums: argnums_t = 0,
@@ -53,6 +55,7 @@ def jacrev(
     return _jacobian("jacrev", 1, func, argnums, has_aux, chunk_size, "same")
 
 
+@uncompiled
 def jacfwd(
     func: Callable,
     argnums: argnums_t = 0,
@@ -69,6 +72,7 @@ def jacfwd(
     return _jacobian("jacfwd", 1, func, argnums, has_aux, chunk_size, randomness)
 
 
+@uncompiled
 def hessian(
     func: Callable, argnums: argnums_t = 0, *, has_aux: bool = False, chunk_size: int | None = None
 ) -> Callable:

@@ -1,12 +1,13 @@
 """check_grads, coverage, explain: what Tower has beside the transforms."""
 
-import functools
 from typing import Callable, NamedTuple
 
 from . import _C
+from ._compile import transformed, uncompiled
 from ._trees import Arguments, Outputs, check_tuple
 
 
+@uncompiled
 def check_grads(
     func: Callable,
     args: tuple,
@@ -52,13 +53,14 @@ def coverage() -> list[CoverageRow]:
     return [CoverageRow(*row) for row in _C.coverage()]
 
 
+@uncompiled
 def explain(func: Callable) -> Callable:
     """`func`, printing after each call which operators ran, at which level, by which rule, how often and how long.
 
     The result of the call is that of `func`. `explain(vmap(grad(loss)))(x, y)` explains a whole composition.
     """
 
-    @functools.wraps(func)
+    @transformed(func)
     def explained(*args, **kwargs):
         result, table = _C.explain(lambda: func(*args, **kwargs))
         print(table, end="")

@@ -1,12 +1,12 @@
 """vmap."""
 
-import functools
 from typing import Any, Callable
 
 from torch import Tensor
 from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_leaves, tree_unflatten
 
 from . import _C
+from ._compile import transformed, uncompiled
 from ._containers import Parts, is_container
 from ._trees import Arguments, Tree, describe
 
@@ -14,6 +14,7 @@ in_dims_t = int | tuple[Any, ...]
 out_dims_t = int | tuple[Any, ...] | None
 
 
+@uncompiled
 def vmap(
     func: Callable,
     in_dims: in_dims_t = 0,
@@ -36,7 +37,7 @@ def vmap(
     if type(out_dims) is not int:
         _check_out_dims(func, out_dims)
 
-    @functools.wraps(func)
+    @transformed(func)
     def mapped(*args, **kwargs):
         arguments, dims = _arguments(func, in_dims, args)
         outputs = Mapped(func, out_dims, arguments, dims)

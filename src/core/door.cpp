@@ -60,9 +60,25 @@ C10_NOINLINE void resolve_with_autocast(const Operator& op, Stack& stack, c10::D
   resolve(op, stack);
 }
 
+// NOTE [functorch inside]
+// A transform of torch.func that runs inside of Tower's is above them all. An operator goes to functorch's front key, to
+// functorch's interpreters, from the innermost out, each of which calls it again with the front key excluded, and from
+// the last of them to the levels here, as a call of the values that functorch's tensors hold. On the way it also comes
+// to this door, since a level asks to see every operator, but with tensors of functorch, which are none of its own: a
+// functorch interpreter is in the middle of its work, and what it makes must not be wrapped.
+bool functorch_interprets() {
+  return dispatch_keys().excluded().has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+C10_NOINLINE void pass_to_functorch(const Operator& op, Stack& stack) {
+  const c10::impl::ExcludeDispatchKeyGuard passed(kKey);
+  op.call(stack);
+}
+
 }  // namespace
 
 void enter(const Operator& op, Stack& stack) {
+  if (functorch_interprets()) return pass_to_functorch(op, stack);
   frontend::substitute(op, stack);
   frontend::check_up_to_date(op, stack);
   const c10::DispatchKeySet autocast = frontend::active_autocast();

@@ -1,6 +1,7 @@
 #include "core/libtorch_functions.h"
 
 #include <ATen/FuncTorchTLS.h>
+#include <ATen/functorch/DynamicLayer.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 
@@ -31,6 +32,7 @@ class State final : public FuncTorchTLSBase {
   std::unique_ptr<FuncTorchTLSBase> deepcopy() const override {
     auto copy = std::make_unique<State>(previous_ ? previous_->deepcopy() : nullptr);
     copy->users_ = users_;
+    copy->functorch_layers_ = functorch_layers_;
     return copy;
   }
 
@@ -40,6 +42,7 @@ class State final : public FuncTorchTLSBase {
   std::unique_ptr<FuncTorchTLSBase> take_previous() { return std::move(previous_); }
 
   int64_t checkSupportsSingleLevelAutogradFunction() const override {
+    if (!functorch_layers_.empty() && at::functorch::getSingleLevelAutogradFunctionAllowed()) return 0;
     checkSupportsCppAutogradFunction();
     return 0;
   }
@@ -66,9 +69,10 @@ class State final : public FuncTorchTLSBase {
   }
 
  private:
-  // Functorch takes any such state for its own class, whose members (a vector of layers, a flag) follow: it finds them
-  // empty and false here.
-  alignas(void*) unsigned char functorch_has_no_layers_[256] = {};
+  // Functorch takes any such state for its own class, whose members follow: the layers of transforms of torch.func that
+  // run inside of Tower's, and flags.
+  std::vector<at::functorch::DynamicLayer> functorch_layers_;
+  unsigned char functorch_flags_[128] = {};
   std::unique_ptr<FuncTorchTLSBase> previous_;
   int users_ = 0;
 };

@@ -65,6 +65,12 @@ void check_kinds(const Meta& out, const Meta& in, size_t k, bool by_rows) {
                         ", or take the numbers apart with view_as_real.");
 }
 
+Tensors one_row(Tensors row) {
+  for (Tensor& t : row) t = t.unsqueeze(0);
+  return row;
+}
+
+// Chunks of one row are a loop without vmap, as they are in torch.func: for backward passes that vmap refuses.
 Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
   Tensors result;
   for (size_t k = 0; k < e.outs.size(); ++k) {
@@ -77,8 +83,9 @@ Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
         cotangents[k] = ct[0];
         return with_zeros(pull_back(e, cotangents, "jacrev", false), e.in_metas);
       };
-      return map_once(without_aux(pullback), {basis(out, start, length)}, {0}, length, {0}, Randomness::same, "jacrev")
-          .first;
+      const Tensor cotangents = basis(out, start, length);
+      if (options.chunk_size == 1 && length == 1) return one_row(pullback({cotangents.squeeze(0)}));
+      return map_once(without_aux(pullback), {cotangents}, {0}, length, {0}, Randomness::same, "jacrev").first;
     });
     for (size_t i = 0; i < rows.size(); ++i) result.push_back(as_new(rows[i].reshape(joined(out, e.in_metas[i]))));
   }

@@ -1,0 +1,227 @@
+// What Tower has to see of Python programs, caught without replacing anything that a program can look at: every
+// attribute of torch stays the object that it was. Below the attributes are C functions, held by the slots of types, by
+// the descriptors that stand for slots, and by definitions of methods. A hook takes the place of such a function, asks
+// whether Tower is concerned, and otherwise calls what was there.
+//
+//   x[i], x[i] = v    the number i may differ between the examples of a batch; LibTorch's indexing reads it out of the
+//                     tensor, and knows only functorch's as an exception
+//   repr(x)           shows what a tensor of a transform is and holds
+//   x.numpy(), x.new_tensor(data)   of a tensor of a transform, which has no memory
+//   Function.apply    runs the function as an operator of Tower's
+//   set_eval_frame    is how torch.compile begins; inside a transform operators run one by one
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_function.h>
+#include <tower/inspect.h>
+
+#include "module.h"
+
+namespace tower::python {
+namespace {
+
+// torch_tower's functions that do what it takes.
+struct Handlers {
+  PyObject *select, *put, *show, *check_readable, *new_tensor, *apply, *begin_compiled;
+} handlers;
+
+const at::Tensor& tensor_of(PyObject* self) { return THPVariable_Unpack(self); }
+
+bool is_wrapper(PyObject* self) {
+  static const c10::DispatchKey key = dispatch_key();
+  return tensor_of(self).key_set().has(key);
+}
+
+// The arguments of a call by tuple and dictionary, with `self` in front.
+PyObject* call_with(PyObject* handler, PyObject* self, PyObject* args, PyObject* kwargs) {
+  const auto front = py::make_tuple(py::handle(self));
+  const auto all = py::reinterpret_steal<py::object>(PySequence_Concat(front.ptr(), args));
+  return all ? PyObject_Call(handler, all.ptr(), kwargs) : nullptr;
+}
+
+// ---- indexing --------------------------------------------------------------------------------------------------------
+
+bool is_mapped(at::Tensor t) {
+  while (const auto seen = inspect(t)) {
+    if (seen->batch_dim) return true;
+    t = seen->value;
+  }
+  return false;
+}
+
+bool is_mapped_number(PyObject* index) {
+  if (!THPVariable_CheckExact(index)) return false;
+  const at::Tensor& t = tensor_of(index);
+  return t.dim() == 0 && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false) && is_mapped(t);
+}
+
+bool has_mapped_number(PyObject* index) {
+  if (!PyTuple_Check(index)) return is_mapped_number(index);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(index); ++i)
+    if (is_mapped_number(PyTuple_GET_ITEM(index, i))) return true;
+  return false;
+}
+
+binaryfunc plain_get = nullptr;
+objobjargproc plain_set = nullptr;
+
+PyObject* get_inside(PyObject* self, PyObject* index) {
+  HANDLE_TH_ERRORS
+  if (has_mapped_number(index)) return PyObject_CallFunctionObjArgs(handlers.select, self, index, nullptr);
+  END_HANDLE_TH_ERRORS
+  return plain_get(self, index);
+}
+
+PyObject* get(PyObject* self, PyObject* index) {
+  return inside_transform() ? get_inside(self, index) : plain_get(self, index);
+}
+
+int set_inside(PyObject* self, PyObject* index, PyObject* value) {
+  HANDLE_TH_ERRORS
+  if (value && has_mapped_number(index)) {
+    const auto none =
+        py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(handlers.put, self, index, value, nullptr));
+    return none ? 0 : -1;
+  }
+  END_HANDLE_TH_ERRORS_RET(-1)
+  return plain_set(self, index, value);
+}
+
+int set(PyObject* self, PyObject* index, PyObject* value) {
+  return inside_transform() ? set_inside(self, index, value) : plain_set(self, index, value);
+}
+
+// ---- printing --------------------------------------------------------------------------------------------------------
+
+reprfunc plain_repr = nullptr;
+
+PyObject* repr(PyObject* self) {
+  if (is_wrapper(self)) return PyObject_CallFunctionObjArgs(handlers.show, self, nullptr);
+  if (!inside_transform()) return plain_repr(self);
+  const Suspended outside;
+  return plain_repr(self);
+}
+
+// ---- methods ---------------------------------------------------------------------------------------------------------
+
+PyCFunctionWithKeywords plain_numpy = nullptr, plain_new_tensor = nullptr, plain_apply = nullptr;
+PyCFunction plain_set_eval_frame = nullptr;
+
+PyObject* numpy(PyObject* self, PyObject* args, PyObject* kwargs) {
+  if (is_wrapper(self) && !py::reinterpret_steal<py::object>(call_with(handlers.check_readable, self, args, kwargs)))
+    return nullptr;
+  return plain_numpy(self, args, kwargs);
+}
+
+PyObject* new_tensor(PyObject* self, PyObject* args, PyObject* kwargs) {
+  return is_wrapper(self) ? call_with(handlers.new_tensor, self, args, kwargs) : plain_new_tensor(self, args, kwargs);
+}
+
+// torch.autograd.Function only: its base, which is called here, is also what functorch's own functions derive from.
+PyObject* apply(PyObject* cls, PyObject* args, PyObject* kwargs) {
+  if (!inside_transform() || PyObject_IsSubclass(cls, THPFunctionClass) != 1) return plain_apply(cls, args, kwargs);
+  return call_with(handlers.apply, cls, args, kwargs);
+}
+
+PyObject* set_eval_frame(PyObject* module, PyObject* callback) {
+  if (callback == Py_None || !inside_transform()) return plain_set_eval_frame(module, callback);
+  const auto none = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(handlers.begin_compiled));
+  return none ? plain_set_eval_frame(module, Py_None) : nullptr;
+}
+
+// ---- taking the places -----------------------------------------------------------------------------------------------
+
+template <class F>
+void* as_pointer(F* f) {
+  return reinterpret_cast<void*>(f);
+}
+
+py::object attribute(PyTypeObject* type, const char* name) {
+  return py::object(py::handle(reinterpret_cast<PyObject*>(type)).attr("__dict__"))[name];
+}
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw py::import_error("torch_tower: " + what + " is not made as in the torch that torch_tower was written for.");
+}
+
+// `hook` in place of what the definition of a method calls, which is returned.
+template <class F>
+F* hook_definition(PyMethodDef* definition, int flags, F* hook) {
+  if ((definition->ml_flags & ~METH_CLASS) != flags) refuse(definition->ml_name);
+  auto* plain = reinterpret_cast<F*>(as_pointer(definition->ml_meth));
+  definition->ml_meth = reinterpret_cast<PyCFunction>(as_pointer(hook));
+  return plain;
+}
+
+PyCFunctionWithKeywords hook_method(PyTypeObject* type, const char* name, PyCFunctionWithKeywords hook) {
+  const py::object descriptor = attribute(type, name);
+  if (!Py_IS_TYPE(descriptor.ptr(), &PyMethodDescr_Type) && !Py_IS_TYPE(descriptor.ptr(), &PyClassMethodDescr_Type))
+    refuse(name);
+  return hook_definition(reinterpret_cast<PyMethodDescrObject*>(descriptor.ptr())->d_method,
+                         METH_VARARGS | METH_KEYWORDS, hook);
+}
+
+// What the descriptor calls must be what the slot calls: by that, CPython fills the slot of a class made later.
+void hook_descriptor(PyTypeObject* type, const char* name, void* plain, void* hook) {
+  const py::object descriptor = attribute(type, name);
+  auto* wrapper = reinterpret_cast<PyWrapperDescrObject*>(descriptor.ptr());
+  if (!Py_IS_TYPE(descriptor.ptr(), &PyWrapperDescr_Type) || wrapper->d_wrapped != plain) refuse(name);
+  wrapper->d_wrapped = hook;
+}
+
+template <class Visit>
+void for_each_subclass(PyTypeObject* type, const Visit& visit) {
+  visit(type);
+  for (const py::handle subclass : py::handle(reinterpret_cast<PyObject*>(type)).attr("__subclasses__")())
+    for_each_subclass(reinterpret_cast<PyTypeObject*>(subclass.ptr()), visit);
+}
+
+void hook_indexing(PyTypeObject* base) {
+  plain_get = base->tp_as_mapping->mp_subscript;
+  plain_set = base->tp_as_mapping->mp_ass_subscript;
+  hook_descriptor(base, "__getitem__", as_pointer(plain_get), as_pointer(get));
+  hook_descriptor(base, "__setitem__", as_pointer(plain_set), as_pointer(set));
+  hook_descriptor(base, "__delitem__", as_pointer(plain_set), as_pointer(set));
+  for_each_subclass(base, [](PyTypeObject* type) {
+    PyMappingMethods* methods = type->tp_as_mapping;
+    if (methods->mp_subscript == plain_get) methods->mp_subscript = get;
+    if (methods->mp_ass_subscript == plain_set) methods->mp_ass_subscript = set;
+  });
+}
+
+// The slots alone, whose one function calls whatever the class has for __repr__. Who gives a class a new one, puts the
+// hook aside there, as it should be; and a class made later prints its plain tensors without it, as well.
+void hook_printing(PyTypeObject* tensor) {
+  plain_repr = tensor->tp_repr;
+  for_each_subclass(tensor, [](PyTypeObject* type) {
+    if (type->tp_repr == plain_repr) type->tp_repr = repr;
+  });
+}
+
+void install(const py::kwargs& functions) {
+  const auto keep = [&](const char* name) { return py::object(functions[name]).release().ptr(); };
+  const bool first = !handlers.select;
+  handlers = {keep("select"), keep("put"), keep("show"), keep("check_readable"), keep("new_tensor"), keep("apply"),
+              keep("begin_compiled")};
+  if (!first) return;  // somebody imports the package anew
+  auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
+  PyTypeObject* base = tensor->tp_base;
+  hook_indexing(base);
+  hook_printing(tensor);
+  plain_numpy = hook_method(base, "numpy", numpy);
+  plain_new_tensor = hook_method(base, "new_tensor", new_tensor);
+  const py::object c = py::module_::import("torch._C");
+  const py::object function_base = c.attr("_FunctionBase");
+  plain_apply = hook_method(reinterpret_cast<PyTypeObject*>(function_base.ptr()), "apply", apply);
+  const py::object begin = c.attr("_dynamo").attr("eval_frame").attr("set_eval_frame");
+  if (!PyCFunction_CheckExact(begin.ptr())) refuse("set_eval_frame");
+  plain_set_eval_frame =
+      hook_definition(reinterpret_cast<PyCFunctionObject*>(begin.ptr())->m_ml, METH_O, &set_eval_frame);
+}
+
+}  // namespace
+
+void define_hooks(py::module_& module) {
+  module.def("install_hooks", &install);
+  module.def("is_mapped_number", [](py::handle index) { return is_mapped_number(index.ptr()); });
+}
+
+}  // namespace tower::python
