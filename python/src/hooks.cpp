@@ -8,6 +8,7 @@
 //   repr(x)           shows what a tensor of a transform is and holds
 //   x.numpy(), x.new_tensor(data)   of a tensor of a transform, which has no memory
 //   Function.apply    runs the function as an operator of Tower's
+//   run_backward      is what backward() and torch.autograd.grad call; it knows LibTorch's tensors only
 //   set_eval_frame    is how torch.compile begins; inside a transform operators run one by one
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_function.h>
@@ -20,7 +21,7 @@ namespace {
 
 // torch_tower's functions that do what it takes.
 struct Handlers {
-  PyObject *select, *put, *show, *check_readable, *new_tensor, *apply, *begin_compiled;
+  PyObject *select, *put, *show, *check_readable, *new_tensor, *apply, *begin_backward, *begin_compiled;
 } handlers;
 
 const at::Tensor& tensor_of(PyObject* self) { return THPVariable_Unpack(self); }
@@ -30,10 +31,14 @@ bool is_wrapper(PyObject* self) {
   return tensor_of(self).key_set().has(key);
 }
 
-// The arguments of a call by tuple and dictionary, with `self` in front.
-PyObject* call_with(PyObject* handler, PyObject* self, PyObject* args, PyObject* kwargs) {
-  const auto front = py::make_tuple(py::handle(self));
-  const auto all = py::reinterpret_steal<py::object>(PySequence_Concat(front.ptr(), args));
+py::object with_front(PyObject* first, PyObject* rest) {
+  const auto front = py::reinterpret_steal<py::object>(PyTuple_Pack(1, first));
+  return py::reinterpret_steal<py::object>(front ? PySequence_Concat(front.ptr(), rest) : nullptr);
+}
+
+// A handler's result for a method's arguments.
+PyObject* handle(PyObject* handler, PyObject* self, PyObject* args, PyObject* kwargs) {
+  const py::object all = with_front(self, args);
   return all ? PyObject_Call(handler, all.ptr(), kwargs) : nullptr;
 }
 
@@ -102,23 +107,35 @@ PyObject* repr(PyObject* self) {
 
 // ---- methods ---------------------------------------------------------------------------------------------------------
 
-PyCFunctionWithKeywords plain_numpy = nullptr, plain_new_tensor = nullptr, plain_apply = nullptr;
+PyCFunctionWithKeywords plain_numpy = nullptr, plain_new_tensor = nullptr, plain_apply = nullptr,
+                        plain_run_backward = nullptr;
 PyCFunction plain_set_eval_frame = nullptr;
 
 PyObject* numpy(PyObject* self, PyObject* args, PyObject* kwargs) {
-  if (is_wrapper(self) && !py::reinterpret_steal<py::object>(call_with(handlers.check_readable, self, args, kwargs)))
+  if (is_wrapper(self) && !py::reinterpret_steal<py::object>(handle(handlers.check_readable, self, args, kwargs)))
     return nullptr;
   return plain_numpy(self, args, kwargs);
 }
 
 PyObject* new_tensor(PyObject* self, PyObject* args, PyObject* kwargs) {
-  return is_wrapper(self) ? call_with(handlers.new_tensor, self, args, kwargs) : plain_new_tensor(self, args, kwargs);
+  return is_wrapper(self) ? handle(handlers.new_tensor, self, args, kwargs) : plain_new_tensor(self, args, kwargs);
 }
 
 // torch.autograd.Function only: its base, which is called here, is also what functorch's own functions derive from.
 PyObject* apply(PyObject* cls, PyObject* args, PyObject* kwargs) {
   if (!inside_transform() || PyObject_IsSubclass(cls, THPFunctionClass) != 1) return plain_apply(cls, args, kwargs);
-  return call_with(handlers.apply, cls, args, kwargs);
+  return handle(handlers.apply, cls, args, kwargs);
+}
+
+PyObject* run_backward(PyObject* engine, PyObject* args, PyObject* kwargs) {
+  if (!inside_transform()) return plain_run_backward(engine, args, kwargs);
+  if (PyTuple_GET_SIZE(args) == 0) return plain_run_backward(engine, args, kwargs);
+  const auto outputs = py::reinterpret_steal<py::object>(
+      PyObject_CallFunctionObjArgs(handlers.begin_backward, PyTuple_GET_ITEM(args, 0), nullptr));
+  const auto rest = py::reinterpret_steal<py::object>(PyTuple_GetSlice(args, 1, PY_SSIZE_T_MAX));
+  if (!outputs || !rest) return nullptr;
+  const py::object all = with_front(outputs.ptr(), rest.ptr());
+  return all ? plain_run_backward(engine, all.ptr(), kwargs) : nullptr;
 }
 
 PyObject* set_eval_frame(PyObject* module, PyObject* callback) {
@@ -200,7 +217,7 @@ void install(const py::kwargs& functions) {
   const auto keep = [&](const char* name) { return py::object(functions[name]).release().ptr(); };
   const bool first = !handlers.select;
   handlers = {keep("select"), keep("put"), keep("show"), keep("check_readable"), keep("new_tensor"), keep("apply"),
-              keep("begin_compiled")};
+              keep("begin_backward"), keep("begin_compiled")};
   if (!first) return;  // somebody imports the package anew
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;
@@ -211,6 +228,8 @@ void install(const py::kwargs& functions) {
   const py::object c = py::module_::import("torch._C");
   const py::object function_base = c.attr("_FunctionBase");
   plain_apply = hook_method(reinterpret_cast<PyTypeObject*>(function_base.ptr()), "apply", apply);
+  const py::object engine = c.attr("_ImperativeEngine");
+  plain_run_backward = hook_method(reinterpret_cast<PyTypeObject*>(engine.ptr()), "run_backward", run_backward);
   const py::object begin = c.attr("_dynamo").attr("eval_frame").attr("set_eval_frame");
   if (!PyCFunction_CheckExact(begin.ptr())) refuse("set_eval_frame");
   plain_set_eval_frame =

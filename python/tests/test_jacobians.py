@@ -115,3 +115,23 @@ def test_a_draw_that_is_the_same_for_all_columns_is_drawn_once(chunk_size):
 def test_what_is_refused_says_why(call, kind, text):
     with pytest.raises(kind, match=text):
         call(randn(3))
+
+
+def test_rows_one_by_one_are_computed_without_vmap():
+    class Branching(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.square()
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            return 2 * x * grad if grad[0].item() == 1 else torch.from_numpy(2 * x.numpy() * grad.numpy())
+
+    x = randn(3)
+    with pytest.raises(RuntimeError, match="vmap"):
+        jacrev(Branching.apply)(x)
+    assert_same(jacrev(Branching.apply, chunk_size=1)(x), torch.diag(2 * x))
+    assert_same(jacrev(torch.sin, chunk_size=1)(x[:0]), x.new_empty(0, 0))
+    assert_same(jacrev(lambda x: (x.sum(), {"a": x.sin()}), chunk_size=1)(x), jacrev(lambda x: (x.sum(), {"a": x.sin()}))(x))

@@ -74,5 +74,6 @@ _C.install_hooks(
     check_readable=_reading.check_readable,
     new_tensor=_reading.new_tensor,
     apply=_functions.apply_inside,
+    begin_backward=_reading.differentiable_by_torch,
     begin_compiled=_compile.begin_inside,
 )

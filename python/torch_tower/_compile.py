@@ -34,13 +34,12 @@ def uncompiled(function: Callable) -> Callable:
 def transformed(func: Callable) -> Callable:
     """functools.wraps(func), for a function that a transform makes of it."""
 
+    # What torch.compile noted of `func` does not hold: it leads to `func` without the transform.
+    updated = () if hasattr(func, "_torchdynamo_orig_callable") else functools.WRAPPER_UPDATES
+
     def mark(function: Callable) -> Callable:
-        functools.update_wrapper(function, func)
-        attributes = vars(function)
-        # What torch.compile noted of `func` does not hold: it leads to `func` without the transform.
-        for name in [name for name in attributes if name.startswith("_torchdynamo")]:
-            del attributes[name]
-        attributes.update(_MARKS)
+        functools.update_wrapper(function, func, updated=updated)
+        vars(function).update(_MARKS)
         return function
 
     return mark

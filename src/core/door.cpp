@@ -1,6 +1,7 @@
 // The door: the one fallback through which every operator call reaches Tower while a transform is running or a
 // wrapper is among its arguments. See key.h for why this key, and typed_door.h for a quicker way to the same place.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/functorch/DynamicLayer.h>
 
 #include "core/bind.h"
 #include "core/typed_door.h"
@@ -60,25 +61,9 @@ C10_NOINLINE void resolve_with_autocast(const Operator& op, Stack& stack, c10::D
   resolve(op, stack);
 }
 
-// NOTE [functorch inside]
-// A transform of torch.func that runs inside of Tower's is above them all. An operator goes to functorch's front key, to
-// functorch's interpreters, from the innermost out, each of which calls it again with the front key excluded, and from
-// the last of them to the levels here, as a call of the values that functorch's tensors hold. On the way it also comes
-// to this door, since a level asks to see every operator, but with tensors of functorch, which are none of its own: a
-// functorch interpreter is in the middle of its work, and what it makes must not be wrapped.
-bool functorch_interprets() {
-  return dispatch_keys().excluded().has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
-}
-
-C10_NOINLINE void pass_to_functorch(const Operator& op, Stack& stack) {
-  const c10::impl::ExcludeDispatchKeyGuard passed(kKey);
-  op.call(stack);
-}
-
 }  // namespace
 
 void enter(const Operator& op, Stack& stack) {
-  if (functorch_interprets()) return pass_to_functorch(op, stack);
   frontend::substitute(op, stack);
   frontend::check_up_to_date(op, stack);
   const c10::DispatchKeySet autocast = frontend::active_autocast();
@@ -88,15 +73,48 @@ void enter(const Operator& op, Stack& stack) {
 
 namespace {
 
+// NOTE [functorch inside]
+// A transform of torch.func that runs inside of Tower's is above them all. An operator goes to functorch's front key, to
+// functorch's interpreters, from the innermost out, each of which calls it again with the front key excluded, and from
+// the last of them to the levels here, as a call of the values that functorch's tensors hold. On the way it also comes
+// to this door, since a level asks to see every operator, but with tensors of functorch, which are none of its own: a
+// functorch interpreter is in the middle of its work, and what it makes must not be wrapped. After the transform its
+// tensors stand for their values; a pullback has some of them.
+bool functorch_interprets() {
+  return dispatch_keys().excluded().has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+C10_NOINLINE void pass_to_functorch(const Operator& op, Stack& stack) {
+  const c10::impl::ExcludeDispatchKeyGuard passed(kKey);
+  op.call(stack);
+}
+
+C10_NOINLINE void unwrap_dead(const Operator& op, Stack& stack) {
+  replace_tensors(op, stack, [](Tensor t, LeafRef) {
+    while (at::functorch::isDeadTensorWrapper(t)) t = at::functorch::unwrapIfDead(t);
+    return t;
+  });
+}
+
+}  // namespace
+
+void arrive(const Operator& op, Stack& stack, c10::DispatchKeySet keys) {
+  if (functorch_interprets()) return pass_to_functorch(op, stack);
+  if (keys.has(c10::DispatchKey::FuncTorchGradWrapper)) unwrap_dead(op, stack);
+  enter(op, stack);
+}
+
+namespace {
+
 struct Door : c10::OperatorKernel {
-  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     const Operator& op = Operator::of(handle);
-    if (stack->size() == op.num_args()) return enter(op, *stack);
+    if (stack->size() == op.num_args()) return arrive(op, *stack, keys);
     // A boxed caller keeps other values below the arguments.
     auto first = stack->end() - static_cast<std::ptrdiff_t>(op.num_args());
     Stack own(std::make_move_iterator(first), std::make_move_iterator(stack->end()));
     stack->erase(first, stack->end());
-    enter(op, own);
+    arrive(op, own, keys);
     for (auto& v : own) stack->push_back(std::move(v));
   }
 };

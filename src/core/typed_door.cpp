@@ -57,10 +57,10 @@ class TypedDoor final : public c10::OperatorKernel {
  public:
   explicit TypedDoor(const Operator& op) : op_(op) {}
 
-  Tensor operator()(A... args) {
+  Tensor operator()(c10::DispatchKeySet keys, A... args) {
     BorrowedStack stack;
     (stack->emplace_back(args), ...);
-    enter(op_, *stack);
+    arrive(op_, *stack, keys);
     return std::move(stack->front()).toTensor();
   }
 

@@ -215,6 +215,18 @@ void shapes() {
   op<at::_ops::block_diag>().decomposes(block_diagonal);
   op<at::_ops::_chunk_cat>().decomposes(chunked_side_by_side);
 
+  // ---- questions ----
+  // LibTorch's forward mode asks them; a transform of torch.func inside of Tower's brings them here.
+  op<at::_ops::is_same_size>()
+      .vmap([](VmapFrame& f) { f.stack.assign(1, IValue(logical_sizes(f, 0) == logical_sizes(f, 1))); })
+      .no_derivative();
+  op<at::_ops::_has_same_storage_numel>()
+      .vmap([](VmapFrame& f) {
+        // An example has no storage of its own: what it would need is what it has.
+        f.stack.assign(1, IValue(product(logical_sizes(f, 0)) == product(logical_sizes(f, 1))));
+      })
+      .no_derivative();
+
   // ---- copies ----
   op<at::_ops::clone>().vmap(copy_vmap<1>).linear<0>(itself);
   op<at::_ops::_to_copy>().vmap(copy_vmap<6>).linear<0>([](Ct<0> ct, Shape x) {
