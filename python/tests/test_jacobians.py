@@ -131,7 +131,7 @@ def test_rows_one_by_one_are_computed_without_vmap():
 
     x = randn(3)
     with pytest.raises(RuntimeError, match="vmap"):
-        jacrev(Branching.apply)(x)
-    assert_same(jacrev(Branching.apply, chunk_size=1)(x), torch.diag(2 * x))
-    assert_same(jacrev(torch.sin, chunk_size=1)(x[:0]), x.new_empty(0, 0))
-    assert_same(jacrev(lambda x: (x.sum(), {"a": x.sin()}), chunk_size=1)(x), jacrev(lambda x: (x.sum(), {"a": x.sin()}))(x))
+        torch_tower.jacrev(Branching.apply)(x)
+    assert_same(torch_tower.jacrev(Branching.apply, chunk_size=1)(x), torch.diag(2 * x))
+    assert_same(torch_tower.jacrev(torch.sin, chunk_size=1)(x[:0]), x.new_empty(0, 0))
+    assert_same(torch_tower.jacrev(lambda x: (x.sum(), {"a": x.sin()}), chunk_size=1)(x), torch_tower.jacrev(lambda x: (x.sum(), {"a": x.sin()}))(x))
