@@ -59,7 +59,10 @@ def _fake_quantized(operator, *options):
 
 
 PROGRAMS = {
-    "index_put": (lambda x, v: x.index_put((torch.tensor([0, 2, 0]),), v, accumulate=True), numbers(3, 2), numbers(3, 2)),
+    "index_put": (
+        lambda x, v: x.index_put((torch.tensor([0, 2, 0]),), v, accumulate=True),
+        *(numbers(3, 2), numbers(3, 2)),
+    ),
     "bags: sum": _bags("sum"),
     "bags: sum, padded": _bags("sum", padding_idx=1),
     "bags: mean by frequency": _bags("mean", scale_grad_by_freq=True),
