@@ -1,0 +1,46 @@
+"""What the two runs of one project's tests gave, and how they differ."""
+
+import json
+
+TORCH, TOWER = "torch.func", "torch_tower"
+
+
+def path(folder, library):
+    return folder / f"{library}.jsonl"
+
+
+def both(folder):
+    return read(path(folder, TORCH)), read(path(folder, TOWER))
+
+
+def read(file):
+    """{test: {outcome, message, transforms}}; the last run of a test is the one that counts."""
+    tests = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        line = json.loads(line)
+        name = line.pop("test")
+        if line.get("outcome") == "begun":
+            # Nothing follows if the test ends the process.
+            tests[name] = {"outcome": "failed", "message": "the process ended in this test", "transforms": 0}
+        else:
+            tests[name].update(line)
+    return tests
+
+
+def passed(tests):
+    return {name for name, test in tests.items() if test["outcome"] == "passed"}
+
+
+def differences(theirs, ours):
+    """{test: message} of what passes with torch.func and does not with Tower."""
+    lost = sorted(passed(theirs) - passed(ours))
+    return {name: _first_line(ours[name]["message"]) if name in ours else "was not run" for name in lost}
+
+
+def _first_line(message):
+    return next((line.strip() for line in message.splitlines() if line.strip()), "")
+
+
+def reason(name, accepted):
+    """Why a difference is accepted ({beginning of the test's name: why}), or None."""
+    return next((why for beginning, why in accepted.items() if name.startswith(beginning)), None)
