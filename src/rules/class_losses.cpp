@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/demands.h"
 #include "rules/losses.h"
 #include "rules/masks.h"
 #include "rules/op.h"
@@ -301,6 +302,12 @@ void class_losses() {
   op<at::_ops::multi_margin_loss_backward>().decomposes(multi_margin_backward);
   op<at::_ops::multilabel_margin_loss_forward>().decomposes(multilabel_margin);
   op<at::_ops::multilabel_margin_loss_backward>().decomposes(multilabel_margin_backward);
+  for (Operator* op :
+       {&record_of("aten::multi_margin_loss", ""), &record_of("aten::multilabel_margin_loss_forward", "")})
+    guard(*op, [](const Example& e) {
+      demand_floating(e, 0);
+      demand_dtype(e, 1, at::kLong);
+    });
 }
 
 }  // namespace tower::rules

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "core/wrapper.h"
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -122,6 +123,8 @@ void complex() {
   op<at::_ops::_neg_view_copy>().decomposes([](const Tensor& x) { return -x; });
   op<at::_ops::view_as_real_copy>().decomposes([](const Tensor& z) { return at::view_as_real(z).clone(); });
   op<at::_ops::view_as_complex_copy>().decomposes([](const Tensor& x) { return at::view_as_complex(x).clone(); });
+  demands<at::_ops::complex>([](const Example& e) { demand_same_dtype(e, {0, 1}); });
+  demands<at::_ops::polar>([](const Example& e) { demand_same_dtype(e, {0, 1}); });
 }
 
 }  // namespace tower::rules

@@ -4,6 +4,7 @@
 #include <ATen/Operators.h>
 
 #include "interpreters/vmap.h"
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -160,6 +161,20 @@ void convolution_backward_vmap(VmapFrame& f) {
   f.out_dims.assign(3, 0);
 }
 
+// The kernel for transposed convolution asks for a result, that for groups gives an empty one.
+void demand_room(const Example& e) {
+  const auto at = [&](size_t arg, int64_t d) {
+    const auto list = e[arg].toIntVector();
+    return list[list.size() == 1 ? 0 : static_cast<size_t>(d)];
+  };
+  for (int64_t d = 0; d < e.dim(1) - 2; ++d) {
+    const int64_t size =
+        (e.size(0, d + 2) - 1) * at(3, d) - 2 * at(4, d) + at(5, d) * (e.size(1, d + 2) - 1) + at(7, d) + 1;
+    TORCH_CHECK(size >= 1, "Calculated output size per channel is ", size, " along dimension ", d,
+                ". Output size is too small");
+  }
+}
+
 }  // namespace
 
 void convolution() {
@@ -236,6 +251,23 @@ void convolution() {
   // Time first, channels last.
   op<at::_ops::conv_tbc>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t pad) {
     return at::conv1d(x.permute({1, 2, 0}), weight.permute({2, 1, 0}), bias, 1, pad).permute({2, 0, 1});
+  });
+  // The bias is added afterwards where it or the weight is each example's own, and the kernel that takes groups of
+  // channels is another one.
+  demands<at::_ops::convolution>([](const Example& e) {
+    const int64_t rank = e.dim(1);
+    TORCH_CHECK(rank >= 3 && e.dim(0) == rank, "Expected ", rank, "-dimensional input for ", rank,
+                "-dimensional weight ", at::IntArrayRef(e.sizes(1)), ", but got ", e.dim(0),
+                "-dimensional input of size ", at::IntArrayRef(e.sizes(0)), " instead");
+    if (e[6].toBool()) demand_room(e);
+    if (!e.has(2)) return;
+    const int64_t out = e[6].toBool() ? e.size(1, 1) * e[8].toInt() : e.size(1, 0);
+    TORCH_CHECK(e.dim(2) == 1 && e.size(2, 0) == out, "Given transposed=", e[6].toBool(), ", weight of size ",
+                at::IntArrayRef(e.sizes(1)), ", expected bias to be 1-dimensional with ", out,
+                " elements, but got bias of size ", at::IntArrayRef(e.sizes(2)), " instead");
+    if (e[6].toBool() && rank == 5) demand_same_dtype(e, {1, 2});
+    TORCH_CHECK(!e[6].toBool() || at::canCast(e.dtype(2), e.dtype(1)), "result type ", e.dtype(2),
+                " can't be cast to the desired output type ", e.dtype(1));
   });
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "interpreters/vmap.h"
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/losses.h"
 #include "rules/masks.h"
@@ -190,6 +191,11 @@ void ctc_losses() {
         losses_of_tensors(single ? log_probs.unsqueeze(1) : log_probs, targets, inputs, lengths, blank);
     return reduced(losses, lengths.reshape(-1), reduction, zero_infinity, single);
   });
+  for (const char* name : {"aten::_ctc_loss", "aten::ctc_loss"})
+    guard(record_of(name, "Tensor"), [](const Example& e) {
+      TORCH_CHECK(at::isIntegralType(e.dtype(2), /*includeBool=*/false), "input_lengths must be integral");
+      TORCH_CHECK(at::isIntegralType(e.dtype(3), /*includeBool=*/false), "target_lengths must be integral");
+    });
 }
 
 }  // namespace tower::rules

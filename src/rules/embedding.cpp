@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "interpreters/vmap.h"
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 #include "tower/dynamic.h"
@@ -218,6 +219,18 @@ Seven lstm_layer_backward(const Tensor& x, const Tensor& w_input, const Tensor& 
   return {g[0], g[1], g[2], g[3], g[4], g[5], g[6]};
 }
 
+void demand_bags(const Example& e) {
+  TORCH_CHECK(e.dim(0) == 2 && e.dim(1) == 1 && e.dim(2) == 1,
+              "embedding_bag: expected a matrix of weights, and "
+              "vectors of indices and offsets, but got ",
+              e.dim(0), ", ", e.dim(1), " and ", e.dim(2), " dimensions");
+  demand_floating(e, 0);
+  demand_same_dtype(e, {0, 6});
+  for (const size_t i : {1, 2})
+    TORCH_CHECK(e.dtype(i) == at::kLong || e.dtype(i) == at::kInt, "embedding_bag: expected '", e.op().argument_name(i),
+                "' to have one of the following scalar types: Long, Int; but got ", e.dtype(i));
+}
+
 }  // namespace
 
 void embedding() {
@@ -255,6 +268,10 @@ void embedding() {
         }
         return padding < 0 ? rows : rows.masked_fill(indices.eq(padding).unsqueeze(-1), 0);
       });
+  demands<at::_ops::embedding>(
+      [](const Example& e) { TORCH_CHECK(e.dim(0) == 2, "'weight' must be 2-D, but has ", e.dim(0), " dimensions"); });
+  demands<at::_ops::_embedding_bag>(demand_bags);
+  demands<at::_ops::_embedding_bag_forward_only>(demand_bags);
 }
 
 }  // namespace tower::rules

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -93,6 +94,15 @@ void factories() {
   op<at::_ops::logspace_Scalar_Tensor>().decomposes(
       [](const Scalar& start, const Tensor& end, int64_t steps, double base, const MaybeType& type) {
         return powers_between(base, number(start, end), end, steps, type);
+      });
+  for (const char* name : {"aten::linspace", "aten::logspace"})
+    for (const char* overload : {"Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"})
+      guard(record_of(name, overload), [](const Example& e) {
+        const size_t type = e.op().schema().argumentIndexWithName("dtype").value();
+        const at::ScalarType wanted = result_type(e[type].to<MaybeType>());
+        for (const size_t i : {0, 1})
+          TORCH_CHECK(!e.has(i) || !e.is_complex(i) || c10::isComplexType(wanted), e.op().name(), "(): inferred dtype ",
+                      e.dtype(i), " can't be safely cast to passed dtype ", wanted);
       });
 }
 

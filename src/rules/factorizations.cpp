@@ -4,6 +4,7 @@
 #include <ATen/Operators.h>
 
 #include "interpreters/vmap.h"
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
@@ -382,6 +383,15 @@ void factorizations() {
 
   const char* packed = "the reflectors that it packs are LAPACK's own and have no derivative. Use linalg_qr().";
   op<at::_ops::geqrf>().batches_natively().unsupported(Kind::vjp, packed).unsupported(Kind::jvp, packed);
+  // A batch of vectors is a matrix to the kernels.
+  demands<at::_ops::_linalg_svd>(own_demands);
+  demands<at::_ops::linalg_qr>(own_demands);
+  demands<at::_ops::linalg_lu>(own_demands);
+  demands<at::_ops::linalg_lu_factor_ex>(own_demands);
+  demands<at::_ops::lu_unpack>(own_demands);
+  demands<at::_ops::linalg_lu_solve>(own_demands);
+  demands<at::_ops::linalg_pinv_atol_rtol_tensor>([](const Example& e) { demand_matrix(e, 0); });
+  demands<at::_ops::geqrf>([](const Example& e) { demand_matrix(e, 0); });
 }
 
 }  // namespace tower::rules

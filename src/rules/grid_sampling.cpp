@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "rules/demands.h"
 #include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/pull_back.h"
@@ -147,6 +148,13 @@ void grid_sampler() {
         const Tensor moved = along_grid<Backward>(x, grid, *dgrid, mode, padding, corners);
         return dy.defined() ? dy + moved : moved;
       });
+  demands<Sampler>([](const Example& e) {
+    TORCH_CHECK(e.dim(0) == rank && e.dim(1) == rank, "grid_sampler(): expected ", rank,
+                "D input and grid with same number of dimensions, but got input with sizes ",
+                at::IntArrayRef(e.sizes(0)), " and grid with sizes ", at::IntArrayRef(e.sizes(1)));
+    TORCH_CHECK(e.size(1, -1) == rank - 2, "grid_sampler(): expected grid to have size ", rank - 2,
+                " in last dimension, but got grid with sizes ", at::IntArrayRef(e.sizes(1)));
+  });
   op<Backward>().folds_into_items(rank).decomposes([](const Tensor& ct, const Tensor& x, const Tensor& grid,
                                                       int64_t mode, int64_t padding, bool corners,
                                                       const std::vector<bool>& mask) {

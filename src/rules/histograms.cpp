@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "rules/demands.h"
 #include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -128,6 +129,16 @@ Tensor histc(const Tensor& x, int64_t bins, const Scalar& min, const Scalar& max
   return at::zeros({bins}, x.options()).index_add(0, bin, inside.to(x.scalar_type()));
 }
 
+void demand_weight_of_points(const Example& e, size_t weight) {
+  if (!e.has(weight) || e.dim(0) == 0) return;
+  Sizes points = e.sizes(0);
+  points.pop_back();
+  TORCH_CHECK(e.sizes(weight) == points,
+              "torch.histogramdd: if weight tensor is provided it should have the same "
+              "shape as the input tensor excluding its innermost dimension, but got input with shape ",
+              at::IntArrayRef(e.sizes(0)), " and weight with shape ", at::IntArrayRef(e.sizes(weight)));
+}
+
 }  // namespace
 
 void histograms() {
@@ -136,6 +147,7 @@ void histograms() {
   op<at::_ops::histogram_bins_tensor>().decomposes(
       [](const Tensor& x, const Tensor& edges, const Tensor& weight, bool density) {
         check_edges(edges, x);
+        TORCH_CHECK(edges.size(0) > 1, "torch.histogram(): bins must be > 0, but got 0 for dimension 0");
         check_values(x, weight, x.numel());
         return std::tuple(sorted_in(x.reshape({-1, 1}), {edges}, weight, density), edges.clone());
       });
@@ -160,6 +172,9 @@ void histograms() {
         for (const Tensor& of_one : edges) check_edges(of_one, x);
         return sorted_in(points_of(x, edges.size(), weight), edges, weight, density);
       });
+  for (const char* name : {"aten::_histogramdd_bin_edges", "aten::_histogramdd_from_bin_cts"})
+    guard(record_of(name, ""), [](const Example& e) { demand_weight_of_points(e, 3); });
+  demands<at::_ops::_histogramdd_from_bin_tensors>([](const Example& e) { demand_weight_of_points(e, 2); });
 }
 
 }  // namespace tower::rules

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include "rules/dims.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
@@ -20,6 +21,7 @@ IndexPlan::IndexPlan(const VmapFrame& f, int64_t logical_rank) {
     bool batched;
   };
   std::vector<Found> found;
+  const auto whole = logical_sizes(f, 0);
   int64_t dim = 0;
   for (size_t e = 0; e < elements.size(); ++e) {
     const Tensor t = elements[e].isTensor() ? elements[e].toTensor() : Tensor();
@@ -34,6 +36,10 @@ IndexPlan::IndexPlan(const VmapFrame& f, int64_t logical_rank) {
         throw UnsupportedError(f.level.describe() + ": " + f.op.name() +
                                " with a mask that differs between examples: how many elements it picks depends on the "
                                "data. Use where() or masked_fill(), whose results have one shape.");
+      for (int64_t k = 0; k < t.dim() && dim + k < logical_rank; ++k)
+        TORCH_CHECK_INDEX(t.size(k) == whole[static_cast<size_t>(dim + k)], "The shape of the mask ", t.sizes(),
+                          " at index ", k, " does not match the shape of the indexed tensor ", whole, " at index ",
+                          dim + k);
       for (const Tensor& place : at::nonzero(t).unbind(1)) found.push_back({dim++, place, false});
       if (t.dim() == 0) found.push_back({dim++, at::nonzero(t.unsqueeze(0)).select(1, 0), false});
       continue;

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/index_plan.h"
 #include "rules/op.h"
@@ -210,6 +211,12 @@ void nonzero_vmap(VmapFrame& f) {
   f.result(found.narrow(1, 1, found.size(1) - 1).view({f.batch_size, each, found.size(1) - 1}));
 }
 
+void demand_integer_indices(const Example& e) {
+  for (const Meta& index : e.list(2))
+    TORCH_CHECK(index.dtype == at::kLong || index.dtype == at::kInt || index.dtype == at::ScalarType::Undefined,
+                e.op().name(), " found unexpected index type ", index.dtype);
+}
+
 }  // namespace
 
 void indexing() {
@@ -294,6 +301,23 @@ void indexing() {
         return invert ? among.ne(value).all() : among.eq(value).any();
       });
   op<at::_ops::repeat_interleave_Tensor>().vmap(repeat_interleave_vmap).no_derivative();
+  demands<at::_ops::index_select>([](const Example& e) {
+    TORCH_CHECK(e.dim(0) > 0 || e.numel(2) == 1, "index_select(): Index to scalar can have only 1 value, got ",
+                e.numel(2), " value(s)");
+  });
+  demands<at::_ops::take>([](const Example& e) {
+    TORCH_CHECK(e.dtype(1) == at::kLong, "take(): Expected a long tensor for index, but got ", e.dtype(1));
+  });
+  demands<at::_ops::masked_select>([](const Example& e) {
+    TORCH_CHECK(e.dtype(1) == at::kBool, "masked_select: expected BoolTensor for mask, but got ", e.dtype(1));
+  });
+  demands<at::_ops::_unsafe_masked_index>(demand_integer_indices);
+  demands<at::_ops::_unsafe_masked_index_put_accumulate>(demand_integer_indices);
+  demands<at::_ops::isin_Tensor_Tensor>([](const Example& e) {
+    for (const size_t i : {0, 1})
+      TORCH_CHECK(e.dtype(i) != at::kBool && !e.is_complex(i),
+                  "Unsupported input type encountered for isin(): ", e.dtype(i));
+  });
 }
 
 }  // namespace tower::rules

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "core/wrapper.h"
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -83,6 +84,15 @@ void ldl_solve_vmap(VmapFrame& f) {
     f.to_front(arg, true);
     while (f.tensor(arg).dim() < rank + (arg != 1)) f.stack[arg] = f.tensor(arg).unsqueeze(1);
   }
+  // The kernel reads as many pivots as there are right-hand sides, through a pointer.
+  const Tensor b = f.tensor(2);
+  Ints sizes = at::infer_size(f.tensor(1).sizes().slice(0, static_cast<size_t>(f.tensor(1).dim() - 1)),
+                              b.sizes().slice(0, static_cast<size_t>(b.dim() - 2)));
+  const int64_t n = f.tensor(1).size(-1);
+  sizes.push_back(n);
+  f.stack[1] = f.tensor(1).expand(sizes).contiguous();
+  sizes.push_back(n);
+  f.stack[0] = f.tensor(0).expand(sizes);
   f.call();
 }
 
@@ -265,6 +275,17 @@ void linear_solve() {
 
   // Only looks whether something failed, in any example.
   op<at::_ops::_linalg_check_errors>().vmap([](VmapFrame& f) { f.call(); }).no_derivative();
+  demands<at::_ops::linalg_solve_triangular>([](const Example& e) {
+    demand_matrix(e, 0);
+    demand_matrix(e, 1);
+  });
+  demands<at::_ops::cholesky_solve>([](const Example& e) {
+    demand_matrix(e, 0);
+    demand_matrix(e, 1);
+    demand_same_dtype(e, {0, 1});
+  });
+  demands<at::_ops::triangular_solve>(own_demands);
+  demands<at::_ops::linalg_ldl_solve>(own_demands);
 }
 
 }  // namespace tower::rules

@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/demands.h"
 #include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -48,6 +49,21 @@ Tensor cosine_similarity(const Tensor& a, const Tensor& b, int64_t dim, double e
   const auto pair = at::broadcast_tensors({a.to(type), b.to(type)});
   const auto direction = [&](const Tensor& t) { return t / at::linalg_vector_norm(t, 2, dim, true).clamp_min(eps); };
   return (direction(pair[0]) * direction(pair[1])).sum(dim);
+}
+
+// ---- what the kernels demand ----
+
+void demand_castable(at::ScalarType from, at::ScalarType to) {
+  TORCH_CHECK(at::canCast(from, to), "result type ", from, " can't be cast to the desired output type ", to);
+}
+
+// The losses are weighted in place.
+void demand_weight(const Example& e, size_t weight, at::IntArrayRef losses, at::ScalarType type) {
+  if (!e.has(weight)) return;
+  const Sizes sizes = e.sizes(weight);
+  TORCH_CHECK(at::is_expandable_to(sizes, losses), "output with shape ", losses,
+              " doesn't match the broadcast shape with weights of shape ", at::IntArrayRef(sizes));
+  demand_castable(e.dtype(weight), type);
 }
 
 }  // namespace
@@ -128,7 +144,7 @@ void losses() {
       })
       .decomposes([](const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction) {
         const Tensor loss = (y - 1) * cross_entropy_log((-x).log1p()) - y * cross_entropy_log(x.log());
-        return reduce(weighted(loss, weight), reduction);
+        return reduce(weighted(loss, weight).to(x.scalar_type()), reduction);
       });
   op<at::_ops::binary_cross_entropy_backward>().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction) {
@@ -147,6 +163,23 @@ void losses() {
   });
 
   op<at::_ops::cosine_similarity>().decomposes(cosine_similarity);
+  demands<at::_ops::mse_loss>([](const Example& e) {
+    const auto type = c10::promoteTypes(e.dtype(0), e.dtype(1));
+    TORCH_CHECK_NOT_IMPLEMENTED(!c10::isComplexType(type), "\"mse_cpu\" not implemented for '", type, "'");
+  });
+  demands<at::_ops::huber_loss>(
+      [](const Example& e) { demand_castable(c10::promoteTypes(e.dtype(0), e.dtype(1)), e.dtype(0)); });
+  demands<at::_ops::binary_cross_entropy>([](const Example& e) {
+    TORCH_CHECK(e.dtype(0) == e.dtype(1), "Found dtype ", e.dtype(1), " but expected ", e.dtype(0));
+    demand_weight(e, 2, e.sizes(0), e.dtype(0));
+  });
+  demands<at::_ops::binary_cross_entropy_with_logits>([](const Example& e) {
+    // LibTorch writes into what was made like the target.
+    demand_castable(e.dtype(0), e.dtype(1));
+    if (e.has(3)) demand_castable(c10::promoteTypes(e.dtype(1), e.dtype(3)), e.dtype(0));
+    if (e.has(3)) demand_castable(e.dtype(3), e.dtype(1));
+    demand_weight(e, 2, at::infer_size(e.sizes(0), e.sizes(1)), e.dtype(1));
+  });
 }
 
 }  // namespace tower::rules

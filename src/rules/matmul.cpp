@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -110,6 +111,43 @@ std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& g, const Tensor&
   return {(at::matmul(ds, ks) * scale).to(type), at::matmul(ds.mT(), qs).to(type), at::matmul(p.mT(), gs).to(type)};
 }
 
+// ---- what the kernels demand ----
+
+void demand_matrices(const Example& e) {
+  TORCH_CHECK(e.dim(0) == 2, "self must be a matrix");
+  TORCH_CHECK(e.dim(1) == 2, "mat2 must be a matrix");
+  TORCH_CHECK(e.size(0, 1) == e.size(1, 0), "mat1 and mat2 shapes cannot be multiplied (", e.size(0, 0), "x",
+              e.size(0, 1), " and ", e.size(1, 0), "x", e.size(1, 1), ")");
+  demand_same_dtype(e, {0, 1});
+}
+
+void demand_batches(const Example& e, size_t a, size_t b) {
+  TORCH_CHECK(e.dim(a) == 3, "batch1 must be a 3D tensor");
+  TORCH_CHECK(e.dim(b) == 3, "batch2 must be a 3D tensor");
+  TORCH_CHECK(e.size(a, 0) == e.size(b, 0) && e.size(a, 2) == e.size(b, 1),
+              "Expected size for first two dimensions of batch2 tensor to be: [", e.size(a, 0), ", ", e.size(a, 2),
+              "] but got: [", e.size(b, 0), ", ", e.size(b, 1), "].");
+  demand_same_dtype(e, {a, b});
+}
+
+void demand_matrix_and_vector(const Example& e, size_t m, size_t v) {
+  TORCH_CHECK(e.dim(m) == 2 && e.dim(v) == 1, "vector + matrix @ vector expected, got ", e.dim(m), " and ", e.dim(v),
+              " dimensions");
+  TORCH_CHECK(e.size(m, 1) == e.size(v, 0), "size mismatch, got mat (", e.size(m, 0), "x", e.size(m, 1), "), vec (",
+              e.size(v, 0), ")");
+  demand_same_dtype(e, {m, v});
+}
+
+void demand_vectors(const Example& e) {
+  TORCH_CHECK(e.dim(0) == 1 && e.dim(1) == 1, "1D tensors expected, but got ", e.dim(0), "D and ", e.dim(1),
+              "D tensors");
+  TORCH_CHECK(e.size(0, 0) == e.size(1, 0),
+              "inconsistent tensor size, expected tensors to have the same number of "
+              "elements, but got ",
+              e.size(0, 0), " and ", e.size(1, 0), " elements respectively");
+  demand_same_dtype(e, {0, 1});
+}
+
 }  // namespace
 
 void matmul() {
@@ -145,7 +183,11 @@ void matmul() {
   op<at::_ops::addmv>().decomposes([](const Tensor& self, const Tensor& m, const Tensor& v, const Scalar& beta,
                                       const Scalar& alpha) { return combine(self, at::mv(m, v), beta, alpha); });
   op<at::_ops::addr>().decomposes([](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
-                                     const Scalar& alpha) { return combine(self, at::outer(a, b), beta, alpha); });
+                                     const Scalar& alpha) {
+    return combine(self,
+                   at::outer(a, b).to(at::result_type(self, at::empty({1}, a.options().dtype(at::result_type(a, b))))),
+                   beta, alpha);
+  });
   op<at::_ops::baddbmm>().decomposes([](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                                         const Scalar& alpha) { return combine(self, at::bmm(a, b), beta, alpha); });
   op<at::_ops::addbmm>().decomposes(
@@ -185,6 +227,29 @@ void matmul() {
     };
     const Tensor product = at::mul(at::mul(widened(i1, expand1), widened(i2, expand2)), widened(i3, expand3));
     return sumdim.empty() ? product : product.sum(sumdim);
+  });
+  // at::matmul, which serves batches, takes vectors and broadcasts; formulas promote dtypes.
+  demands<at::_ops::mm>(demand_matrices);
+  demands<at::_ops::bmm>([](const Example& e) { demand_batches(e, 0, 1); });
+  demands<at::_ops::mv>([](const Example& e) { demand_matrix_and_vector(e, 0, 1); });
+  demands<at::_ops::dot>(demand_vectors);
+  demands<at::_ops::vdot>(demand_vectors);
+  demands<at::_ops::addmm>([](const Example& e) { demand_same_dtype(e, {0, 1, 2}); });
+  demands<at::_ops::_addmm_activation>([](const Example& e) { demand_same_dtype(e, {0, 1, 2}); });
+  demands<at::_ops::addmv>([](const Example& e) { demand_same_dtype(e, {0, 1, 2}); });
+  demands<at::_ops::baddbmm>([](const Example& e) { demand_same_dtype(e, {0, 1, 2}); });
+  demands<at::_ops::addbmm>([](const Example& e) {
+    demand_same_dtype(e, {0, 1, 2});
+    demand_batches(e, 1, 2);
+  });
+  demands<at::_ops::scaled_dot_product_attention>([](const Example& e) {
+    demand_same_dtype(e, {0, 1, 2});
+    if (!e.has(3)) return;
+    TORCH_CHECK(e.dtype(3) == at::kBool || e.dtype(3) == at::kFloat || e.dtype(3) == e.dtype(0),
+                "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: ",
+                e.dtype(3), " and query.dtype: ", e.dtype(0));
+    TORCH_CHECK_INDEX(e.dim(3) >= 2,
+                      "scaled_dot_product_attention: attn_mask must have at least 2 dimensions, but has ", e.dim(3));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/Operators.h>
 
 #include "frontend/mutation.h"
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -165,6 +166,29 @@ void layer_norm_vmap(VmapFrame& f) {
   f.out_dims.assign(3, 0);
 }
 
+// ---- what the kernels demand ----
+
+// Parameters have the dtype of the input, or single precision beside half.
+void demand_normal_dtypes(const Example& e, std::initializer_list<size_t> parameters) {
+  demand_floating(e, 0);
+  for (const size_t i : parameters)
+    TORCH_CHECK(
+        !e.has(i) || e.dtype(i) == e.dtype(0) || (e.dtype(i) == at::kFloat && at::isReducedFloatingType(e.dtype(0))),
+        "mixed dtype (CPU): all inputs must share same datatype, but got ", e.dtype(0), " and '",
+        e.op().argument_name(i), "' of ", e.dtype(i));
+}
+
+// One number for each channel. The kernels read as many of each.
+void demand_batch_norm(const Example& e, std::initializer_list<size_t> parameters, bool training) {
+  demand_normal_dtypes(e, parameters);
+  TORCH_CHECK(!training || e.numel(0) != 0,
+              "input tensor must have at least one element, but got input_sizes = ", at::IntArrayRef(e.sizes(0)));
+  for (const size_t i : parameters)
+    TORCH_CHECK(!e.has(i) || (e.numel(i) == e.size(0, 1) && (i <= 2 || e.dim(i) == 1)), "'", e.op().argument_name(i),
+                "' should contain ", e.size(0, 1), " elements, one for each channel, not ",
+                at::IntArrayRef(e.sizes(i)));
+}
+
 }  // namespace
 
 void normalization() {
@@ -190,8 +214,9 @@ void normalization() {
                                                   int64_t c, int64_t inner, int64_t groups, double eps) {
     const Tensor grouped = in_precision_of(weight, x).reshape({n, groups, c / groups * inner});
     const Moments m = moments(grouped, {2}, eps);
-    const Tensor normalized = ((grouped - m.mean) * m.rstd).reshape(x.sizes());
-    const Tensor y = scaled(normalized, per_channel(weight, x.dim()), per_channel(bias, x.dim()));
+    // The input may have any shape of so many elements.
+    const Tensor normalized = ((grouped - m.mean) * m.rstd).reshape({n, c, inner});
+    const Tensor y = scaled(normalized, per_channel(weight, 3), per_channel(bias, 3)).reshape(x.sizes());
     return std::tuple(y.to(x.scalar_type()), m.mean.squeeze(-1), m.rstd.squeeze(-1));
   });
 
@@ -283,6 +308,34 @@ void normalization() {
                                                     double eps, const std::vector<bool>& mask, const Tensor&) {
     return batch_norm_backward(g, x, weight, running_mean, running_var, save_mean, save_rstd, training, eps, mask);
   });
+  demands<at::_ops::native_layer_norm>([](const Example& e) {
+    const auto shape = e[1].toIntVector();
+    TORCH_CHECK(!shape.empty(), "Expected normalized_shape to be at least 1-dimensional");
+    demand_normal_dtypes(e, {2, 3});
+  });
+  demands<at::_ops::native_group_norm>([](const Example& e) {
+    const int64_t channels = e[4].toInt(), groups = e[6].toInt();
+    TORCH_CHECK(groups > 0 && channels % groups == 0,
+                "Expected number of channels in input to be divisible by num_groups, but got input of shape ",
+                at::IntArrayRef(e.sizes(0)), " and num_groups=", groups);
+    for (const size_t i : {1, 2})
+      TORCH_CHECK(!e.has(i) || (e.dim(i) == 1 && e.size(i, 0) == channels), "Expected ", e.op().argument_name(i),
+                  " to be a vector of size equal to the number of channels in input, but got ", e.op().argument_name(i),
+                  " of shape ", at::IntArrayRef(e.sizes(i)), " and ", channels, " channels");
+    demand_normal_dtypes(e, {1, 2});
+  });
+  demands<at::_ops::native_batch_norm>([](const Example& e) { demand_batch_norm(e, {1, 2, 3, 4}, e[5].toBool()); });
+  demands<at::_ops::_native_batch_norm_legit_functional>([](const Example& e) {
+    demand_batch_norm(e, {1, 2, 3, 4}, e[5].toBool());
+  });
+  demands<at::_ops::_native_batch_norm_legit_no_training>([](const Example& e) {
+    demand_batch_norm(e, {1, 2, 3, 4}, false);
+  });
+  demands<at::_ops::_batch_norm_with_update_functional>([](const Example& e) {
+    demand_batch_norm(e, {1, 2, 3, 4}, true);
+  });
+  demands<at::_ops::_batch_norm_no_update>([](const Example& e) { demand_batch_norm(e, {1, 2, 3, 4}, false); });
+  demands<at::_ops::_native_batch_norm_legit_no_stats>([](const Example& e) { demand_batch_norm(e, {1, 2}, true); });
 }
 
 }  // namespace tower::rules

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -184,6 +185,22 @@ void orthogonal() {
         const Tensor dr = has_residuals(*r) ? at_point.residuals_along(*da, *db) : Tensor();
         return std::tuple(at_point.solution_along(*da, *db), dr);
       });
+  demands<at::_ops::linalg_lstsq>([](const Example& e) {
+    demand_matrix(e, 0);
+    const Sizes a = e.sizes(0), b = e.sizes(1);
+    TORCH_CHECK(!b.empty() && a.size() >= b.size() && a.size() <= b.size() + 1,
+                "torch.linalg.lstsq: input.dim() must be greater or equal to other.dim() and (input.dim() - "
+                "other.dim()) <= 1, but got ",
+                a.size(), " and ", b.size());
+    const bool vector = b.size() == 1 || (a.size() == b.size() + 1 && std::equal(b.begin(), b.end(), a.begin()));
+    TORCH_CHECK(b.size() + vector >= 2 && a[a.size() - 2] == b[b.size() - (vector ? 1 : 2)],
+                "torch.linalg.lstsq: input.size(-2) should match "
+                "other.size(",
+                vector ? -1 : -2, ")");
+    const auto batch_of = [](at::IntArrayRef sizes, size_t item) { return sizes.slice(0, sizes.size() - item); };
+    at::infer_size(batch_of(a, 2), batch_of(b, vector ? 1 : 2));
+    demand_same_dtype(e, {0, 1});
+  });
 }
 
 }  // namespace tower::rules

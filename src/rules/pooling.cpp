@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -45,6 +46,11 @@ void fractional_max_pool() {
       .template linear<0>(
           [](Ct<0> ct, Skip, Skip, Skip, Skip, const Tensor& indices) { return at_indices(*ct, indices, rank - 2); })
       .template inactive<1>();
+}
+
+void demand_same_shape(const Example& e) {
+  TORCH_CHECK(e.sizes(0) == e.sizes(1), "Expected shape of indices to be same as that of the input tensor (",
+              at::IntArrayRef(e.sizes(0)), ") but got indices tensor with shape: ", at::IntArrayRef(e.sizes(1)));
 }
 
 }  // namespace
@@ -161,6 +167,9 @@ void pooling() {
       [](Ct<0> ct, Skip, const Tensor& indices) { return at_indices(*ct, indices, 2); });
   op<at::_ops::max_unpool3d>().folds_into_items(5).linear<0>(
       [](Ct<0> ct, Skip, const Tensor& indices) { return at_indices(*ct, indices, 3); });
+  demands<at::_ops::max_unpool2d>(demand_same_shape);
+  demands<at::_ops::max_unpool3d>(demand_same_shape);
+  demands<at::_ops::max_pool1d>([](const Example& e) { demand_floating(e, 0); });
 }
 
 }  // namespace tower::rules

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -416,6 +417,20 @@ void reductions() {
         const Ints over = all_if_none(dims);
         return std::tuple(through_root(var_jvp(*dx, x, over, c, keepdim), *y), dx->mean(over, keepdim));
       });
+  demands<at::_ops::nansum>(
+      [](const Example& e) { TORCH_CHECK(!e.is_complex(0), "nansum does not support complex inputs"); });
+  demands<at::_ops::trace>([](const Example& e) {
+    TORCH_CHECK_NOT_IMPLEMENTED(e.dtype(0) != at::kBool, "\"trace\" not implemented for 'Bool'");
+  });
+  demands<at::_ops::aminmax>([](const Example& e) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!e.is_complex(0), "\"aminmax\" not implemented for '", e.dtype(0), "'");
+  });
+  demands<at::_ops::_cdist_forward>([](const Example& e) {
+    for (const size_t i : {0, 1})
+      TORCH_CHECK(at::isFloatingType(e.dtype(i)), "cdist only supports floating-point dtypes, X", i + 1,
+                  " got: ", e.dtype(i));
+    if (e.numel(0) > 0 && e.numel(1) > 0) demand_same_dtype(e, {0, 1});
+  });
 }
 
 }  // namespace tower::rules

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -18,6 +19,9 @@ void interpolation() {
       [](Ct<0> ct, Shape x, const Ints& size, const Attributes&... attributes) {
         return Down::call(*ct, symbolic(size), symbolic(x.sizes), attributes...);
       });
+  demands<Up>([](const Example& e) {
+    TORCH_CHECK(e.dim(0) == rank, "It is expected input_size equals to ", rank, ", but got size ", e.dim(0));
+  });
   op<Down>()
       .family("folded into items",
               [](VmapFrame& f) {

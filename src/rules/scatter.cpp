@@ -4,6 +4,7 @@
 #include <ATen/Operators.h>
 
 #include "core/wrapper.h"
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/index_plan.h"
 #include "rules/op.h"
@@ -278,6 +279,8 @@ void index_put_vmap(VmapFrame& f) {
   std::vector<int64_t> shape(others.begin(), others.begin() + plan.place());
   shape.insert(shape.end(), index_sizes.begin(), index_sizes.end());
   shape.insert(shape.end(), others.begin() + plan.place(), others.end());
+  TORCH_CHECK(at::is_expandable_to(logical_sizes(f, 2), shape), "shape mismatch: value tensor of shape ",
+              logical_sizes(f, 2), " cannot be broadcast to indexing result of shape ", shape);
   f.to_front(2, false);
   Tensor values = f.tensor(2);
   if (f.batched(2))
@@ -330,6 +333,27 @@ void puts_by_index() {
 
 // Where in the source each element that the mask lets through comes from.
 Tensor places_in_source(const Tensor& mask) { return (mask.reshape(-1).to(at::kLong).cumsum(0) - 1).clamp_min(0); }
+
+// The kernels look at what the shape functions do not.
+void demand_slices(const Example& e) {
+  own_demands(e);
+  Sizes self = e.sizes(0), source = e.sizes(3);
+  const int64_t dim = at::maybe_wrap_dim(e[1].toInt(), e.dim(0));
+  if (self.size() == source.size() && !self.empty()) self[static_cast<size_t>(dim)] = source[static_cast<size_t>(dim)];
+  TORCH_CHECK(self == source,
+              "source tensor shape must match self tensor shape, excluding the specified dimension. "
+              "Got self.shape = ",
+              at::IntArrayRef(e.sizes(0)), " source.shape = ", at::IntArrayRef(source));
+}
+
+void demand_filling(const Example& e) {
+  TORCH_CHECK(e.dim(2) <= 1, "Index has to be a vector/scalar");
+  TORCH_CHECK_INDEX(e.dtype(2) == at::kLong || e.dtype(2) == at::kInt,
+                    "index_fill_(): Expected dtype int64 or int32 for index, but got ", e.dtype(2));
+  const bool complex = e[3].isTensor() ? e.is_complex(3) : e[3].toScalar().isComplex();
+  TORCH_CHECK(e.is_complex(0) || !complex,
+              "index_fill_(): Converting complex Scalar to non-complex type is not supported");
+}
 
 }  // namespace
 
@@ -420,8 +444,10 @@ void scatter() {
   });
   op<at::_ops::masked_scatter>().decomposes([](const Tensor& self, const Tensor& mask, const Tensor& source) {
     const auto sizes = at::infer_size(self.sizes(), mask.sizes());
-    if (source.numel() == 0) return self.expand(sizes).clone();
     const Tensor open = mask.expand(sizes);
+    TORCH_CHECK(at::equal(open.sum().le(source.numel()), at::ones({}, open.options())),
+                "masked_scatter: Number of elements of source < number of ones in mask");
+    if (source.numel() == 0) return self.expand(sizes).clone();
     return at::where(open, source.reshape(-1).index_select(0, places_in_source(open)).view(sizes), self);
   });
   op<at::_ops::masked_scatter_backward>().decomposes([](const Tensor& grad, const Tensor& mask, const Ints& sizes) {
@@ -431,6 +457,27 @@ void scatter() {
     return at::zeros({n}, grad.options())
         .index_add(0, places_in_source(open), grad.masked_fill(open.logical_not(), 0).reshape(-1))
         .view(sizes);
+  });
+  // Which of the two puts what where is worked out for every element, whatever the shapes.
+  demands<at::_ops::index_add>(demand_slices);
+  demands<at::_ops::index_copy>(own_demands);
+  demands<at::_ops::index_reduce>(demand_slices);
+  demands<at::_ops::index_fill_int_Scalar>(demand_filling);
+  demands<at::_ops::index_fill_int_Tensor>(demand_filling);
+  demands<at::_ops::put>([](const Example& e) {
+    TORCH_CHECK(e.dtype(1) == at::kLong, "put_(): Expected a long tensor for index, but got ", e.dtype(1));
+    demand_same_dtype(e, {0, 2});
+    TORCH_CHECK(e.numel(1) == e.numel(2),
+                "put_(): Expected source and index to have the same number of elements, but "
+                "got source.numel() = ",
+                e.numel(2), ", index.numel() = ", e.numel(1));
+    TORCH_CHECK_INDEX(e.numel(0) != 0 || e.numel(1) == 0, "put_(): Tried to put elements into an empty tensor");
+  });
+  demands<at::_ops::masked_scatter>([](const Example& e) {
+    TORCH_CHECK(e.dtype(0) == e.dtype(2), "masked_scatter: expected self and source to have same dtypes but got",
+                e.dtype(0), " and ", e.dtype(2));
+    TORCH_CHECK(e.dtype(1) == at::kBool, "masked_scatter_ only supports boolean masks, but got mask with dtype ",
+                e.dtype(1));
   });
 }
 

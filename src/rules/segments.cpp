@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/pull_back.h"
 #include "rules/registry.h"
@@ -63,13 +64,23 @@ Tensor segment_reduce(const Tensor& x, const std::string& reduce, const Tensor& 
   return initial ? result : result.masked_fill(size == 0, std::numeric_limits<double>::quiet_NaN());
 }
 
+void check_sum(const Tensor& lengths, const Tensor& x) {
+  TORCH_CHECK(lengths.dim() >= 1 && lengths.dim() <= x.dim(), "segment_reduce(): Expected lengths of ", x.dim(),
+              " dimensions at most, and one at least");
+  const Tensor sum = lengths.sum(-1).to(at::kLong);
+  TORCH_CHECK(at::equal(sum, at::full(sum.sizes(), x.size(lengths.dim() - 1), sum.options())),
+              "segment_reduce(): Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) when "
+              "!unsafe.");
+}
+
 }  // namespace
 
 void segments() {
   op<at::_ops::segment_reduce>().decomposes([](const Tensor& x, const std::string& reduce, const Tensor& lengths,
-                                               const Tensor& indices, const Tensor& offsets, int64_t axis, bool,
+                                               const Tensor& indices, const Tensor& offsets, int64_t axis, bool unsafe,
                                                const Number& initial) {
     TORCH_CHECK(!indices.defined(), "segment_reduce(): indices based reduction is not supported yet.");
+    if (lengths.defined() && !unsafe) check_sum(lengths, x);
     return segment_reduce(x, reduce, lengths, offsets, axis, initial);
   });
   op<at::_ops::_segment_reduce_backward>().decomposes([](const Tensor& ct, Skip, const Tensor& x,
@@ -79,6 +90,8 @@ void segments() {
         [&](const std::vector<Tensor>& in) { return segment_reduce(in[0], reduce, lengths, offsets, axis, initial); },
         {x}, ct)[0];
   });
+
+  demands<at::_ops::segment_reduce>([](const Example& e) { demand_floating(e, 0); });
 }
 
 }  // namespace tower::rules

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rules/demands.h"
 #include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -29,6 +30,11 @@ void vmap_masked_fill(VmapFrame& frame) {
   const Tensor self = frame.tensor(0), mask = frame.tensor(1), value = frame.tensor(2);
   frame.result(frame.batched(2) ? at::where(mask, value.to(self.scalar_type()), self)
                                 : at::masked_fill(self, mask, value));
+}
+
+void demand_mask(const Example& e) {
+  TORCH_CHECK(e.dtype(1) == at::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
+              e.dtype(1));
 }
 
 }  // namespace
@@ -106,6 +112,17 @@ void selection() {
       [](Along t, const Tensor& x) { return keep_where(at::isfinite(x), *t); });
   op<at::_ops::heaviside>().pointwise().inactive<0>().derivative<1>(
       [](Along t, const Tensor& x) { return keep_where(x == 0, *t); });
+  demands<at::_ops::masked_fill_Scalar>(demand_mask);
+  demands<at::_ops::masked_fill_Tensor>([](const Example& e) {
+    demand_mask(e);
+    TORCH_CHECK(e.dim(2) == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+                e.dim(2), " dimension(s).");
+    TORCH_CHECK(at::canCast(e.dtype(2), e.dtype(0)), "value cannot be converted to type ", e.dtype(0),
+                " without overflow: it is ", e.dtype(2));
+  });
+  demands<at::_ops::heaviside>([](const Example& e) {
+    TORCH_CHECK(e.dtype(0) == e.dtype(1), "heaviside is not yet implemented for tensors with different dtypes.");
+  });
 }
 
 }  // namespace tower::rules

@@ -3,6 +3,7 @@
 #include <ATen/Operators.h>
 #include <ATen/native/TypeProperties.h>
 
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -277,6 +278,13 @@ void shapes() {
       [](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
         return at::im2col(*ct, kernel, dilation, padding, stride);
       });
+  demands<at::_ops::_chunk_cat>([](const Example& e) {
+    const auto tensors = e.list(0);
+    for (const Meta& t : tensors) {
+      TORCH_CHECK(c10::multiply_integers(t.sizes) > 0, "_chunk_cat expects non-empty tensor");
+      TORCH_CHECK(t.dtype == tensors[0].dtype, "_chunk_cat expects all input tensors with the same dtype");
+    }
+  });
 }
 
 }  // namespace tower::rules

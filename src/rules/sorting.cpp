@@ -3,6 +3,7 @@
 #include <ATen/Operators.h>
 #include <ATen/WrapDimUtils.h>
 
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -186,6 +187,11 @@ void sorting() {
       "its "
       "argument.");
   op<at::_ops::bincount>().vmap(bincount_vmap).no_derivative();
+  demands<at::_ops::searchsorted_Tensor>([](const Example& e) {
+    TORCH_CHECK(e.dim(0) != 0,
+                "torch.searchsorted(): boundaries tensor should have positive dimension, but got 0 "
+                "dimension");
+  });
 }
 
 }  // namespace tower::rules

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "core/layout.h"
+#include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -142,6 +143,12 @@ void as_strided_scatter_vmap(VmapFrame& f) {
   f.result(in_shape(rows.index_copy(1, places.reshape(-1), src), with_batch(f, base)));
 }
 
+void check_strides(at::IntArrayRef strides) {
+  for (const int64_t stride : strides)
+    TORCH_CHECK(stride >= 0, "as_strided: Negative strides are not supported at the moment, got strides: ", strides);
+}
+void demand_strides(const Example& e) { check_strides(e[2].toIntVector()); }
+
 }  // namespace
 
 void view_inverses() {
@@ -203,6 +210,19 @@ void view_inverses() {
       });
   op<at::_ops::as_strided_copy>().decomposes(read_strided);
   op<at::_ops::as_strided_scatter>().vmap(as_strided_scatter_vmap).decomposes(write_strided);
+  demands<at::_ops::as_strided>(demand_strides);
+  demands<at::_ops::as_strided_copy>(demand_strides);
+  demands<at::_ops::as_strided_scatter>([](const Example& e) {
+    const auto sizes = e[2].toIntVector(), strides = e[3].toIntVector();
+    TORCH_CHECK(at::IntArrayRef(e.sizes(1)) == at::IntArrayRef(sizes),
+                "expected src to have a size equal to the slice of self. src size = ", at::IntArrayRef(e.sizes(1)),
+                ", slice size = ", at::IntArrayRef(sizes));
+    check_strides(strides);
+    TORCH_CHECK(!addresses_repeat(sizes, strides),
+                "unsupported operation: more than one element of the written-to "
+                "tensor refers to a single memory location. Please clone() the tensor before performing the "
+                "operation.");
+  });
 }
 
 }  // namespace tower::rules

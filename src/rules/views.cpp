@@ -137,6 +137,7 @@ void diagonal_vmap(VmapFrame& f) {
 
 void unfold_vmap(VmapFrame& f) {
   if (f.logical_dim(0) > 0) return at_dim(1)(f);
+  at::maybe_wrap_dim(f.stack[1].toInt(), f.logical_dim(0));  // throws unless it means the only place
   f.to_front(0, false);
   f.result(f.tensor(0).unsqueeze(1).unfold(1, f.stack[2].toInt(), f.stack[3].toInt()).select(1, 0));
 }
