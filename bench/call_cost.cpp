@@ -44,7 +44,7 @@ std::vector<Call> calls() {
 #if TOWER_BENCH_FUNCTORCH
   all[0].functorch = peer::functorch::vmap(identity);
   all[1].functorch = peer::functorch::grad(identity);
-  all[2].functorch = peer::functorch::jvp(identity, tangent);
+  all[2].functorch = peer::functorch::jvp(identity, {tangent});
 #endif
   return all;
 }

@@ -113,8 +113,8 @@ std::vector<Variant> variants() {
   variant("vmap_vmap").functorch = ft::vmap(ft::vmap(chain));
   variant("grad").functorch = ft::grad(loss);
   variant("vmap_grad").functorch = ft::vmap(ft::grad(loss));
-  variant("jvp").functorch = ft::jvp(chain, tangent);
-  variant("jvp_grad").functorch = ft::jvp(ft::grad(loss), tangent);
+  variant("jvp").functorch = ft::jvp(chain, {tangent});
+  variant("jvp_grad").functorch = ft::jvp(ft::grad(loss), {tangent});
   variant("grad_grad").functorch = ft::grad(sum_of(ft::grad(loss)));
   variant(kCaptured).functorch = ft::vmap(captured);
 #endif
