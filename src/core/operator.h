@@ -31,14 +31,22 @@ struct Meta {
   Sizes sizes;
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
+  bool by_columns = false;  // its last two dimensions lie in memory as those of a transposed matrix do
 
   Meta() = default;
-  explicit Meta(const Tensor& t) : sizes(t.sizes()), dtype(t.scalar_type()), device(t.device()) {}
+  explicit Meta(const Tensor& t)
+      : sizes(t.sizes()), dtype(t.scalar_type()), device(t.device()), by_columns(lies_by_columns(t)) {}
   at::TensorOptions options() const { return at::TensorOptions().dtype(dtype).device(device); }
   bool matches(const Tensor& t) const { return t.scalar_type() == dtype && t.sizes().equals(sizes); }
   int64_t dim() const { return static_cast<int64_t>(sizes.size()); }
   /// "float32 [2, 3]": for messages.
   std::string describe() const;
+
+ private:
+  static bool lies_by_columns(const Tensor& t) {
+    const auto last = t.dim();
+    return last >= 2 && t.stride(last - 2) == 1 && t.stride(last - 1) == t.size(last - 2);
+  }
 };
 std::string describe(const Tensor& t);
 
@@ -87,6 +95,12 @@ struct VjpFrame : Frame {
   Mask wanted_args;
 
   bool wants(size_t arg) const { return wanted_args >> arg & 1; }
+  /// Metadata of tensor argument `arg`, whose gradient is wanted.
+  const Meta& like(size_t arg) const {
+    size_t k = 0;
+    while (wanted[k].arg != arg) ++k;
+    return *wanted_meta[k];
+  }
   /// Gives the gradient of tensor argument `arg`; it must have the argument's shape. Ignored where it is not wanted.
   void give(size_t arg, Tensor gradient, size_t element = 0);
   /// The same for a pointwise operator: sums over what was broadcast first.

@@ -23,6 +23,7 @@
 //   Along                  in derivative<i>: what the partial derivative multiplies (a tangent or cotangent)
 //   Out<k>, OutShape<k>    value of output k; only its shape
 //   Wants<i>               whether the gradient of argument i is asked for
+//   Like<i>                in vjp<i>: what the gradient is to be like, shape, dtype, device and order in memory of argument i
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -72,6 +73,11 @@ struct Wants {
   bool wanted;
   explicit operator bool() const { return wanted; }
 };
+template <int i>
+struct Like {
+  const Meta& meta;
+  const Meta* operator->() const { return &meta; }
+};
 
 namespace detail {
 
@@ -108,6 +114,8 @@ template <int k>
 inline constexpr bool is_marker<OutShape<k>> = true;
 template <int k>
 inline constexpr bool is_marker<Wants<k>> = true;
+template <int k>
+inline constexpr bool is_marker<Like<k>> = true;
 template <>
 inline constexpr bool is_marker<Along> = true;
 template <>
@@ -206,6 +214,10 @@ OutShape<k> marker(const OutShape<k>*, const F& frame) {
 template <int i, class F>
 Wants<i> marker(const Wants<i>*, const F& frame) {
   return {frame.wants(i)};
+}
+template <int i, class F>
+Like<i> marker(const Like<i>*, const F& frame) {
+  return {frame.like(i)};
 }
 
 template <class Parameters, size_t p, class F>

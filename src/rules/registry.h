@@ -29,6 +29,8 @@ void factories();
 void random();
 void refusals();
 void matmul();
+void affine();
+void attention();
 void convolution();
 void pooling();
 void normalization();

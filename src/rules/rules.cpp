@@ -31,6 +31,8 @@ void register_all() {
   random();
   refusals();
   matmul();
+  affine();
+  attention();
   convolution();
   pooling();
   normalization();

@@ -1,0 +1,47 @@
+// What matrix products share: their gradients, and what their kernels demand.
+//
+// NOTE [Gradients lie as their operands]
+// Of the two ways to compute a gradient, aᴴ·ct and (ctᵀ·conj(a))ᵀ, the one is taken whose result lies in memory as the
+// operand does. A linear layer multiplies by weight.t(): so the weight's gradient comes out as the weight lies, and an
+// optimizer, a reshape or an update finds no strides of its own. LibTorch's formulas do the same.
+#pragma once
+
+#include <ATen/Functions.h>
+
+#include "rules/demands.h"
+#include "rules/op.h"
+
+namespace tower::rules {
+
+inline Tensor adjoint_of(const Tensor& m) { return conjugate(m.mT()); }
+
+/// Of a·b with respect to `a`, for matrices or batches of them.
+inline Tensor left_gradient(const Tensor& ct, const Tensor& b, const Meta& a) {
+  const auto product = [](const Tensor& x, const Tensor& y) { return x.dim() == 2 ? at::mm(x, y) : at::bmm(x, y); };
+  return a.by_columns ? product(conjugate(b), ct.mT()).mT() : product(ct, adjoint_of(b));
+}
+
+/// With respect to `b`.
+inline Tensor right_gradient(const Tensor& ct, const Tensor& a, const Meta& b) {
+  const auto product = [](const Tensor& x, const Tensor& y) { return x.dim() == 2 ? at::mm(x, y) : at::bmm(x, y); };
+  return b.by_columns ? product(ct.mT(), conjugate(a)).mT() : product(adjoint_of(a), ct);
+}
+
+inline void demand_batches(const Example& e, size_t a, size_t b) {
+  TORCH_CHECK(e.dim(a) == 3, "batch1 must be a 3D tensor");
+  TORCH_CHECK(e.dim(b) == 3, "batch2 must be a 3D tensor");
+  TORCH_CHECK(e.size(a, 0) == e.size(b, 0) && e.size(a, 2) == e.size(b, 1),
+              "Expected size for first two dimensions of batch2 tensor to be: [", e.size(a, 0), ", ", e.size(a, 2),
+              "] but got: [", e.size(b, 0), ", ", e.size(b, 1), "].");
+  demand_same_dtype(e, {a, b});
+}
+
+inline void demand_matrix_and_vector(const Example& e, size_t m, size_t v) {
+  TORCH_CHECK(e.dim(m) == 2 && e.dim(v) == 1, "vector + matrix @ vector expected, got ", e.dim(m), " and ", e.dim(v),
+              " dimensions");
+  TORCH_CHECK(e.size(m, 1) == e.size(v, 0), "size mismatch, got mat (", e.size(m, 0), "x", e.size(m, 1), "), vec (",
+              e.size(v, 0), ")");
+  demand_same_dtype(e, {m, v});
+}
+
+}  // namespace tower::rules
