@@ -1,9 +1,9 @@
 // The door: the one fallback through which every operator call reaches Tower while a transform is running or a
 // wrapper is among its arguments. See key.h for why this key, and typed_door.h for a quicker way to the same place.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/functorch/DynamicLayer.h>
 
 #include "core/bind.h"
+#include "core/functorch.h"
 #include "core/typed_door.h"
 #include "core/wrapper.h"
 #include "frontend/arguments.h"
@@ -90,10 +90,7 @@ C10_NOINLINE void pass_to_functorch(const Operator& op, Stack& stack) {
 }
 
 C10_NOINLINE void unwrap_dead(const Operator& op, Stack& stack) {
-  replace_tensors(op, stack, [](Tensor t, LeafRef) {
-    while (at::functorch::isDeadTensorWrapper(t)) t = at::functorch::unwrapIfDead(t);
-    return t;
-  });
+  replace_tensors(op, stack, [](const Tensor& t, LeafRef) { return functorch::unwrap_dead(t); });
 }
 
 }  // namespace

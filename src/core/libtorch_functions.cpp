@@ -1,10 +1,10 @@
 #include "core/libtorch_functions.h"
 
 #include <ATen/FuncTorchTLS.h>
-#include <ATen/functorch/DynamicLayer.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 
+#include "core/functorch.h"
 #include "core/level.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
@@ -42,7 +42,7 @@ class State final : public FuncTorchTLSBase {
   std::unique_ptr<FuncTorchTLSBase> take_previous() { return std::move(previous_); }
 
   int64_t checkSupportsSingleLevelAutogradFunction() const override {
-    if (!functorch_layers_.empty() && at::functorch::getSingleLevelAutogradFunctionAllowed()) return 0;
+    if (!functorch_layers_.empty() && functorch::allows_single_level_functions()) return 0;
     checkSupportsCppAutogradFunction();
     return 0;
   }
@@ -71,7 +71,7 @@ class State final : public FuncTorchTLSBase {
  private:
   // Functorch takes any such state for its own class, whose members follow: the layers of transforms of torch.func that
   // run inside of Tower's, and flags.
-  std::vector<at::functorch::DynamicLayer> functorch_layers_;
+  functorch::Layers functorch_layers_;
   unsigned char functorch_flags_[128] = {};
   std::unique_ptr<FuncTorchTLSBase> previous_;
   int users_ = 0;

@@ -73,7 +73,9 @@ class DetachDoor final : public c10::OperatorKernel {
  public:
   explicit DetachDoor(const Operator& detach) : detach_(detach), alias_(*Operator::find("aten::alias", "")) {}
 
-  Tensor operator()(const Tensor& t) { return (in_differentiable_graph() ? alias_ : detach_)(t); }
+  Tensor operator()(c10::DispatchKeySet keys, const Tensor& t) {
+    return (in_differentiable_graph() ? alias_ : detach_)(keys, t);
+  }
 
  private:
   TypedDoor<const Tensor&> detach_, alias_;

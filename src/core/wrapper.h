@@ -146,7 +146,4 @@ inline Tensor wrap_constant(Level& level, Tensor value) { return wrap(level, Pay
 /// The value below constants of levels deeper than `depth`, down to a value that some level tracks or a plain tensor.
 Tensor strip_constants(const Tensor& t, int depth = 0);
 
-/// Throws ArgumentError unless `t` is something that transforms can carry (dense, strided, unnamed, not quantized).
-void check_supported(const Tensor& t, const char* transform, const std::string& what);
-
 }  // namespace tower

@@ -14,6 +14,8 @@ using dynamic::Tensors;
 /// view of one, is the caller's tensor, or that view of it.
 Tensor value_outside(const Tensor& t, const Level& level, const Tensors& inputs);
 
+/// Throws UnsupportedError unless `t` is something that transforms can carry (dense, strided, unnamed, not quantized).
+void check_supported(const Tensor& t, const char* transform, const std::string& what);
 /// Throws where an output is undefined or cannot be carried.
 void check_outputs(const Tensors& outs, const char* transform);
 
