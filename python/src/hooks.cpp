@@ -42,7 +42,8 @@ PyObject* handle(PyObject* handler, PyObject* self, PyObject* args, PyObject* kw
   return all ? PyObject_Call(handler, all.ptr(), kwargs) : nullptr;
 }
 
-// ---- indexing --------------------------------------------------------------------------------------------------------
+// ---- indexing
+// --------------------------------------------------------------------------------------------------------
 
 bool is_mapped(at::Tensor t) {
   while (const auto seen = inspect(t)) {
@@ -94,7 +95,8 @@ int set(PyObject* self, PyObject* index, PyObject* value) {
   return inside_transform() ? set_inside(self, index, value) : plain_set(self, index, value);
 }
 
-// ---- printing --------------------------------------------------------------------------------------------------------
+// ---- printing
+// --------------------------------------------------------------------------------------------------------
 
 reprfunc plain_repr = nullptr;
 
@@ -105,7 +107,8 @@ PyObject* repr(PyObject* self) {
   return plain_repr(self);
 }
 
-// ---- methods ---------------------------------------------------------------------------------------------------------
+// ---- methods
+// ---------------------------------------------------------------------------------------------------------
 
 PyCFunctionWithKeywords plain_numpy = nullptr, plain_new_tensor = nullptr, plain_apply = nullptr,
                         plain_run_backward = nullptr;
@@ -144,7 +147,8 @@ PyObject* set_eval_frame(PyObject* module, PyObject* callback) {
   return none ? plain_set_eval_frame(module, Py_None) : nullptr;
 }
 
-// ---- taking the places -----------------------------------------------------------------------------------------------
+// ---- taking the places
+// -----------------------------------------------------------------------------------------------
 
 template <class F>
 void* as_pointer(F* f) {
@@ -216,8 +220,8 @@ void hook_printing(PyTypeObject* tensor) {
 void install(const py::kwargs& functions) {
   const auto keep = [&](const char* name) { return py::object(functions[name]).release().ptr(); };
   const bool first = !handlers.select;
-  handlers = {keep("select"), keep("put"), keep("show"), keep("check_readable"), keep("new_tensor"), keep("apply"),
-              keep("begin_backward"), keep("begin_compiled")};
+  handlers = {keep("select"),     keep("put"),   keep("show"),           keep("check_readable"),
+              keep("new_tensor"), keep("apply"), keep("begin_backward"), keep("begin_compiled")};
   if (!first) return;  // somebody imports the package anew
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;

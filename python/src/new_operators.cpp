@@ -26,8 +26,7 @@ void listen(py::object handler) {
   there_are_new = true;
   // For the life of the process.
   if (first)
-    new c10::RegistrationHandleRAII(
-        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
+    new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ def test_rows_one_by_one_are_computed_without_vmap():
             return 2 * x * grad if grad[0].item() == 1 else torch.from_numpy(2 * x.numpy() * grad.numpy())
 
     x = randn(3)
-    with pytest.raises(RuntimeError, match="vmap"):
+    with pytest.raises(RuntimeError, match=r"item\(\)"):
         torch_tower.jacrev(Branching.apply)(x)
     assert_same(torch_tower.jacrev(Branching.apply, chunk_size=1)(x), torch.diag(2 * x))
     assert_same(torch_tower.jacrev(torch.sin, chunk_size=1)(x[:0]), x.new_empty(0, 0))

@@ -74,15 +74,13 @@ void enter(const Operator& op, Stack& stack) {
 namespace {
 
 // NOTE [functorch inside]
-// A transform of torch.func that runs inside of Tower's is above them all. An operator goes to functorch's front key, to
-// functorch's interpreters, from the innermost out, each of which calls it again with the front key excluded, and from
-// the last of them to the levels here, as a call of the values that functorch's tensors hold. On the way it also comes
-// to this door, since a level asks to see every operator, but with tensors of functorch, which are none of its own: a
-// functorch interpreter is in the middle of its work, and what it makes must not be wrapped. After the transform its
-// tensors stand for their values; a pullback has some of them.
-bool functorch_interprets() {
-  return dispatch_keys().excluded().has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
-}
+// A transform of torch.func that runs inside of Tower's is above them all. An operator goes to functorch's front key,
+// to functorch's interpreters, from the innermost out, each of which calls it again with the front key excluded, and
+// from the last of them to the levels here, as a call of the values that functorch's tensors hold. On the way it also
+// comes to this door, since a level asks to see every operator, but with tensors of functorch, which are none of its
+// own: a functorch interpreter is in the middle of its work, and what it makes must not be wrapped. After the transform
+// its tensors stand for their values; a pullback has some of them.
+bool functorch_interprets() { return dispatch_keys().excluded().has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode); }
 
 C10_NOINLINE void pass_to_functorch(const Operator& op, Stack& stack) {
   const c10::impl::ExcludeDispatchKeyGuard passed(kKey);
