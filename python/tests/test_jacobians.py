@@ -134,4 +134,8 @@ def test_rows_one_by_one_are_computed_without_vmap():
         torch_tower.jacrev(Branching.apply)(x)
     assert_same(torch_tower.jacrev(Branching.apply, chunk_size=1)(x), torch.diag(2 * x))
     assert_same(torch_tower.jacrev(torch.sin, chunk_size=1)(x[:0]), x.new_empty(0, 0))
-    assert_same(torch_tower.jacrev(lambda x: (x.sum(), {"a": x.sin()}), chunk_size=1)(x), torch_tower.jacrev(lambda x: (x.sum(), {"a": x.sin()}))(x))
+
+    def tree(x):
+        return x.sum(), {"a": x.sin()}
+
+    assert_same(torch_tower.jacrev(tree, chunk_size=1)(x), torch_tower.jacrev(tree)(x))

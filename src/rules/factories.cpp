@@ -66,12 +66,12 @@ void factories() {
                  at::_ops::new_zeros, at::_ops::new_ones, at::_ops::new_full, at::_ops::new_empty,
                  at::_ops::new_empty_strided>();
 
-  // The first `batch_dims` sizes are those of `x`, the others those of `like`.
+  // The first `batch_dims` sizes are those of `x`, all else is that of `like`.
   op<at::_ops::_new_zeros_with_same_feature_meta>().decomposes(
       [](const Tensor& x, const Tensor& like, int64_t batch_dims) {
         std::vector<int64_t> sizes = x.sizes().slice(0, static_cast<size_t>(batch_dims)).vec();
         sizes.insert(sizes.end(), like.sizes().begin(), like.sizes().end());
-        return at::zeros(sizes, x.options());
+        return at::zeros(sizes, like.options());
       });
 
   op<at::_ops::linspace_Tensor_Tensor>().decomposes(between);
