@@ -5,6 +5,7 @@ torch.func, and is judged by oracles that neither of them wrote. Read in this or
 
   samples.py    what an entry is called with: examples that differ from each other
   rows.py       the table of transforms, and how each is applied and judged
+  mistakes.py   calls that are wrong: a transform throws where the plain call does
   oracles.py    the loop, LibTorch's autograd, adjointness, finite differences
   worker.py     one entry through all rows; outcomes
   supervise.py  a process and a time limit for each entry

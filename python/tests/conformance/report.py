@@ -105,15 +105,17 @@ def document(cells, versions, count):
     text = f"""# Conformance
 
 Written by `script/conformance`; do not edit. Every CPU entry of `op_db`, PyTorch's own operator database, goes through
-fourteen nestings of transforms, in Tower {versions[TOWER]} (through the Python package `torch_tower`) and in torch.func
+fifteen rows of transforms, in Tower {versions[TOWER]} (through the Python package `torch_tower`) and in torch.func
 {versions[PEER]}, measured by one harness in one run: {count} samples of each entry where it has so many, examples that
 differ from each other, single precision for values and double for derivatives. Judges are the loop over the examples,
 LibTorch's autograd, adjointness, and where those disagree finite differences. The outcome of an entry is that of the
 worst of its samples. "Loop": right, one example at a time. "Flag": right once `vmap` is told what random numbers mean.
 In rows 10 to 13 the inner `vjp` is that of the library, too; in row 14 the graph is autograd's own, and only its
-backward pass is under the `vmap`. Where autograd gives nan or infinity and finite differences
-do not converge, there is no derivative, and nobody is judged. Entries without a derivative, an in-place variant or an
-oracle are not counted in the rows that need one.
+backward pass is under the `vmap`. In row 15 samples are made wrong (ranks, sizes, dtypes, devices, numbers, and the
+database's own `error_inputs`): a transform throws where the plain call throws, and only there;
+`python/tests/conformance/mistakes.py` lists exceptions and why. Where autograd gives nan or infinity and finite
+differences do not converge, there is no derivative, and nobody is judged. Entries without a derivative, an in-place
+variant or an oracle are not counted in the rows that need one.
 
 {_totals(cells)}
 

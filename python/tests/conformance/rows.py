@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from . import mistakes
 from .backends import needs_randomness
 from .cases import DerivativeCase, GraphCase, NotApplicable, RaggedResults, ValueCase, Wrong
 from .oracles import Undecided, differences
@@ -18,7 +19,7 @@ class Row:
     """A nesting. A second-order row transforms the gradient g(x, ct) = vjp(f, x)(ct) in place of f."""
 
     name: str
-    transform: str  # "value", "in-place", "vjp", "jvp", "graph": the backward pass of autograd's own graph
+    transform: str  # "value", "in-place", "vjp", "jvp", "graph": the backward pass of autograd's own graph, "mistakes"
     order: int = 1
     vmap: str = "none"  # "none", "outside", "inside", "twice"
     mapped: str = "all"  # or "differentiable": which tensors have the batch dimension
@@ -44,6 +45,7 @@ ROWS = (
     Row("vmap(vjp(vjp))", "vjp", order=2, vmap="outside"),
     Row("vmap(jvp(vjp))", "jvp", order=2, vmap="outside"),
     Row("vmap over torch.autograd.grad", "graph", vmap="outside", fast=True),
+    Row("vmap, vjp and jvp of wrong calls", "mistakes", fast=True),
 )
 
 
@@ -90,6 +92,10 @@ def check(row, backend, call, parity):
 
     Raises Wrong, what the backend raised, or NotApplicable where there is nothing to run.
     """
+    if row.transform == "mistakes":
+        if text := mistakes.differences_of(backend, call):
+            raise Wrong(text)
+        return set(), False
     if row.transform == "in-place" and not call.has_in_place():
         raise NotApplicable("no in-place variant")
     if row.differentiates and not call.differentiable:

@@ -8,7 +8,7 @@ import re
 
 import torch
 
-from . import samples
+from . import mistakes, samples
 from .rows import NotApplicable, RaggedResults, Undecided, Wrong, check
 
 # From bad to good; the outcome of several calls is the worst of theirs.
@@ -106,12 +106,16 @@ def run(name, rows, backends, count, done, tell):
         own_dtype = _dtype_of_derivatives(entry) if row.differentiates else dtype
         if own_dtype is None or not cells:
             continue
-        if row.differentiates not in drawn:
+        kind = "wrong" if row.transform == "mistakes" else row.differentiates
+        if kind not in drawn:
             tell("at")
-            drawn[row.differentiates] = samples.calls(entry, own_dtype, count, row.differentiates)
+            if kind == "wrong":
+                drawn[kind] = mistakes.calls(entry, drawn.get(False) or samples.calls(entry, own_dtype, count))
+            else:
+                drawn[kind] = samples.calls(entry, own_dtype, count, row.differentiates)
         for backend in cells:
             tell("at", row.name, backend.name)
             result = _Result()
-            for number, call in enumerate(drawn[row.differentiates]):
+            for number, call in enumerate(drawn[kind]):
                 _try(result, row, backend, call, number % 2)
             tell("is", result.as_json())
