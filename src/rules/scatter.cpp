@@ -336,7 +336,7 @@ Tensor places_in_source(const Tensor& mask) { return (mask.reshape(-1).to(at::kL
 
 // The kernels look at what the shape functions do not.
 void demand_slices(const Example& e) {
-  own_demands(e);
+  if (e.numel(3) > 0) own_demands(e);  // it selects a first slice
   Sizes self = e.sizes(0), source = e.sizes(3);
   const int64_t dim = at::maybe_wrap_dim(e[1].toInt(), e.dim(0));
   if (self.size() == source.size() && !self.empty()) self[static_cast<size_t>(dim)] = source[static_cast<size_t>(dim)];
