@@ -1,11 +1,11 @@
 // What Tower has to see of Python programs, caught without replacing anything that a program can look at: every
 // attribute of torch stays the object that it was. Below the attributes are C functions, held by the slots of types, by
-// the descriptors that stand for slots, and by definitions of methods. A hook takes the place of such a function, asks
-// whether Tower is concerned, and otherwise calls what was there.
+// the descriptors that stand for slots, by definitions of methods, and by functions of Python's. A hook takes the place
+// of such a C function, asks whether Tower is concerned, and otherwise calls what was there.
 //
 //   x[i], x[i] = v    the number i may differ between the examples of a batch; LibTorch's indexing reads it out of the
 //                     tensor, and knows only functorch's as an exception
-//   repr(x)           shows what a tensor of a transform is and holds
+//   repr(x), str(x)   show what a tensor of a transform is and holds
 //   x.numpy(), x.new_tensor(data)   of a tensor of a transform, which has no memory
 //   Function.apply    runs the function as an operator of Tower's
 //   run_backward      is what backward() and torch.autograd.grad call; it knows LibTorch's tensors only
@@ -42,8 +42,7 @@ PyObject* handle(PyObject* handler, PyObject* self, PyObject* args, PyObject* kw
   return all ? PyObject_Call(handler, all.ptr(), kwargs) : nullptr;
 }
 
-// ---- indexing
-// --------------------------------------------------------------------------------------------------------
+// ---- indexing -------------------------------------------------------------------------------------------------------
 
 bool is_mapped(at::Tensor t) {
   while (const auto seen = inspect(t)) {
@@ -95,20 +94,20 @@ int set(PyObject* self, PyObject* index, PyObject* value) {
   return inside_transform() ? set_inside(self, index, value) : plain_set(self, index, value);
 }
 
-// ---- printing
-// --------------------------------------------------------------------------------------------------------
+// ---- printing -------------------------------------------------------------------------------------------------------
 
-reprfunc plain_repr = nullptr;
+vectorcallfunc plain_str = nullptr;
 
-PyObject* repr(PyObject* self) {
-  if (is_wrapper(self)) return PyObject_CallFunctionObjArgs(handlers.show, self, nullptr);
-  if (!inside_transform()) return plain_repr(self);
+// torch._tensor_str._str, to which every class's __repr__ and __format__ comes: a function of Python's.
+PyObject* str(PyObject* function, PyObject* const* args, size_t count, PyObject* names) {
+  const bool of_tensor = PyVectorcall_NARGS(count) > 0 && THPVariable_Check(args[0]);
+  if (of_tensor && is_wrapper(args[0])) return PyObject_CallFunctionObjArgs(handlers.show, args[0], nullptr);
+  if (!inside_transform()) return plain_str(function, args, count, names);
   const Suspended outside;
-  return plain_repr(self);
+  return plain_str(function, args, count, names);
 }
 
-// ---- methods
-// ---------------------------------------------------------------------------------------------------------
+// ---- methods --------------------------------------------------------------------------------------------------------
 
 PyCFunctionWithKeywords plain_numpy = nullptr, plain_new_tensor = nullptr, plain_apply = nullptr,
                         plain_run_backward = nullptr;
@@ -208,13 +207,15 @@ void hook_indexing(PyTypeObject* base) {
   });
 }
 
-// The slots alone, whose one function calls whatever the class has for __repr__. Who gives a class a new one, puts the
-// hook aside there, as it should be; and a class made later prints its plain tensors without it, as well.
-void hook_printing(PyTypeObject* tensor) {
-  plain_repr = tensor->tp_repr;
-  for_each_subclass(tensor, [](PyTypeObject* type) {
-    if (type->tp_repr == plain_repr) type->tp_repr = repr;
-  });
+void hook_printing() {
+  const py::object shown = py::module_::import("torch._tensor_str").attr("_str");
+  if (!PyFunction_Check(shown.ptr())) refuse("torch._tensor_str._str");
+  auto* function = reinterpret_cast<PyFunctionObject*>(shown.ptr());
+  plain_str = function->vectorcall;
+  function->vectorcall = str;
+#if PY_VERSION_HEX >= 0x030B0000
+  function->func_version = 0;  // calls that CPython has specialized for it look again
+#endif
 }
 
 void install(const py::kwargs& functions) {
@@ -226,7 +227,7 @@ void install(const py::kwargs& functions) {
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;
   hook_indexing(base);
-  hook_printing(tensor);
+  hook_printing();
   plain_numpy = hook_method(base, "numpy", numpy);
   plain_new_tensor = hook_method(base, "new_tensor", new_tensor);
   const py::object c = py::module_::import("torch._C");

@@ -98,6 +98,14 @@ def test_who_replaces_a_method_of_tensors_gets_its_own_inside_of_a_transform(mon
     assert texts == ["theirs", "[theirs]", "theirs"]
 
 
+def test_replaced_printing_can_be_taken_back(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "__repr__", lambda self: "theirs")
+    texts = []
+    vmap(lambda x: (texts.extend([repr(x), x.__repr__(), f"{x}"]), x)[1])(torch.ones(2))
+    assert texts == ["BatchedTensor(level=1, bdim=0, value=tensor([1., 1.]))"] * 3
+
+
 def test_replaced_indexing_can_be_taken_back(monkeypatch):
     def pick(i):
         return torch.arange(3.0)[i]

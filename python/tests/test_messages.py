@@ -39,7 +39,6 @@ ADVICE = [
     (lambda: vmap(lambda x: (x * w).sum().backward() or x)(x), "vmap (level 1): backward() or torch.autograd.grad"),
     (lambda: vmap(lambda x: torch.autograd.grad((x * w).sum(), w)[0])(x), "Call torch_tower.grad or torch_tower.vjp"),
     (lambda: jvp(lambda x: (x * w).sum().backward() or x, (x,), (x,)), "Call torch_tower.grad or torch_tower.vjp"),
-    (lambda: vmap(lambda x: (w * 2).sum().backward() or x)(x), "Call torch_tower.grad or torch_tower.vjp"),
     (lambda: grad(lambda x: ((x * 2).register_hook(abs), x.sum())[1])(x), "Use a torch.autograd.Function to change"),
     (lambda: vmap(returning(lambda x: x).apply)(x), "Broken: Expected the vmap staticmethod to have two returns"),
     (lambda: vmap(returning(lambda x: (x, 0, 0)).apply)(x), "It returned a tuple of 3 elements"),

@@ -93,6 +93,12 @@ def test_functorchs_own_refusals_stay():
         torch_tower.vmap(torch.func.grad(lambda x: x.clone().requires_grad_().sum()))(randn(2, 3))
 
 
+def test_backward_of_what_depends_on_no_example_reaches_captured_tensors_once():
+    w = randn(3).requires_grad_()
+    torch_tower.vmap(lambda x: (w * 2).sum().backward() or x)(randn(2, 3))
+    assert_same(w.grad, torch.full((3,), 2.0, dtype=torch.float64))
+
+
 def test_torchs_autograd_of_what_depends_on_no_example_is_batched():
     x, y = randn(3).requires_grad_(), randn(3)
     directions = torch.eye(3, dtype=torch.float64)

@@ -6,7 +6,7 @@ from . import _C
 
 
 def show(tensor: torch.Tensor) -> str:
-    return _C.text_of(tensor, torch.Tensor.__repr__)
+    return _C.text_of(tensor, torch._tensor_str._str)
 
 
 def check_readable(self, *, force=False):
@@ -18,19 +18,13 @@ def new_tensor(self, data, *, dtype=None, device=None, **options):
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **options)
 
 
-def _torchs_own(t: torch.Tensor) -> torch.Tensor:
-    while isinstance(t, torch.Tensor) and (seen := _C.inspect(t)):
-        _, label, level, _, constant, value, *_ = seen
-        if not constant:
-            raise RuntimeError(
-                f"{label} (level {level}): backward() or torch.autograd.grad was called on a tensor that the transform "
-                "tracks, but LibTorch's autograd does not see inside of transforms. Use grad, vjp or jacrev of "
-                "torch_tower there, or differentiate around the transform."
-            )
-        t = value
+def _without_constants(t: torch.Tensor) -> torch.Tensor:
+    while isinstance(t, torch.Tensor) and (seen := _C.inspect(t)) and seen[4]:
+        t = seen[5]
     return t
 
 
 def differentiable_by_torch(outputs: tuple) -> tuple:
-    """What backward() and torch.autograd.grad differentiate inside a transform: values that depend on none."""
-    return tuple(_torchs_own(t) for t in outputs)
+    """What backward() and torch.autograd.grad differentiate inside a transform: values that depend on none. Of what a
+    transform tracks they find no way back, and say what to use."""
+    return tuple(_without_constants(t) for t in outputs)

@@ -20,6 +20,7 @@ namespace tower::functorch {
 using Layers = std::vector<at::functorch::DynamicLayer>;
 
 inline bool allows_single_level_functions() { return at::functorch::getSingleLevelAutogradFunctionAllowed(); }
+inline bool allows_inplace_requires_grad() { return at::functorch::getInplaceRequiresGradAllowed(); }
 
 /// The value of a tensor whose transform has ended.
 inline at::Tensor unwrap_dead(at::Tensor t) {
@@ -36,6 +37,7 @@ class Layers {
 };
 
 inline bool allows_single_level_functions() { return false; }
+inline bool allows_inplace_requires_grad() { return false; }
 inline at::Tensor unwrap_dead(at::Tensor t) { return t; }
 #endif
 

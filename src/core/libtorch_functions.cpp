@@ -59,8 +59,13 @@ class State final : public FuncTorchTLSBase {
           " if no derivative is wanted.");
   }
 
-  // Constants may: NOTE [Constants may require grad] (wrapper.cpp).
-  void checkSupportsInplaceRequiresGrad() const override {}
+  // Constants may: NOTE [Constants may require grad] (wrapper.cpp). Inside of torch.func's transforms as they have it.
+  void checkSupportsInplaceRequiresGrad() const override {
+    if (!functorch_layers_.empty() && !functorch::allows_inplace_requires_grad())
+      throw UnsupportedError(
+          "requires_grad_() was called inside of a transform of torch.func, which does not see it. Use torch.func.grad, "
+          "vjp or jacrev.");
+  }
   void checkSupportsRetainGrad() const override {
     if (top() && c10::impl::raw_local_dispatch_key_set.included().has(kKey))
       throw UnsupportedError(top()->describe() +

@@ -140,7 +140,16 @@ const char* Wrapper::tensorimpl_type_name() const {
   return text.c_str();
 }
 
-void Wrapper::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>&) {
+void Wrapper::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& given) {
+  const Tensor t(given), memory = strip_constants(t);
+  if (!payload().tracked() && !view_ && !has_views_ && !as_wrapper(memory)) {
+    // As set_(): what is written to it from now on goes into that memory.
+    if (Wrapper* w = as_wrapper(t)) w->root().set_shares_memory();
+    payload_.value = memory;
+    take_metadata();
+    shares_memory_ = true;
+    return wrote();
+  }
   throw UnsupportedError(level_->describe() +
                          ": set_data (x.data = y) gives a tensor other memory, which bypasses the transform and would "
                          "lose what it tracks. Write with x.copy_(y), or use y in place of x.");

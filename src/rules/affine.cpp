@@ -25,6 +25,12 @@ Tensor combine(const Tensor& self, const Tensor& product, const Scalar& given_be
   return at::add(scaled, addend, beta);
 }
 
+// The same where only one of the two is batched.
+Tensor combine_broadcast(const Tensor& self, const Tensor& product, const Scalar& beta, const Scalar& alpha) {
+  const auto sizes = at::infer_size(self.sizes(), product.sizes());
+  return combine(self.expand(sizes), product.expand(sizes), beta, alpha);
+}
+
 // ---- batching ------------------------------------------------------------------------------------------------------
 
 // An operand of every example's, whether or not they differ in it.
@@ -63,7 +69,7 @@ void addmm_vmap(VmapFrame& f) {
   if (f.batched(1) && !f.batched(0) && same_for_rows)
     return f.result(at::addmm(self, a.reshape({-1, a.size(2)}), b, n.beta, n.alpha)
                         .unflatten(0, {a.size(0), a.size(1)}));
-  f.result(combine(self, at::matmul(a, b), n.beta, n.alpha));
+  f.result(combine_broadcast(self, at::matmul(a, b), n.beta, n.alpha));
 }
 
 void addmv_vmap(VmapFrame& f) {
@@ -77,7 +83,7 @@ void addmv_vmap(VmapFrame& f) {
         at::baddbmm(self, m, for_each_example(f, 2).unsqueeze(-1), n.beta, n.alpha).squeeze(-1));
   }
   if (f.batched(2)) return f.result(at::addmm(addend(f, 1), v, m.t(), n.beta, n.alpha));
-  f.result(combine(addend(f, 1), at::mv(m, v), n.beta, n.alpha));
+  f.result(combine_broadcast(addend(f, 1), at::mv(m, v), n.beta, n.alpha));
 }
 
 void baddbmm_vmap(VmapFrame& f) {
@@ -91,7 +97,7 @@ void baddbmm_vmap(VmapFrame& f) {
     return f.result(at::baddbmm(sum, a.flatten(0, 1), b.flatten(0, 1), n.beta, n.alpha)
                         .unflatten(0, {a.size(0), a.size(1)}));
   }
-  f.result(combine(self, at::matmul(a, b), n.beta, n.alpha));
+  f.result(combine_broadcast(self, at::matmul(a, b), n.beta, n.alpha));
 }
 
 // What is added must broadcast to the product, not the other way round.

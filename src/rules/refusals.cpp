@@ -56,13 +56,10 @@ void refusals() {
       "differs between the examples of the batch. Use where() to choose between values, and keep numbers as tensors; "
       "to index with it, use narrow(dim, i, 1) or i.unsqueeze(0), and squeeze(dim).";
   op<at::_ops::_local_scalar_dense>().unsupported(Kind::vmap, one_value).no_derivative();
-  // x.set_data(y) asks first whether the two are alike; then x itself says what it thinks of it.
-  Operator::find("aten::_has_compatible_shallow_copy_type", "")->decomposition =
-      std::make_shared<DecompositionRule>([](Stack& stack) {
-        const Tensor t = stack[0].toTensor(), from = stack[1].toTensor();
-        const bool like = t.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
-        stack.assign(1, IValue(as_wrapper(t) || like));
-      });
+  // x.set_data(y) asks it first; then x itself says what it thinks of y.
+  op<at::_ops::_has_compatible_shallow_copy_type>()
+      .vmap([](VmapFrame& f) { f.stack.assign(1, IValue(true)); })
+      .no_derivative();
   op<at::_ops::is_nonzero>().vmap(is_nonzero_vmap).no_derivative();
   op<at::_ops::equal>().vmap(equal_vmap).no_derivative();
   op<at::_ops::allclose>().vmap(allclose_vmap).no_derivative();

@@ -186,7 +186,9 @@ void sorting() {
       "which elements are equal changes with their values, so that it is not differentiable. Use sort(), or detach() "
       "its "
       "argument.");
-  op<at::_ops::bincount>().vmap(bincount_vmap).no_derivative();
+  op<at::_ops::bincount>().vmap(bincount_vmap).linear<1>([](Ct<0> ct, const Tensor& values) {
+    return ct->index_select(0, values);
+  });
   demands<at::_ops::searchsorted_Tensor>([](const Example& e) {
     TORCH_CHECK(e.dim(0) != 0,
                 "torch.searchsorted(): boundaries tensor should have positive dimension, but got 0 "

@@ -214,6 +214,7 @@ void view_inverses() {
   demands<at::_ops::as_strided_copy>(demand_strides);
   demands<at::_ops::as_strided_scatter>([](const Example& e) {
     const auto sizes = e[2].toIntVector(), strides = e[3].toIntVector();
+    TORCH_CHECK(sizes.size() == strides.size(), "mismatch in length of strides and shape");
     TORCH_CHECK(at::IntArrayRef(e.sizes(1)) == at::IntArrayRef(sizes),
                 "expected src to have a size equal to the slice of self. src size = ", at::IntArrayRef(e.sizes(1)),
                 ", slice size = ", at::IntArrayRef(sizes));

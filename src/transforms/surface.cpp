@@ -94,7 +94,7 @@ Tensor value_outside(const Tensor& t, const Level& level, const Tensors& inputs)
   const Tensor base = root.payload().value;
   if (as_wrapper(base)) return level.kind() == Kind::vmap ? value : frontend::view_below(*w);
   // A view that was made below LibTorch's autograd has a version counter of its own.
-  if (libtorch_follows(base) || !value.is_alias_of(base) || value.dtype() != base.dtype()) return value;
+  if (as_wrapper(value) || libtorch_follows(base) || !value.is_alias_of(base) || value.dtype() != base.dtype()) return value;
   DispatchGuard keys;
   keys.see_every_operator(false);
   return base.as_strided(value.sizes(), value.strides(), value.storage_offset());

@@ -240,6 +240,8 @@ class FileReader {
       entry.fallback = true;
     } else if (flag == "by_address") {
       entry.by_address = true;
+    } else if (flag == "by_data") {
+      entry.by_data = true;
     } else if (flag == "unspecified") {
       entry.unspecified = true;
     } else {

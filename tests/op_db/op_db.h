@@ -22,6 +22,7 @@
 //   triples       also checked under every three transforms (all operators are when TOWER_TRIPLES is set)
 //   fallback      served by the resolution order's last resorts (loop, LibTorch's formula) for now: not an own rule
 //   by_address    depends on the layout in memory: only mapped where examples lie as they would on their own
+//   by_data       its shape depends on the data, and is one for all examples of its samples: none without examples
 //   unspecified   its values are whatever memory held: only shapes and dtypes are compared
 // Notes, on lines of their own, each with its reason after a colon:
 //   refuses X     the check named X (vmap, vjp, jvp, vjp(vjp), …) must end in a tower::Error
@@ -75,6 +76,7 @@ struct Entry {
   bool triples = false;
   bool fallback = false;
   bool by_address = false;
+  bool by_data = false;
   bool unspecified = false;
   std::map<std::string, std::string> notes;  // what is excepted -> why
   std::vector<std::string> sample_texts;
