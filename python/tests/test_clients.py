@@ -28,6 +28,9 @@ def test_that_passes():
 def test_of_internals():
     assert not tower(), "asks\\nan internal"
 
+def test_left_out():
+    pass
+
 def test_that_always_fails():
     assert False
 
@@ -60,7 +63,17 @@ def toy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clients")
     (folder / "tests" / "tests").mkdir(parents=True)
     (folder / "tests" / "tests" / "test_toy.py").write_text(TESTS)
-    project = Project("toy", "toy==1.0", "tests", repository="here", accepted={"tests/test_toy.py::test_of_i": "ours"})
+    project = Project(
+        "toy",
+        "toy==1.0",
+        "tests",
+        repository="here",
+        left_out={
+            "tests/test_toy.py::test_that": "a name, not a beginning",
+            "tests/test_toy.py::test_left_out": "it is",
+        },
+        accepted={"tests/test_toy.py::test_of_internals": "ours"},
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", ":".join(sys.path))
         for library in (TORCH, TOWER):
@@ -88,6 +101,12 @@ def test_a_project_is_tested_with_the_library_that_is_asked_for(toy):
 def test_cases_are_kept_evenly(toy):
     kept = [name for name in results.both(toy[1])[0] if "many_cases" in name]
     assert [name[-2] for name in kept] == ["0", "3", "6"]
+
+
+def test_what_is_left_out_is_named_as_a_whole(toy):
+    names = results.both(toy[1])[0]
+    assert "tests/test_toy.py::test_left_out" not in names
+    assert "tests/test_toy.py::test_that_passes" in names
 
 
 def test_the_table_tells_accepted_differences_from_failures(toy, capsys):

@@ -13,7 +13,7 @@ def _arguments():
     parser = argparse.ArgumentParser(prog="script/clients", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="PROJECT", help=", ".join(project.name for project in PROJECTS))
     parser.add_argument("--cases", type=int, help="of each parametrized test, in place of the project's number")
-    parser.add_argument("--seconds", type=int, default=120, help="for one test")
+    parser.add_argument("--seconds", type=int, default=300, help="for one test")
     parser.add_argument("--report-only", action="store_true", help="print the table from the results that are there")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - {project.name for project in PROJECTS}

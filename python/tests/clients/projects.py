@@ -8,15 +8,15 @@ class Project:
     name: str
     # The project itself, then what it and its tests need besides torch, numpy and pytest.
     packages: str
-    # The folder of the tests.
+    # The folder of the tests, and where that is: PyPI's source distribution, a repository under a tag, or the package.
     tests: str
-    # Where that is: in PyPI's source distribution, in a repository under a tag, or, named as a module, in the package.
     sdist: str = ""
     repository: str = ""
     tag: str = ""
     # Of each parametrized test.
     cases: int = 8
-    # Beginnings of tests' names, each with the reason.
+    options: tuple[str, ...] = ()
+    # Folders, files, classes or functions of tests, each with the reason.
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     accepted: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -45,7 +45,7 @@ PROJECTS = (
         f"{_CURVLINOPS} pytest-optional-tests==0.1.1",
         "test",
         sdist="curvlinops-for-pytorch==3.0.1",
-        cases=1,
+        cases=2,
     ),
     Project(
         "laplace",
@@ -70,16 +70,22 @@ PROJECTS = (
         "tests",
         repository="https://github.com/normal-computing/posteriors",
         tag="v0.1.2",
-        left_out={
-            f"tests/sgmcmc/test_{sampler}.py::test_{sampler}": "100,000 steps of a sampler, minutes each"
-            for sampler in ("baoa", "sghmc", "sgld", "sgnht")
-        },
     ),
     Project(
         "opacus",
         f"""opacus==1.6.0 attrs==26.1.0 hypothesis==6.170.15 opt-einsum==3.4.0 requests==2.34.2 scipy==1.17.1
         sortedcontainers==2.4.0 tqdm==4.70.1 {_VISION}""",
-        "opacus.tests",
+        "opacus/tests",
+        cases=2,
+        options=("--hypothesis-seed=0",),
+        left_out={
+            f"opacus/tests/privacy_engine_test.py::PrivacyEngine{name}": "no transforms, and minutes long"
+            for name in (
+                *("ConvNetTest", "ConvNetEmptyBatchTest", "ConvNetFrozenTest", "TextTest", "TiedWeightsTest"),
+                *("ConvNetHooksTest", "ConvNetFrozenHooksTest", "TextHooksTest", "TiedWeightsHooksTest"),
+                *("CustomLayerHooksTest", "ConvNetTestExpandedWeights"),
+            )
+        },
     ),
     Project(
         "dattri",
@@ -112,9 +118,15 @@ PROJECTS = (
     Project(
         "tensordict",
         "tensordict==0.14.0 cloudpickle==3.1.2 pyvers==0.2.3",
-        "test/nn",
+        "test",
         repository="https://github.com/pytorch/tensordict",
         tag="v0.14.0",
+        cases=4,
+        left_out={
+            "test/compile": "torch.compile, which traces torch.func's own functions; takes hours",
+            "test/distributed": "needs several processes that talk to each other",
+            "test/tensordict/test_mp.py": "starts many processes, minutes each",
+        },
     ),
     Project(
         "pypose",

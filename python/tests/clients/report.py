@@ -9,8 +9,9 @@ def print_table(projects):
     """`projects`: (project, its results with torch.func, with Tower). Gives the exit status."""
     rows, failed = [], 0
     for project, theirs, ours in projects:
-        for beginning, why in project.left_out.items():
-            print(f"left out: {project.name} {beginning}\n    {why}")
+        for why in dict.fromkeys(project.left_out.values()):
+            names = [name for name in project.left_out if project.left_out[name] == why]
+            print(f"left out: {project.name} {' '.join(names)}\n    {why}")
         if not theirs:
             rows.append(f"| {project.title} | no tests: {project.no_tests} |||||")
             continue

@@ -1,6 +1,7 @@
 """What the two runs of one project's tests gave, and how they differ."""
 
 import json
+import re
 
 TORCH, TOWER = "torch.func", "torch_tower"
 
@@ -41,6 +42,11 @@ def _first_line(message):
     return next((line.strip() for line in message.splitlines() if line.strip()), "")
 
 
-def reason(name, accepted):
-    """Why a difference is accepted ({beginning of the test's name: why}), or None."""
-    return next((why for beginning, why in accepted.items() if name.startswith(beginning)), None)
+def pattern(names):
+    """Matches the tests in these folders, files, classes and functions."""
+    return "|".join(rf"{re.escape(name)}(?!\w)" for name in names) or "(?!)"
+
+
+def reason(test, accepted):
+    """Why a difference is accepted ({name: why}), or None."""
+    return next((why for name, why in accepted.items() if re.match(pattern([name]), test)), None)

@@ -35,9 +35,7 @@ def prepare(project, root):
         _pip("install", "--no-deps", "--target", folder / "packages", *wanted.split())
         stamp.write_text(wanted)
     tests = folder / "tests"
-    if project.tests_in_package:
-        tests.mkdir(exist_ok=True)
-    elif not tests.exists():
+    if not project.tests_in_package and not tests.exists():
         source = _distribution(project.sdist, folder) if project.sdist else root / "checkouts" / project.name
         if not source.exists():
             print(f"{project.name}: {project.no_tests}")
@@ -78,6 +76,7 @@ def run(project, folder, library, cases, seconds, only=None):
         "MKL_NUM_THREADS": "1",
         "CLIENT_LIBRARY": library,
         "CLIENT_CASES": str(cases),
+        "CLIENT_LEFT_OUT": results.pattern(project.left_out),
         "CLIENT_SECONDS": str(seconds),
         "CLIENT_RESULTS": str(results.path(folder, library)),
     }
@@ -90,12 +89,13 @@ def run(project, folder, library, cases, seconds, only=None):
         # Its own options ask for plugins that are not here; its warnings as errors would test other packages' versions.
         *("-o", "addopts=", "-o", "filterwarnings=", "-W", "ignore"),
         "--continue-on-collection-errors",
-        *(f"--deselect={beginning}" for beginning in project.left_out),
-        *(["--pyargs", project.tests] if project.tests_in_package else [project.tests]),
+        *project.options,
+        *("--rootdir=.", project.tests),
     ]
     log = folder / f"{library}{'' if only is None else '.again'}.log"
+    place = folder / ("packages" if project.tests_in_package else "tests")
     with log.open("w") as file:
-        subprocess.run(command, cwd=folder / "tests", env=environment, stdout=file, stderr=subprocess.STDOUT)
+        subprocess.run(command, cwd=place, env=environment, stdout=file, stderr=subprocess.STDOUT)
     print(f"{library}: {_last_line(log)}", flush=True)
 
 

@@ -3,7 +3,7 @@
 CLIENT_LIBRARY=torch_tower puts Tower's transforms in the place of torch.func's, before anything of the project is
 imported. Whatever the library, each test begins with the same seeds, and lines of JSON about it go to CLIENT_RESULTS.
 CLIENT_CASES=n keeps n cases of each parametrized test, evenly spread; CLIENT_ONLY names a file with a JSON list of the
-tests to run; CLIENT_SECONDS is what a test may take.
+tests to run; CLIENT_LEFT_OUT is a pattern of those that are not; CLIENT_SECONDS is what a test may take.
 """
 
 import functools
@@ -14,6 +14,7 @@ import pathlib
 import random
 import re
 import signal
+import time
 
 import functorch
 import numpy
@@ -63,9 +64,10 @@ def name_of(nodeid):
 
 
 def pytest_collection_modifyitems(items):
-    limit = int(os.environ["CLIENT_CASES"])
+    limit, left_out = int(os.environ["CLIENT_CASES"]), re.compile(os.environ["CLIENT_LEFT_OUT"])
     kept = []
-    for _, cases in itertools.groupby(items, lambda item: item.nodeid.partition("[")[0]):
+    wanted = [item for item in items if not left_out.match(item.nodeid)]
+    for _, cases in itertools.groupby(wanted, lambda item: item.nodeid.partition("[")[0]):
         cases = list(cases)
         step = max(1.0, len(cases) / limit)
         kept += [cases[int(i * step)] for i in range(min(limit, len(cases)))]
@@ -84,10 +86,10 @@ def same_beginning():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    before = made
+    before, began = made, time.monotonic()
     record(test=name_of(item.nodeid), outcome="begun")
     outcome = yield
-    record(test=name_of(item.nodeid), transforms=made - before)
+    record(test=name_of(item.nodeid), transforms=made - before, seconds=round(time.monotonic() - began, 1))
     return outcome
 
 
