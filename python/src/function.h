@@ -18,6 +18,8 @@ namespace tower::python {
 
 /// Gives operators of torch.library.custom_op that were defined since the last time their kernels (new_operators.cpp).
 void meet_new_operators();
+/// Takes the place of a __repr__ of torch.Tensor that somebody had replaced and has put back (hooks.cpp).
+void hook_printing_again();
 
 /// Calls of the user's function. It gets the tensors of the arguments one by one. Where it does not return a plain
 /// tensor, or with `has_aux`, `depart` makes a list of tensors of the result, or a pair of two lists: outputs and aux.
@@ -27,6 +29,7 @@ class Callback {
   Callback(py::handle function, py::handle depart, bool has_aux = false)
       : function_(function), depart_(depart), has_aux_(has_aux) {
     meet_new_operators();
+    hook_printing_again();
   }
   Callback(const Callback&) = delete;
   Callback& operator=(const Callback&) = delete;

@@ -1,7 +1,7 @@
 // What Tower has to see of Python programs, caught without replacing anything that a program can look at: every
 // attribute of torch stays the object that it was. Below the attributes are C functions, held by the slots of types, by
-// the descriptors that stand for slots, by definitions of methods, and by functions of Python's. A hook takes the place
-// of such a C function, asks whether Tower is concerned, and otherwise calls what was there.
+// the descriptors that stand for slots, and by definitions of methods. A hook takes the place of such a function, asks
+// whether Tower is concerned, and otherwise calls what was there.
 //
 //   x[i], x[i] = v    the number i may differ between the examples of a batch; LibTorch's indexing reads it out of the
 //                     tensor, and knows only functorch's as an exception
@@ -96,15 +96,16 @@ int set(PyObject* self, PyObject* index, PyObject* value) {
 
 // ---- printing -------------------------------------------------------------------------------------------------------
 
-vectorcallfunc plain_str = nullptr;
+// torch.Tensor, the __repr__ that it was given, and what its slot held, whose one function calls whatever the class has.
+PyTypeObject* tensor_type = nullptr;
+PyObject* own_repr = nullptr;
+reprfunc plain_repr = nullptr;
 
-// torch._tensor_str._str, to which every class's __repr__ and __format__ comes: a function of Python's.
-PyObject* str(PyObject* function, PyObject* const* args, size_t count, PyObject* names) {
-  const bool of_tensor = PyVectorcall_NARGS(count) > 0 && THPVariable_Check(args[0]);
-  if (of_tensor && is_wrapper(args[0])) return PyObject_CallFunctionObjArgs(handlers.show, args[0], nullptr);
-  if (!inside_transform()) return plain_str(function, args, count, names);
+PyObject* repr(PyObject* self) {
+  if (is_wrapper(self)) return PyObject_CallFunctionObjArgs(handlers.show, self, nullptr);
+  if (!inside_transform()) return plain_repr(self);
   const Suspended outside;
-  return plain_str(function, args, count, names);
+  return plain_repr(self);
 }
 
 // ---- methods --------------------------------------------------------------------------------------------------------
@@ -207,15 +208,14 @@ void hook_indexing(PyTypeObject* base) {
   });
 }
 
-void hook_printing() {
-  const py::object shown = py::module_::import("torch._tensor_str").attr("_str");
-  if (!PyFunction_Check(shown.ptr())) refuse("torch._tensor_str._str");
-  auto* function = reinterpret_cast<PyFunctionObject*>(shown.ptr());
-  plain_str = function->vectorcall;
-  function->vectorcall = str;
-#if PY_VERSION_HEX >= 0x030B0000
-  function->func_version = 0;  // calls that CPython has specialized for it look again
-#endif
+// Who gives the class a new __repr__ puts the hook aside, as it should be.
+void hook_printing(PyTypeObject* tensor) {
+  tensor_type = tensor;
+  own_repr = attribute(tensor, "__repr__").release().ptr();
+  plain_repr = tensor->tp_repr;
+  for_each_subclass(tensor, [](PyTypeObject* type) {
+    if (type->tp_repr == plain_repr) type->tp_repr = repr;
+  });
 }
 
 void install(const py::kwargs& functions) {
@@ -227,7 +227,7 @@ void install(const py::kwargs& functions) {
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;
   hook_indexing(base);
-  hook_printing();
+  hook_printing(tensor);
   plain_numpy = hook_method(base, "numpy", numpy);
   plain_new_tensor = hook_method(base, "new_tensor", new_tensor);
   const py::object c = py::module_::import("torch._C");
@@ -242,6 +242,11 @@ void install(const py::kwargs& functions) {
 }
 
 }  // namespace
+
+void hook_printing_again() {
+  if (tensor_type->tp_repr == plain_repr && attribute(tensor_type, "__repr__").ptr() == own_repr)
+    tensor_type->tp_repr = repr;
+}
 
 void define_hooks(py::module_& module) {
   module.def("install_hooks", &install);

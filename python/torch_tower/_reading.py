@@ -6,7 +6,7 @@ from . import _C
 
 
 def show(tensor: torch.Tensor) -> str:
-    return _C.text_of(tensor, torch._tensor_str._str)
+    return _C.text_of(tensor, torch.Tensor.__repr__)
 
 
 def check_readable(self, *, force=False):

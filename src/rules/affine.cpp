@@ -133,16 +133,21 @@ Rule<Op> fused() {
 // ---- linear --------------------------------------------------------------------------------------------------------
 
 Tensor linear_by_products(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (bias.defined() && x.dim() == 2) return at::addmm(bias, x, weight.t());
   const bool usual = bias.defined() && bias.dim() == 1 && weight.dim() == 2;
   if (usual && x.dim() == 1) return at::addmv(bias, weight, x);
-  if (usual && x.dim() == 2) return at::addmm(bias, x, weight.t());
   if (usual && x.dim() > 2) {
     Sizes sizes(x.sizes());
     sizes.back() = weight.size(0);
     return at::addmm(bias, x.reshape({-1, x.size(-1)}), weight.t()).view(sizes);
   }
   const Tensor product = at::matmul(x, weight.t());
-  return bias.defined() ? at::add(product, bias) : product;
+  if (!bias.defined()) return product;
+  Tensor addend = bias;
+  while (addend.dim() > product.dim() && addend.size(0) == 1) addend = addend.squeeze(0);
+  TORCH_CHECK(at::is_expandable_to(addend.sizes(), product.sizes()), "output with shape ", product.sizes(),
+              " doesn't match the broadcast shape of the bias, ", bias.sizes());
+  return at::add(product, addend);
 }
 
 // With respect to the weight. A single row and vectors are the products that they look like.

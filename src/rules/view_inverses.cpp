@@ -219,7 +219,9 @@ void view_inverses() {
                 "expected src to have a size equal to the slice of self. src size = ", at::IntArrayRef(e.sizes(1)),
                 ", slice size = ", at::IntArrayRef(sizes));
     check_strides(strides);
-    TORCH_CHECK(!addresses_repeat(sizes, strides),
+    bool expanded = false;
+    for (size_t d = 0; d < sizes.size(); ++d) expanded = expanded || (strides[d] == 0 && sizes[d] > 1);
+    TORCH_CHECK(!expanded,
                 "unsupported operation: more than one element of the written-to "
                 "tensor refers to a single memory location. Please clone() the tensor before performing the "
                 "operation.");

@@ -83,15 +83,15 @@ TEST(decompose, the_latest_registration_is_in_force_and_leaves_what_was_there) {
 }
 
 TEST(decompose, one_of_towers_own_is_replaced_and_comes_back) {
-  const Tensor c = at::zeros({2, 2}, at::kDouble), a = at::eye(2, at::kDouble);
-  const auto f = [&](const Tensor& v) { return at::addmm(v, a, a); };
+  const Tensor c = at::zeros({2, 2}, at::kDouble), a = vec({1, 2});
+  const auto f = [&](const Tensor& v) { return at::addr(v, a, a); };
   {
     const auto registered =
-        tower::decompose<at::_ops::addmm>([](const Tensor& self, const Tensor&, const Tensor&, const at::Scalar&,
+        tower::decompose<at::_ops::addr>([](const Tensor& self, const Tensor&, const Tensor&, const at::Scalar&,
                                              const at::Scalar&) { return self - 7; });
     EXPECT_TRUE(same(tower::vmap(f)(c.unsqueeze(0)), at::full({1, 2, 2}, -7, at::kDouble)));
   }
-  EXPECT_TRUE(same(tower::vmap(f)(c.unsqueeze(0)), a.unsqueeze(0)));
+  EXPECT_TRUE(same(tower::vmap(f)(c.unsqueeze(0)), at::outer(a, a).unsqueeze(0)));
 }
 
 TEST(decompose, may_be_replaced_while_it_runs) {
@@ -130,12 +130,12 @@ TEST(decompose, is_read_back_and_called_typed_and_boxed) {
   d.call_boxed(stack);
   EXPECT_TRUE(same(stack.at(0).toTensor(), vec({8})));
 
-  const Tensor a = at::arange(4, at::kDouble).view({2, 2});
-  const auto addmm = tower::decomposition<at::_ops::addmm>();
-  ASSERT_TRUE(addmm);
-  EXPECT_TRUE(same(addmm(a, a, a, 2, 3), at::addmm(a, a, a, 2, 3)));
+  const Tensor a = at::arange(4, at::kDouble).view({2, 2}), u = vec({1, 2});
+  const auto addr = tower::decomposition<at::_ops::addr>();
+  ASSERT_TRUE(addr);
+  EXPECT_TRUE(same(addr(a, u, u, 2, 3), at::addr(a, u, u, 2, 3)));
   // Inside a transform it is like any other function.
-  const auto g = [&](const Tensor& x) { return addmm(x, a, a, 2, 3).sum(); };
+  const auto g = [&](const Tensor& x) { return addr(x, u, u, 2, 3).sum(); };
   EXPECT_TRUE(same(tower::grad(g)(a), at::full({2, 2}, 2, at::kDouble)));
   EXPECT_FALSE(tower::decomposition<at::_ops::sin>());
 }
@@ -170,8 +170,8 @@ TEST(decompose, a_signature_that_does_not_fit_is_refused_with_the_schema) {
   EXPECT_TRUE(says(refused(kCube, [](const Tensor& x, double) { return std::tuple(x, x); }),
                    {"tower_decompose_test::cube", "number of returns"}));
   const auto wrong_call =
-      refusal<tower::ArgumentError>([] { tower::decomposition("aten::addmm").typed<Tensor(const Tensor&)>(); });
-  EXPECT_TRUE(says(wrong_call, {"aten::addmm", "number of arguments"}));
+      refusal<tower::ArgumentError>([] { tower::decomposition("aten::addr").typed<Tensor(const Tensor&)>(); });
+  EXPECT_TRUE(says(wrong_call, {"aten::addr", "number of arguments"}));
 }
 
 TEST(decompose, an_operator_that_is_not_there_is_named_with_the_overloads_that_are) {
@@ -200,8 +200,8 @@ TEST(decompose, none_to_call_is_said) {
   std::vector<c10::IValue> stack{vec({1})};
   EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] { none.call_boxed(stack); }), {"there is none to call"}));
   std::vector<c10::IValue> short_stack{vec({1})};
-  EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] { tower::decomposition("aten::addmm").call_boxed(short_stack); }),
-                   {"aten::addmm", "with 1 arguments", "those with defaults, too"}));
+  EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] { tower::decomposition("aten::addr").call_boxed(short_stack); }),
+                   {"aten::addr", "with 1 arguments", "those with defaults, too"}));
 }
 
 }  // namespace
