@@ -157,14 +157,6 @@ void Wrapper::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& given) {
 
 // tensor.data() and variable_data() ask for a tensor with the same memory and no history.
 c10::intrusive_ptr<c10::TensorImpl> Wrapper::shallow_copy_and_detach(const c10::VariableVersion&, bool) const {
-  auto* self = const_cast<Wrapper*>(this);
-  // Of a parameter that was made inside: modules give it other memory next (set_data), which a view could not follow.
-  if (!view_ && !self->payload().tracked() && requires_grad() && !as_wrapper(strip_constants(payload_.value))) {
-    self->shares_memory_ = true;
-    auto same = c10::make_intrusive<Wrapper>(level_, Payload(payload_));
-    same->shares_memory_ = true;
-    return same;
-  }
   return at::detach(Tensor(c10::intrusive_ptr<TensorImpl>::reclaim_copy(const_cast<Wrapper*>(this))))
       .unsafeReleaseIntrusivePtr();
 }

@@ -19,6 +19,11 @@ void tie(const Tensor& out, const Tensor& base, const Operator& op, View::Args&&
   Wrapper* view = as_wrapper(out);
   Wrapper* of = as_wrapper(base);
   if (!view || view == of || view->view() || &view->level() != &of->level()) return;
+  // Of a parameter that was made inside: modules give it other memory next (set_data), which a view could not follow.
+  if (op.no_derivative() && of->requires_grad() && !as_wrapper(strip_constants(base))) {
+    of->set_shares_memory();
+    return view->set_shares_memory();
+  }
   Wrapper& root = of->root();
   of->set_has_views();
   view->view() =
