@@ -15,6 +15,7 @@
 #include "tower/explain.h"
 #include "tower/higher_order.h"
 #include "tower/inspect.h"
+#include "tower/memory.h"
 #include "tower/substitution.h"
 #include "tower/transforms.h"
 #include "tower/tree.h"

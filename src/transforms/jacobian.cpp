@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "core/memory.h"
 #include "core/wrapper.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
@@ -167,6 +168,7 @@ Columns columns_by_replay(const FunctionWithAux& f, const Tensors& args, const s
 FunctionWithAux jacrev(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {
   check_chunk(options, "jacrev");
   return [f = std::move(f), argnums = std::move(argnums), options](const Tensors& args) {
+    const memory::InTransform here;
     Evaluated e = evaluate(f, args, check_argnums(argnums, args.size(), "jacrev"), "jacrev", false);
     prune(e);
     return std::pair(jacobian_by_rows(e, options), std::move(e.aux));
@@ -182,6 +184,7 @@ Function jacrev(Function f, std::vector<int64_t> argnums, JacobianOptions option
 FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {
   check_chunk(options, "jacfwd");
   return [f = std::move(f), argnums = std::move(argnums), options](const Tensors& args) {
+    const memory::InTransform here;
     const auto checked = check_argnums(argnums, args.size(), "jacfwd");
     for (int64_t a : checked) {
       const Tensor& primal = args[static_cast<size_t>(a)];

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "core/memory.h"
 #include "frontend/arguments.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
@@ -16,6 +17,7 @@ using dynamic::FunctionWithAux;
 std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, const Tensors& primals,
                                                    const Tensors& tangents, const char* label,
                                                    const JvpOptions& options) {
+  const memory::InTransform here;
   if (primals.size() != tangents.size())
     throw ArgumentError(std::string(label) + ": " + std::to_string(primals.size()) + " primals, but " +
                         std::to_string(tangents.size()) +

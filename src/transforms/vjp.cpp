@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 
 #include "core/bind.h"
+#include "core/memory.h"
 #include "interpreters/tape.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
@@ -18,6 +19,7 @@ std::vector<int64_t> all_arguments(const Tensors& primals) {
 // The function's evaluation and the gradients of its first output.
 std::pair<Evaluated, Tensors> gradients(const FunctionWithAux& f, const std::vector<int64_t>& argnums,
                                         const Tensors& args) {
+  const memory::InTransform here;
   const auto checked = check_argnums(argnums, args.size(), "grad");
   Evaluated e = evaluate(f, args, checked, "grad", false);
   if (e.outs.empty())
@@ -45,9 +47,11 @@ std::pair<Evaluated, Tensors> gradients(const FunctionWithAux& f, const std::vec
 
 std::tuple<Tensors, Function, Tensors> with_pullback(const FunctionWithAux& f, const Tensors& primals,
                                                      VjpOptions options) {
+  const memory::InTransform here;
   auto e = std::make_shared<Evaluated>(evaluate(f, primals, all_arguments(primals), "vjp", false));
   prune(*e);
   Function pullback = [e, options](const Tensors& cotangents) {
+    const memory::InTransform here;
     return with_zeros(pull_back(*e, cotangents, "vjp", options.consume), e->in_metas);
   };
   Tensors outs = std::move(e->outs), aux = std::move(e->aux);
@@ -86,10 +90,12 @@ FunctionWithAux grad_and_value(Function f, std::vector<int64_t> argnums) {
 }
 
 std::pair<Tensors, Function> linearize(Function f, const Tensors& primals) {
+  const memory::InTransform here;
   auto e = std::make_shared<Evaluated>(
       evaluate(without_aux(std::move(f)), primals, all_arguments(primals), "linearize", true));
   prune(*e);
   Function pushforward = [e](const Tensors& tangents) {
+    const memory::InTransform here;
     if (tangents.size() != e->in_slots.size())
       throw ArgumentError("linearize: the pushforward was given " + std::to_string(tangents.size()) +
                           " tangents, but the function has " + std::to_string(e->in_slots.size()) + " arguments.");

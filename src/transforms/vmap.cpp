@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "core/memory.h"
 #include "frontend/arguments.h"
 #include "tower/detail/flat.h"
 #include "tower/detail/spellings.h"
@@ -164,6 +165,7 @@ namespace detail {
 
 Tensors run_vmap(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
                  const VmapOptions& options, const NameTensor& name) {
+  const memory::InTransform here;
   if (options.chunk_size && *options.chunk_size <= 0)
     throw ArgumentError("vmap: chunk_size is " + std::to_string(*options.chunk_size) + "; it must be positive.");
   auto [dims, size] = resolve_in_dims(in_dims, args, "vmap", name);
