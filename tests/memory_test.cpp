@@ -17,7 +17,7 @@
 
 namespace {
 
-constexpr int64_t kLarge = 1 << 15;                   // floats
+constexpr int64_t kLarge = 1 << 15;                     // floats
 constexpr size_t kLargeBytes = sizeof(float) * kLarge;  // a size class
 constexpr size_t kMiB = size_t{1} << 20;
 

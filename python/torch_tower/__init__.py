@@ -6,7 +6,7 @@
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
 `hvp`, `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
-`register_container` and `register_tensor_subclass`.
+`register_container` and `register_tensor_subclass`, and `memory`, which bounds and empties the cache of temporaries.
 """
 
 import torch
@@ -29,7 +29,7 @@ _check_torch()
 
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
-from . import _C, _compile, _custom_ops, _functions, _indexing, _reading  # noqa: E402
+from . import _C, _compile, _custom_ops, _functions, _indexing, _reading, memory  # noqa: E402
 from ._containers import register_container, register_tensor_subclass  # noqa: E402
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._functions import linear_backward  # noqa: E402
@@ -57,6 +57,7 @@ __all__ = [
     "jvp",
     "linear_backward",
     "linearize",
+    "memory",
     "register_container",
     "register_tensor_subclass",
     "set_fallback_is_error",
