@@ -27,5 +27,4 @@ def test_the_limit_switches_it_off():
         assert memory.memory_cached() == 0
     finally:
         memory.set_memory_limit(limit)
-    assert torch.equal(transform(), transform())
     assert result.numel() == 1 << 16
