@@ -67,7 +67,7 @@ void addmm_vmap(VmapFrame& f) {
   // One matrix on the right: the rows of all examples are one product.
   const bool same_for_rows = self.dim() < 2 || (self.dim() == 2 && self.size(0) == 1);
   if (f.batched(1) && !f.batched(0) && same_for_rows)
-    return f.result(at::addmm(self, a.reshape({-1, a.size(2)}), b, n.beta, n.alpha)
+    return f.result(at::addmm(self, a.flatten(0, 1), b, n.beta, n.alpha)
                         .unflatten(0, {a.size(0), a.size(1)}));
   f.result(combine_broadcast(self, at::matmul(a, b), n.beta, n.alpha));
 }
@@ -139,7 +139,7 @@ Tensor linear_by_products(const Tensor& x, const Tensor& weight, const Tensor& b
   if (usual && x.dim() > 2) {
     Sizes sizes(x.sizes());
     sizes.back() = weight.size(0);
-    return at::addmm(bias, x.reshape({-1, x.size(-1)}), weight.t()).view(sizes);
+    return at::addmm(bias, x.flatten(0, -2), weight.t()).view(sizes);
   }
   const Tensor product = at::matmul(x, weight.t());
   if (!bias.defined()) return product;
@@ -152,9 +152,10 @@ Tensor linear_by_products(const Tensor& x, const Tensor& weight, const Tensor& b
 
 // With respect to the weight. A single row and vectors are the products that they look like.
 Tensor weight_gradient(const Tensor& ct, const Tensor& x, const Meta& weight) {
-  if (weight.dim() == 1) return at::mv(x.reshape({-1, x.size(-1)}).mH(), ct.reshape({-1}));
+  if (weight.dim() == 1 && x.dim() == 1) return at::mul(ct, conjugate(x));
+  if (weight.dim() == 1) return at::mv(adjoint_of(x.flatten(0, -2)), ct.reshape({-1}));
   if (x.dim() == 1) return at::outer(ct, conjugate(x));
-  const Tensor rows = x.reshape({-1, x.size(-1)}), of_rows = ct.reshape({-1, ct.size(-1)});
+  const Tensor rows = x.flatten(0, -2), of_rows = ct.flatten(0, -2);
   return weight.by_columns ? at::mm(adjoint_of(rows), of_rows).t() : at::mm(of_rows.t(), conjugate(rows));
 }
 

@@ -134,9 +134,10 @@ void narrow_vmap(VmapFrame& f) {
     return f.call();
   }
   const int64_t dim = at::maybe_wrap_dim(f.stack[1].toInt(), f.logical_dim(0)) + 1;
-  TORCH_CHECK(f.logical_dim(2) == 0, "start must be an 0-dim integral Tensor.");
+  TORCH_CHECK(f.logical_dim(2) == 0 && c10::isIntegralType(f.tensor(2).scalar_type(), /*includeBool=*/false),
+              "start must be an 0-dim integral Tensor.");
   f.to_front(0, true);
-  const Tensor x = f.tensor(0), places = places_of_part(f.tensor(2), x.size(dim), f.stack[3].toInt());
+  const Tensor x = f.tensor(0), places = places_of_part(f.tensor(2).to(at::kLong), x.size(dim), f.stack[3].toInt());
   Ints shape(static_cast<size_t>(x.dim()), 1), part = x.sizes().vec();
   shape[0] = f.batch_size;
   shape[static_cast<size_t>(dim)] = part[static_cast<size_t>(dim)] = places.size(1);

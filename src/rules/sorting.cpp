@@ -129,9 +129,9 @@ void bincount_vmap(VmapFrame& f) {
   TORCH_CHECK(f.logical_dim(0) == 1 && at::isIntegralType(values.scalar_type(), /*includeBool=*/false) &&
                   at::equal(values, values.abs()),
               "bincount only supports 1-d non-negative integral inputs.");
+  if (values.numel() == 0) return f.result(at::zeros({f.batch_size, least}, values.options().dtype(at::kLong)));
   TORCH_CHECK(!weighted || weights.sizes().equals(values.sizes()),
               "weights should be 1-d and have the same length as input");
-  if (values.numel() == 0) return f.result(at::zeros({f.batch_size, least}, values.options().dtype(at::kLong)));
   const Tensor bins = values.to(at::kLong).amax(1).add(1).clamp_min(least);
   const int64_t width = at::equal(bins, at::full_like(bins, least)) ? least : bins.max().item<int64_t>();
   if (!at::equal(bins, at::full_like(bins, width)))

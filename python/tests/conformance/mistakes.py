@@ -44,8 +44,13 @@ _OUT = "LibTorch resizes out=, with a warning that it will not; Tower refuses"
 _EMPTY = "the kernel asks less of tensors without elements than its parts do"
 _NO_DIMENSIONS = "a tensor without dimensions on the CPU may meet other devices; where the kernel is stricter nobody looks"
 _BIAS = "the kernel adds a bias of any dtype in its own; added for each example, it promotes"
+_VECTORS = "LibTorch takes right-hand sides for vectors or matrices by the ranks; with a batch they are matrices"
 OPEN = {
-    "addmv": {OTHER: "LibTorch gives an empty product the shape of the addend"},
+    "_segment_reduce_offsets": {
+        TAKES: "whether offsets ascend is data, which the formula does not read",
+        REFUSES: "an offset beyond the data is read by the formula, and not by the kernel",
+    },
+    "addmv": {OTHER: "LibTorch gives an empty product the shape of the addend", TAKES: _NO_DIMENSIONS},
     "as_strided_scatter": {REFUSES: "the kernel converts the written values; a batch of them is not converted"},
     "cat": {REFUSES: _OUT},
     "cdist": {OTHER: _EMPTY},
@@ -67,8 +72,15 @@ OPEN = {
     "masked_cumprod": {REFUSES: "without dimensions the kernel does not look at the dtype"},
     "masked_cumsum": {REFUSES: "without dimensions the kernel does not look at the dtype"},
     "masked_logaddexp": {REFUSES: _BOOLEANS},
-    "masked_select": {REFUSES: _OUT},
+    "linalg_householder_product": {TAKES: "the formula needs no memory (meta)"},
+    "linalg_lstsq": {OTHER: _VECTORS, TAKES: _VECTORS},
+    "linalg_lstsq_grad_oriented": {OTHER: _VECTORS, TAKES: _VECTORS},
+    "linalg_tensorsolve": {TAKES: "an inverse of the made-up matrix does not exist for one example alone (meta)"},
+    "masked_select": {REFUSES: _OUT, TAKES: "the formula needs no memory (meta)"},
     "nn_functional_adaptive_avg_pool3d": {REFUSES: _EMPTY},
+    "nn_functional_adaptive_max_pool1d": {REFUSES: _EMPTY},
+    "nn_functional_adaptive_max_pool2d": {REFUSES: _EMPTY},
+    "nn_functional_adaptive_max_pool3d": {REFUSES: _EMPTY},
     "nn_functional_conv3d": {OTHER: _BIAS},
     "nn_functional_conv_transpose1d": {OTHER: _BIAS, REFUSES: _BIAS},
     "nn_functional_conv_transpose2d": {OTHER: _BIAS, REFUSES: _BIAS},
