@@ -77,6 +77,7 @@ OPEN = {
     "linalg_lstsq_grad_oriented": {OTHER: _VECTORS, TAKES: _VECTORS},
     "linalg_tensorsolve": {TAKES: "an inverse of the made-up matrix does not exist for one example alone (meta)"},
     "masked_select": {REFUSES: _OUT, TAKES: "the formula needs no memory (meta)"},
+    "narrow": {TAKES: _NO_DIMENSIONS},
     "nn_functional_adaptive_avg_pool3d": {REFUSES: _EMPTY},
     "nn_functional_adaptive_max_pool1d": {REFUSES: _EMPTY},
     "nn_functional_adaptive_max_pool2d": {REFUSES: _EMPTY},
