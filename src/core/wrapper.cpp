@@ -98,6 +98,22 @@ void Wrapper::take(const Tensor& value) {
   take_metadata();
 }
 
+void Wrapper::own_memory() {
+  for (Tensor* t : {&payload_.value, &payload_.tangent}) {
+    if (!t->defined()) continue;
+    if (Wrapper* w = as_wrapper(*t)) {
+      w->view_.reset();  // what it was taken of has been written to here, and is nobody's who would write to it below
+      w->own_memory();
+    } else if (!libtorch_follows(*t)) {
+      DispatchGuard keys;
+      keys.see_every_operator(false);
+      *t = t->clone();
+    }
+  }
+  // An example's strides are those of the value, and a constant shows its memory.
+  if (level_->kind() == Kind::vmap || !payload_.tracked()) take_metadata();
+}
+
 void Wrapper::change_form(const Operator& op, View::Args args, const Tensor& value) {
   auto hidden = c10::make_intrusive<Wrapper>(level_, Payload(payload()));
   hidden->view_ = std::move(view_);

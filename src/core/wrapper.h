@@ -60,6 +60,10 @@ class Wrapper final : public c10::TensorImpl {
   /// itself, without telling bases or views (that is the front end's part).
   void take(const Tensor& value);
 
+  /// Gives the value memory of its own, so that it is no part of a larger tensor's. A tensor of the user's keeps the
+  /// strides and the offset that it shows.
+  void own_memory();
+
   std::unique_ptr<View>& view() { return view_; }
   /// The tensor at the end of the chain of bases.
   Wrapper& root() {

@@ -33,6 +33,13 @@ Arguments::~Arguments() {
   thread_state.arguments = outer_;
 }
 
+bool Arguments::include(const Wrapper& root) {
+  for (const Arguments* a = thread_state.arguments; a != nullptr; a = a->outer_)
+    for (const Tensor& t : a->given_)
+      if (t.unsafeGetTensorImpl() == &root) return true;
+  return false;
+}
+
 void Arguments::note_write(const Wrapper& root) {
   for (Arguments* a = thread_state.arguments; a != nullptr; a = a->outer_)
     for (size_t i = 0; i < a->given_.size(); ++i)

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/bind.h"
+#include "core/reuse.h"
 #include "core/wrapper.h"
 #include "frontend/twins.h"
 #include "frontend/views.h"
@@ -207,7 +208,15 @@ Tensor old_value(const Tensor& t, const Operator& twin, const Level& highest) {
   // The old values do not matter to a draw, nor does their history.
   if (twin.random() && twin.no_derivative()) return t.detach();
   Wrapper* w = as_wrapper(t);
-  return w && &w->level() != &highest ? as_it_is(t) : t;
+  return w && (&w->level() != &highest || replaces_part(twin)) ? as_it_is(t) : t;
+}
+
+// The tensor itself where the call may take its old value for the new one. Nothing refuses the result afterwards: it
+// has the tensor's shape, dtype and level.
+const Wrapper* given_up(const Operator& twin, const Tensor& target, const Level& highest) {
+  if (!replaces_part(twin) || !target.defined()) return nullptr;
+  Wrapper* w = as_wrapper_of(target, highest);
+  return w && may_give_up(*w) ? w : nullptr;
 }
 
 Stack call_of(const Operator& op, const Twin& twin, const Stack& stack, const Tensor& target, const Level& highest) {
@@ -258,8 +267,13 @@ void write_one_by_one(const Operator& op, const Stack& stack) {
 void write_by_twin(const Operator& op, const Twin& twin, Stack& stack, const Tensor& target, const Level& highest) {
   const bool into_out = is_out_argument(op, op.num_args() - 1);
   Stack results = call_of(op, twin, stack, target, highest);
-  if (twin.op->composite()) decompose(*twin.op, results);
-  else bind_call(*twin.op, results);
+  if (twin.op->composite()) {
+    decompose(*twin.op, results);
+  } else {
+    std::optional<Reuse> reuse;
+    if (const Wrapper* w = given_up(*twin.op, target, highest)) reuse.emplace(*w);
+    bind_call(*twin.op, results);
+  }
   c10::SmallVector<Write, 2> writes;
   const auto add = [&](const Tensor& to, const Tensor& value) {
     // LibTorch gives an empty out= tensor the shape of the result.

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "core/bind.h"
+#include "core/reuse.h"
 #include "frontend/arguments.h"
 #include "tower/errors.h"
 
@@ -14,6 +15,22 @@ namespace tower::frontend {
 namespace {
 
 Tensor handle(Wrapper& w) { return Tensor(c10::intrusive_ptr<Wrapper>::reclaim_copy(&w)); }
+
+// Views that no derivative goes through have a history of their own, which writes to their bases leave as it is.
+bool cuts_history(const View& view) { return view.op->no_derivative(); }
+
+// NOTE [Small views of written tensors]
+// What a tape keeps of a part that was read would keep the whole of the tensor's memory, and every later write would have
+// to copy that. So a small view of a tensor that has been written to has memory of its own; a larger one has not, and
+// the next write copies the tensor, at most four times what the view shows. An argument's views may leave as views of
+// the caller's tensor, and what nothing tracks has memory that can be written to behind the transform's back.
+void own_small_view(Wrapper& view) {
+  Wrapper& root = view.root();
+  if (view.numel() * kSmall > root.numel() || root.shares_memory() || cuts_history(*view.view()) ||
+      !as_wrapper(strip_constants(handle(view))) || Arguments::include(root))
+    return;
+  view.own_memory();
+}
 
 void tie(const Tensor& out, const Tensor& base, const Operator& op, View::Args&& args, size_t index) {
   Wrapper* view = as_wrapper(out);
@@ -29,6 +46,7 @@ void tie(const Tensor& out, const Tensor& base, const Operator& op, View::Args&&
   view->view() =
       std::make_unique<View>(View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), &root, root.generation(), of->form(),
                                   autograd_state().get_grad_mode(), &op, index, std::move(args)});
+  if (root.generation() > 0) own_small_view(*view);
 }
 
 // Runs the view operator again, on `base`.
@@ -42,9 +60,6 @@ Tensor view_again(const View& view, const Tensor& base) {
 bool repeats(const View& view) {
   return view.op->view_repeats && view.op->view_repeats(handle(base_of(view)), view.args);
 }
-
-// Views that no derivative goes through have a history of their own, which writes to their bases leave as it is.
-bool cuts_history(const View& view) { return view.op->no_derivative(); }
 
 // Operators that only choose and order elements of their base.
 bool only_moves(const Operator& op) {
@@ -154,6 +169,14 @@ Tensor in_order_of(Wrapper& target, const Tensor& value) {
   return value.permute(there).clone(at::MemoryFormat::Contiguous).permute(back);
 }
 
+// A part of the tensor replaced, in place where nobody else sees the old values.
+Tensor overwritten(const Operator& scatter, Wrapper& base, const Tensor& value, c10::ArrayRef<IValue> view_args) {
+  Stack call = call_on_part(as_it_is(handle(base)), value, view_args);
+  const Reuse reuse(base);
+  bind_call(scatter, call);
+  return std::move(call[0]).toTensor();
+}
+
 // Whether a tape, or LibTorch's autograd outside, knows where the value came from.
 bool is_recorded(Tensor value) {
   while (Wrapper* w = as_wrapper(value)) {
@@ -198,11 +221,16 @@ void refresh(Wrapper& w) {
   const Tensor now = view_again(view, handle(base));
   w.take(cuts_history(view) ? with_history_of(wrap(w.level(), Payload(w.stored())), now, true) : now);
   view.seen = generation;
+  own_small_view(w);
 }
 
 Tensor as_it_is(const Tensor& t) {
   Wrapper* w = as_wrapper(t);
   return w ? wrap(w->level(), Payload(w->payload())) : t;
+}
+
+bool may_give_up(Wrapper& w) {
+  return !w.view() && !w.shares_memory() && w.payload().tracked();
 }
 
 Tensor view_below(Wrapper& w) {
@@ -262,8 +290,10 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
   Wrapper* v = as_wrapper(value);
   const bool above = v && v->level().depth() > base.level().depth();
   const Tensor before = above ? as_it_is(handle(base)) : handle(base);
-  Tensor updated = links.empty() ? view->op->view_inverse(before, value, view->args, view->out)
-                                 : put_by_position(before, value, links);
+  const Operator* scatter = scatter_of(*view->op);
+  Tensor updated = !links.empty()                  ? put_by_position(before, value, links)
+                   : scatter && may_give_up(base) ? overwritten(*scatter, base, value, view->args)
+                                                  : view->op->view_inverse(before, value, view->args, view->out);
   updated = strip_constants(updated, base.level().depth());  // of what was made besides, as in make_view
   const Tensor own = recorded_or_not(target, value);
   write_through(base, updated, writer);

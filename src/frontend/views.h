@@ -22,6 +22,9 @@ void refresh(Wrapper& view);
 /// A tensor with the value that `t` has now, which no write to `t` changes, for who keeps it; `t` itself if it is plain.
 Tensor as_it_is(const Tensor& t);
 
+/// Whether a write may take the tensor's old value for its own use: it is no view, and its memory is nobody else's.
+bool may_give_up(Wrapper& w);
+
 /// What `view` is one level down, as a view of what its root is there. For levels under which a view is made by the
 /// same operator as below them: jvp and vjp.
 Tensor view_below(Wrapper& view);

@@ -1,6 +1,7 @@
 #include "interpreters/jvp.h"
 
 #include "core/bind.h"
+#include "core/reuse.h"
 #include "interpreters/derivatives.h"
 #include "operators/custom.h"
 
@@ -19,6 +20,21 @@ c10::SmallVector<Meta, 2> metas_of(c10::ArrayRef<IValue> outs) {
       for (const IValue& e : v.toListRef()) add(e.toTensor());
   }
   return metas;
+}
+
+// Lets go of the first argument where the rule needs at most its shape, so that the call may overwrite it. Returns for
+// which arguments `shapes` stands.
+Mask let_go(const Operator& op, Mask tracked, Served served, c10::SmallVectorImpl<IValue>& args,
+            std::vector<Meta>& shapes) {
+  const Keeps keeps = keeps_for_jvp(op, tracked, served);
+  if (op.kind(0) != ArgKind::tensor || (keeps.args & 1)) return 0;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!(keeps.shapes >> i & 1)) continue;
+    if (!args[i].isTensor() || !args[i].toTensor().defined()) return 0;
+    shapes.emplace_back(args[i].toTensor());
+  }
+  args[0] = IValue();
+  return keeps.shapes;
 }
 
 }  // namespace
@@ -66,16 +82,20 @@ void Jvp::process(const Operator& op, Stack& stack) {
     replace_outputs(stack, [&](Tensor&& t, size_t) { return wrap_constant(*this, std::move(t)); });
     return;
   }
+  const Served served = served_jvp(op, tracked);
   c10::SmallVector<IValue, 6> args(stack.begin(), stack.end());
+  std::vector<Meta> shapes;
+  Mask shapes_kept = 0;
+  if (Reuse::active() && !op.save) shapes_kept = let_go(op, tracked, served, args, shapes);
   Operator::Values saved;
   if (op.save) saved = call_and_save(op, stack);
   else call_below(*this, op, stack, wrapped);
   const auto metas = metas_of(stack);
   c10::SmallVector<const Meta*, 2> outs_meta;
   for (const Meta& m : metas) outs_meta.push_back(&m);
-  JvpFrame frame{{op, args, stack, nullptr, 0, saved}, leaves, {}, outs_meta};
+  JvpFrame frame{{op, args, stack, shapes_kept ? &shapes : nullptr, shapes_kept, saved}, leaves, {}, outs_meta};
   frame.tangents.resize(metas.size());
-  run_jvp(frame, tracked, served_jvp(op, tracked));
+  run_jvp(frame, tracked, served);
   size_t leaf = 0;
   for (size_t i = 0; i < stack.size(); ++i) {
     const size_t count = stack[i].isTensorList() ? stack[i].toListRef().size() : 1;

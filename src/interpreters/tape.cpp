@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/bind.h"
+#include "core/reuse.h"
 #include "core/wrapper.h"
 #include "frontend/views.h"
 #include "interpreters/derivatives.h"
@@ -46,6 +47,42 @@ void for_each_kept(const Node& node, F&& f) {
         if (e.isTensor() && e.toTensor().defined()) f(e.toTensor());
     }
   }
+}
+
+// The operator by which what is added to the part that `op` reads gets into the whole; null if it reads no part.
+const Operator* scatter_of_read(const Operator& op) {
+  static const Operator &index = *Operator::find("aten::index", "Tensor"), &put = *Operator::find("aten::index_put", "");
+  if (op.is_view()) return scatter_of(op);
+  return &op == &index ? &put : nullptr;
+}
+
+// NOTE [Gradients of parts]
+// The gradient of a part of a tensor is zero but for the part. It is added there to what has come together for the
+// tensor already, in place if that is nobody else's: a thousand rows that are read cost a thousand rows.
+bool add_to_part(const Node& node, const Tensor& g, Tensor& sum, bool in_place) {
+  const Operator& op = *node.op;
+  const Operator* scatter = scatter_of_read(op);
+  if (!scatter || op.custom || !g.defined() || !sum.defined() || sum.numel() < kSmall * g.numel() ||
+      sum.scalar_type() != g.scalar_type())
+    return false;
+  const auto args = c10::ArrayRef<IValue>(node.kept).slice(0, op.num_args());
+  Stack call;
+  if (op.is_view()) {
+    Stack part = call_on_part(sum, args);
+    bind_call(op, part);
+    if (in_place) {
+      part[0].toTensor().add_(g);
+      return true;
+    }
+    call = call_on_part(Tensor(), at::add(part[0].toTensor(), g), args);
+  } else {
+    call = {IValue(), args[1], g, true};
+  }
+  call[0] = std::move(sum);
+  const Reuse reuse;
+  bind_call(*scatter, call);
+  sum = std::move(call[0]).toTensor();
+  return true;
 }
 
 // What one reverse pass needs for every slot. The thread keeps the memory: allocations of this size, made once a pass,
@@ -221,8 +258,15 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
       any = any || at.sum.defined();
       of_outputs.push_back(at.is_input ? at.sum : std::move(at.sum));
     }
-    if (any) {
-      check_unchanged(node);
+    const auto goes_to_part = [&] {
+      if (node.inputs.size() != 1) return false;
+      Cotangent& whole = by_slot[node.inputs[0].slot];
+      if (!add_to_part(node, of_outputs[0], whole.sum, whole.owned && plain)) return false;
+      whole.owned = true;
+      return true;
+    };
+    if (any) check_unchanged(node);
+    if (any && !goes_to_part()) {
       wanted.clear();
       wanted_meta.clear();
       for (const auto& input : node.inputs) {
@@ -245,6 +289,16 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
 std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::ArrayRef<Tensor> tangents,
                                        c10::ArrayRef<int64_t> outputs) {
   std::vector<Tensor> by_slot(slots_.size());
+  // Where a slot is read for the last time, counted over all nodes' inputs: its tangent goes with that reading, and the
+  // operator may overwrite it. Outputs are read at the end.
+  constexpr size_t kNever = 0, kAtTheEnd = ~size_t{0};
+  std::vector<size_t> last_read(slots_.size(), kNever);
+  size_t reading = 0;
+  for (size_t n = 0; n < nodes_.size(); ++n)
+    for (const auto& input : nodes_[n].inputs) last_read[static_cast<size_t>(input.slot)] = ++reading;
+  for (int64_t slot : outputs)
+    if (slot >= 0) last_read[static_cast<size_t>(slot)] = kAtTheEnd;
+  reading = 0;
   bool plain = plain_;
   for (size_t k = 0; k < inputs.size(); ++k) {
     by_slot[static_cast<size_t>(inputs[k])] = tangents[k];
@@ -261,6 +315,8 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
     if (node.empty()) continue;
     bool any = false;
     for (const auto& input : node.inputs) any = any || by_slot[static_cast<size_t>(input.slot)].defined();
+    const size_t first_reading = reading;
+    reading += node.inputs.size();
     if (!any) continue;
     check_unchanged(node);
     const auto kept = c10::ArrayRef<IValue>(node.kept);
@@ -274,8 +330,12 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
       for (size_t e = 0; e < count; ++e) {
         const bool tracked =
             next < node.inputs.size() && node.inputs[next].leaf.arg == i && node.inputs[next].leaf.element == e;
-        leaves.push_back(tracked ? by_slot[static_cast<size_t>(node.inputs[next].slot)] : Tensor());
-        next += tracked;
+        leaves.emplace_back();
+        if (tracked) {
+          const auto slot = static_cast<size_t>(node.inputs[next++].slot);
+          if (last_read[slot] == first_reading + next) leaves.back() = std::move(by_slot[slot]);
+          else leaves.back() = by_slot[slot];
+        }
         if (leaves.back().defined()) moving |= Mask{1} << i;
       }
     }
@@ -284,8 +344,10 @@ std::vector<Tensor> Tape::push_forward(c10::ArrayRef<int64_t> inputs, c10::Array
     JvpFrame frame{frame_of(node), leaves, {}, outs_meta};
     frame.tangents.resize(node.num_outs);
     run_jvp(frame, moving, node.served);
-    for (uint32_t k = 0; k < node.num_outs; ++k)
-      by_slot[static_cast<size_t>(node.first_slot) + k] = std::move(frame.tangents[k]);
+    for (uint32_t k = 0; k < node.num_outs; ++k) {
+      const size_t slot = static_cast<size_t>(node.first_slot) + k;
+      if (last_read[slot] != kNever) by_slot[slot] = std::move(frame.tangents[k]);
+    }
   }
   std::vector<Tensor> result;
   for (int64_t slot : outputs) result.push_back(slot >= 0 ? by_slot[static_cast<size_t>(slot)] : Tensor());

@@ -5,6 +5,7 @@
 #include <ATen/native/TypeProperties.h>
 
 #include "core/bind.h"
+#include "core/reuse.h"
 
 namespace tower::rules {
 
@@ -208,7 +209,9 @@ void jvp_by_calling(JvpFrame& frame, Mask linear) {
   for (size_t i = 0; i < stack.size(); ++i) {
     if (!(linear >> i & 1)) continue;
     if (frame.op.kind(i) == ArgKind::tensor) {
-      Tensor t = frame.tangent(i);
+      const Tensor& given = frame.tangent(i);
+      // What the call may overwrite must not stay behind.
+      Tensor t = Reuse::active() ? std::move(const_cast<Tensor&>(given)) : given;
       if (!t.defined()) {
         const Meta meta = frame.meta(i);
         t = at::zeros(meta.sizes, meta.options());

@@ -8,6 +8,7 @@
 #include "rules/dims.h"
 #include "rules/index_plan.h"
 #include "rules/op.h"
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 #include "rules/scan.h"
 
@@ -269,7 +270,8 @@ void index_put_vmap(VmapFrame& f) {
   for (int64_t d : plan.dims) order.push_back(1 + d);
   for (int64_t d = 0; d < rank; ++d)
     if (std::find(plan.dims.begin(), plan.dims.end(), d) == plan.dims.end()) order.push_back(1 + d);
-  const Tensor self = f.tensor(0).permute(order);
+  const bool in_order = std::is_sorted(order.begin(), order.end());
+  Tensor self = in_order ? f.tensor(0) : f.tensor(0).permute(order);
 
   std::vector<int64_t> index_sizes;
   for (const Tensor& i : plan.indices)
@@ -299,33 +301,53 @@ void index_put_vmap(VmapFrame& f) {
   indices.insert(
       indices.begin(),
       at::arange(f.batch_size, long_like).view(with_batch(f, std::vector<int64_t>(static_cast<size_t>(plan.rank), 1))));
-  f.stack[0] = self;
+  f.stack[0] = std::move(self);
   f.stack[1] = optional_list(indices);
-  f.stack[2] = values;
+  f.stack[2] = std::move(values);
   f.call();
+  if (in_order) return;
   Ints back(order.size());
   for (size_t k = 0; k < order.size(); ++k) back[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
   f.result(f.stack[0].toTensor().permute(back));
 }
 
+Tensor gradient_of_values(const Tensor& ct, const std::vector<Tensor>& indices, const Meta& values) {
+  const int64_t place = place_of_mask(indices);
+  if (place >= 0) {
+    const Tensor& mask = indices[static_cast<size_t>(place)];
+    if (const auto sizes = beside_mask(values.sizes, mask.dim(), ct.dim() - place - mask.dim()))
+      return at::sum_to(at::where(spread_mask(mask, 0, place, ct.dim()), ct, 0), *sizes).reshape(values.sizes);
+  }
+  return at::sum_to(at::index(ct, optional_list(indices)), values.sizes);
+}
+
+// Reading what will be written checks the indices; the kernel that writes finds a wrong one in the middle.
+bool write_by_index(const Tensor& base, const Stack& stack) {
+  const Tensor& values = stack[2].toTensor();
+  const auto indices = stack[1].to<OptionalTensors>();
+  if (!goes_into(values, base) || !at::is_expandable_to(values.sizes(), at::index(base, indices).sizes())) return false;
+  base.index_put_(indices, values, stack[3].toBool());
+  return true;
+}
+
+void pull_back_by_index(VjpFrame& f) {
+  if (!f.cotangents[0].defined()) return;
+  std::vector<Tensor> indices;
+  for (const auto& index : f.args[1].toListRef()) indices.push_back(index.isTensor() ? index.toTensor() : Tensor());
+  if (f.wants(2)) f.give(2, gradient_of_values(f.cotangents[0], indices, f.meta(2)));
+  if (!f.wants(0)) return;
+  Tensor ct = taken_cotangent(f);
+  if (f.args[3].toBool()) return f.give(0, std::move(ct));
+  Stack call(f.args.begin(), f.args.end());
+  call[2] = at::zeros({}, ct.options());
+  call[0] = std::move(ct);
+  f.give(0, call_overwriting(f.op, std::move(call)));
+}
+
 template <class... Op>
 void puts_by_index() {
-  (op<Op>()
-       .vmap(index_put_vmap)
-       .template jointly_linear<0, 2>()
-       .template vjp<0>([](Ct<0> ct, Skip, const std::vector<Tensor>& indices, Skip, bool accumulate) {
-         if (accumulate) return *ct;
-         return at::index_put(*ct, optional_list(indices), at::zeros({}, ct->options()));
-       })
-       .template vjp<2>([](Ct<0> ct, Skip, const std::vector<Tensor>& indices, Shape values) {
-         const int64_t place = place_of_mask(indices);
-         if (place >= 0) {
-           const Tensor& mask = indices[static_cast<size_t>(place)];
-           if (const auto sizes = beside_mask(values.sizes, mask.dim(), ct->dim() - place - mask.dim()))
-             return at::sum_to(at::where(spread_mask(mask, 0, place, ct->dim()), *ct, 0), *sizes).reshape(values.sizes);
-         }
-         return at::sum_to(at::index(*ct, optional_list(indices)), values.sizes);
-       }),
+  (op<Op>().vmap(index_put_vmap).evaluated_by(evaluate_overwriting<Op, write_by_index>), ...);
+  (overwrites(record_of(Op::name, Op::overload_name), 2, Keeps{Mask{1} << 1, Mask{1} << 2, 0}, pull_back_by_index),
    ...);
 }
 

@@ -11,6 +11,7 @@
 #include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
 
@@ -48,8 +49,6 @@ void unfold_backward_vmap(VmapFrame& f) {
   f.to_front(0, false);
   f.result(f.tensor(0).select(1, 0));
 }
-
-Tensor zeros_of(const Meta& m, const Tensor& like) { return at::zeros(m.sizes, like.options()); }
 
 // ---- as_strided ----
 
@@ -153,31 +152,10 @@ void demand_strides(const Example& e) { check_strides(e[2].toIntVector()); }
 
 void view_inverses() {
   // ---- a part of the base replaced ----
-  op<at::_ops::select_scatter>()
-      .vmap(write_back({2}))
-      .jointly_linear<0, 1>()
-      .vjp<0>([](Ct<0> ct, Skip, Shape src, int64_t dim, int64_t index) {
-        return at::select_scatter(*ct, zeros_of(src, *ct), dim, index);
-      })
-      .vjp<1>([](Ct<0> ct, Skip, Skip, int64_t dim, int64_t index) { return ct->select(dim, index); });
-  op<at::_ops::slice_scatter>()
-      .vmap(write_back({2}))
-      .jointly_linear<0, 1>()
-      .vjp<0>([](Ct<0> ct, Skip, Shape src, int64_t dim, const MaybeInt& start, const MaybeInt& end, int64_t step) {
-        return at::slice_scatter(*ct, zeros_of(src, *ct), dim, start, end, step);
-      })
-      .vjp<1>([](Ct<0> ct, Skip, Skip, int64_t dim, const MaybeInt& start, const MaybeInt& end, int64_t step) {
-        return at::slice(*ct, dim, start, end, step);
-      });
-  op<at::_ops::diagonal_scatter>()
-      .vmap(write_back({3, 4}))
-      .jointly_linear<0, 1>()
-      .vjp<0>([](Ct<0> ct, Skip, Shape src, int64_t offset, int64_t dim1, int64_t dim2) {
-        return at::diagonal_scatter(*ct, zeros_of(src, *ct), offset, dim1, dim2);
-      })
-      .vjp<1>([](Ct<0> ct, Skip, Skip, int64_t offset, int64_t dim1, int64_t dim2) {
-        return ct->diagonal(offset, dim1, dim2);
-      });
+  op<at::_ops::select_scatter>().vmap(write_back({2}));
+  op<at::_ops::slice_scatter>().vmap(write_back({2}));
+  op<at::_ops::diagonal_scatter>().vmap(write_back({3, 4}));
+  scatters_of_views();
 
   // ---- zeros around a part ----
   op<at::_ops::select_backward>()

@@ -1,0 +1,57 @@
+// Memory of an old value that nobody else can see, reused for the new one: what makes a write to a part of a tensor
+// cost the part. Operators stay functional; the plain evaluation of one that replaces a part of its first argument
+// (select_scatter, index_put, …) writes into that argument if the call's stack holds the only reference to it.
+//
+//   x[i] = v      x := select_scatter(x, v, 0, i)      front end: Reuse(x), x's payload in a wrapper of the stack's own
+//     level 2     takes the value out of the wrapper, which dies
+//     level 1     the same
+//     plain       the stack and x's payload have the only references to the tensor: written in place
+//
+// A level that keeps the old value (a tape for its rule, a view that shows it) holds a reference: then it is a copy.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "core/operator.h"
+
+namespace tower {
+
+/// While it lives, a call is under way whose caller has given up the old value of its first argument. Whoever has
+/// moved the only reference into the stack says no more; a tensor whose value the call will replace may keep its
+/// payload until then, so that it is as it was if the call throws.
+class Reuse {
+ public:
+  Reuse() : outer_(current_), replaced_(outer_ ? outer_->replaced_ : nullptr) { current_ = this; }
+  explicit Reuse(const Wrapper& replaced) : outer_(current_), replaced_(&replaced) { current_ = this; }
+  ~Reuse() { current_ = outer_; }
+  Reuse(const Reuse&) = delete;
+  Reuse& operator=(const Reuse&) = delete;
+
+  static bool active() { return current_ != nullptr; }
+  /// The value in a stack's first place where nobody else sees it, or else a copy of it, to be written to; undefined
+  /// where no call is under way or the value is not of a kind that is written to like this.
+  static Tensor to_overwrite(const Stack& stack);
+
+ private:
+  static bool is_seen(const Tensor& t);
+
+  const Reuse* outer_;
+  const Wrapper* replaced_;
+  static constinit thread_local const Reuse* current_ __attribute__((tls_model("initial-exec")));
+};
+
+/// The operator that replaces the part of a tensor that `view` shows, whose arguments are those of `view` with the new
+/// part in second place; null if there is none.
+const Operator* scatter_of(const Operator& view);
+
+/// Whether an operator that stands for an in-place one overwrites its first argument where it may.
+bool replaces_part(const Operator& op);
+
+/// A part of a tensor is small if the tensor has so many times its elements: it is copied rather than shown.
+constexpr int64_t kSmall = 4;
+
+/// The call of a view or of its scatter: the base, what goes into second place, if anything, and the view's others.
+Stack call_on_part(Tensor base, c10::ArrayRef<IValue> view_args);
+Stack call_on_part(Tensor base, Tensor part, c10::ArrayRef<IValue> view_args);
+
+}  // namespace tower

@@ -1,0 +1,87 @@
+#include "rules/overwriting.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Operators.h>
+
+#include "core/bind.h"
+
+namespace tower::rules {
+
+bool goes_into(const Tensor& part, const Tensor& base) {
+  return !part.key_set().has(kKey) && part.scalar_type() == base.scalar_type() && part.device() == base.device() &&
+         !libtorch_follows(part);
+}
+
+Tensor taken_cotangent(VjpFrame& frame) { return std::move(const_cast<Tensor&>(frame.cotangents[0])); }
+
+Tensor call_overwriting(const Operator& op, Stack&& stack) {
+  const Reuse reuse;
+  bind_call(op, stack);
+  return std::move(stack[0]).toTensor();
+}
+
+void jvp_by_overwriting(JvpFrame& frame, Mask linear) {
+  const Reuse reuse;
+  jvp_by_calling(frame, linear);
+}
+
+void overwrites(Operator& record, size_t part, Keeps vjp_keeps, std::function<void(VjpFrame&)> vjp) {
+  const Mask serves = Mask{1} | Mask{1} << part;
+  record.jvp.push_back({serves, Keeps{~serves, serves, 0}, [serves](JvpFrame& f) { jvp_by_overwriting(f, serves); }});
+  record.vjp.push_back({serves, vjp_keeps, std::move(vjp)});
+}
+
+namespace {
+
+template <class View>
+Tensor shown(const Tensor& base, c10::ArrayRef<IValue> args) {
+  static const Operator& view = record_of(View::name, View::overload_name);
+  Stack call{base};
+  call.insert(call.end(), args.begin(), args.end());
+  bind_call(view, call);
+  return std::move(call[0]).toTensor();
+}
+
+template <class View>
+bool write_part(const Tensor& base, const Stack& stack) {
+  const Tensor& written = stack[1].toTensor();
+  if (!goes_into(written, base)) return false;
+  const Tensor part = shown<View>(base, c10::ArrayRef<IValue>(stack).slice(2));
+  if (!part.sizes().equals(written.sizes())) return false;
+  part.copy_(written);
+  return true;
+}
+
+// The part's gradient first, and a copy: then the cotangent with zeros there is the base's, and may be made in place.
+template <class View>
+void pull_back_part(VjpFrame& f) {
+  if (!f.cotangents[0].defined()) return;
+  const auto args = f.args.slice(2);
+  if (f.wants(1)) {
+    const Tensor part = shown<View>(f.cotangents[0], args);
+    f.give(1, f.wants(0) ? part.clone() : part);
+  }
+  if (!f.wants(0)) return;
+  Tensor ct = taken_cotangent(f);
+  Stack call{IValue(), at::zeros(f.meta(1).sizes, ct.options())};
+  call[0] = std::move(ct);
+  call.insert(call.end(), args.begin(), args.end());
+  f.give(0, call_overwriting(f.op, std::move(call)));
+}
+
+template <class View, class Scatter>
+void scatter_of_view() {
+  Operator& record = record_of(Scatter::name, Scatter::overload_name);
+  record.unboxed = evaluate_overwriting<Scatter, write_part<View>>;
+  overwrites(record, 1, Keeps{0, Mask{1} << 1, 0}, pull_back_part<View>);
+}
+
+}  // namespace
+
+void scatters_of_views() {
+  scatter_of_view<at::_ops::select_int, at::_ops::select_scatter>();
+  scatter_of_view<at::_ops::slice_Tensor, at::_ops::slice_scatter>();
+  scatter_of_view<at::_ops::diagonal, at::_ops::diagonal_scatter>();
+}
+
+}  // namespace tower::rules

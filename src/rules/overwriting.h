@@ -1,0 +1,38 @@
+// Rules of operators that replace a part of their first argument, and write into it where Reuse allows (core/reuse.h).
+#pragma once
+
+#include "core/reuse.h"
+#include "rules/op.h"
+
+namespace tower::rules {
+
+/// Evaluates on plain tensors: `write(base, stack)` into the first argument or a copy of it, or LibTorch's kernel, whose
+/// result may be a view that LibTorch keeps the base of. `write` returns false, with nothing written, where it leaves
+/// the call to the kernel after all, such as to refuse it.
+template <class Op, bool (*write)(const Tensor& base, const Stack& stack)>
+void evaluate_overwriting(Stack& stack) {
+  static const Operator& record = record_of(Op::name, Op::overload_name);
+  const Tensor base = Reuse::to_overwrite(stack);
+  if (!base.defined() || !write(base, stack)) return record.handle()->callBoxed(stack);
+  stack.assign(1, base);
+}
+
+/// Whether `part` can be written into plain memory like `base` without a conversion, and nothing follows it.
+bool goes_into(const Tensor& part, const Tensor& base);
+
+/// The cotangent (the tangent of the first argument) that the caller may have given up: it leaves the frame.
+Tensor taken_cotangent(VjpFrame& frame);
+
+/// The operator itself, which may overwrite what is moved into the stack's first place.
+Tensor call_overwriting(const Operator& op, Stack&& stack);
+
+/// jvp_by_calling, which may overwrite the tangent of the first argument.
+void jvp_by_overwriting(JvpFrame& frame, Mask linear);
+
+/// The derivatives of a scatter that is linear in its first argument and in `part` together.
+void overwrites(Operator& record, size_t part, Keeps vjp_keeps, std::function<void(VjpFrame&)> vjp);
+
+/// The records of the scatters of views: evaluation and derivatives.
+void scatters_of_views();
+
+}  // namespace tower::rules
