@@ -33,11 +33,14 @@ Arguments::~Arguments() {
   thread_state.arguments = outer_;
 }
 
-bool Arguments::include(const Wrapper& root) {
-  for (const Arguments* a = thread_state.arguments; a != nullptr; a = a->outer_)
+bool Arguments::made_inside(const Wrapper& root) {
+  bool runs = false;
+  for (const Arguments* a = thread_state.arguments; a != nullptr; a = a->outer_) {
+    runs = runs || &a->level_ == &root.level();
     for (const Tensor& t : a->given_)
-      if (t.unsafeGetTensorImpl() == &root) return true;
-  return false;
+      if (t.unsafeGetTensorImpl() == &root) return false;
+  }
+  return runs;
 }
 
 void Arguments::note_write(const Wrapper& root) {

@@ -15,8 +15,8 @@ class Arguments {
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
 
-  /// Whether `root` is an argument of a function that runs.
-  static bool include(const Wrapper& root);
+  /// Whether the function of the level of `root` runs, and `root` is no argument of that or of another that runs.
+  static bool made_inside(const Wrapper& root);
   /// Notes that `root`, which may be an argument, is written to for the first time.
   static void note_write(const Wrapper& root);
   /// Throws MutationError if `reader` was given a tensor that is out of date.

@@ -27,7 +27,7 @@ bool cuts_history(const View& view) { return view.op->no_derivative(); }
 void own_small_view(Wrapper& view) {
   Wrapper& root = view.root();
   if (view.numel() * kSmall > root.numel() || root.shares_memory() || cuts_history(*view.view()) ||
-      !as_wrapper(strip_constants(handle(view))) || Arguments::include(root))
+      !as_wrapper(strip_constants(handle(view))) || !Arguments::made_inside(root))
     return;
   view.own_memory();
 }
