@@ -4,8 +4,8 @@
 //
 //   row_writes [STEPS...]
 //
-// What the step itself keeps for its derivative is in the memory of both: where that is more than the budget, the list's
-// own is the measure.
+// What the step itself keeps for its derivative is in the memory of both: where that is more than the budget, the
+// list's own is the measure.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -101,8 +101,7 @@ const Transform kTransforms[] = {
     {"vmap(grad)",
      [](const Function& f, const Tensor& x) { return td::vmap(td::grad(f, {0}), {0}, {0})({at::stack({x, -x})}); }},
     {"jvp", [](const Function& f, const Tensor& x) { return td::jvp(f, {x}, {at::ones_like(x)}).second; }},
-    {"linearize",
-     [](const Function& f, const Tensor& x) { return td::linearize(f, {x}).second({at::ones_like(x)}); }},
+    {"linearize", [](const Function& f, const Tensor& x) { return td::linearize(f, {x}).second({at::ones_like(x)}); }},
     {"grad(grad)",
      [](const Function& f, const Tensor& x) {
        const Function g = td::grad(f, {0});
@@ -149,10 +148,13 @@ int main(int argc, char** argv) try {
     const char* name;
     Trajectory f;
   };
-  const Variant variants[] = {{"recorded", recorded},     {"read back", read_back}, {"slices", by_slices},
-                              {"columns", by_columns}, {"index_put_", by_index}};
-  report::Table table({"transform", "steps", "write", "ms", "list ms", "× list", "autograd ms", "MiB", "list MiB",
-                       "× buffer", ""});
+  const Variant variants[] = {{"recorded", recorded},
+                              {"read back", read_back},
+                              {"slices", by_slices},
+                              {"columns", by_columns},
+                              {"index_put_", by_index}};
+  report::Table table(
+      {"transform", "steps", "write", "ms", "list ms", "× list", "autograd ms", "MiB", "list MiB", "× buffer", ""});
   const auto ms = [](double seconds) { return fmt::format("{:.1f}", seconds * 1e3); };
   const auto mebibytes = [](double bytes) { return fmt::format("{:.1f}", bytes / (1 << 20)); };
   for (const Transform& t : kTransforms)

@@ -71,7 +71,8 @@ const Operator* scatter_of(const Operator& view) {
 }
 
 bool replaces_part(const Operator& op) {
-  static const Operator* known[] = {Operator::find("aten::index_put", ""), Operator::find("aten::_unsafe_index_put", ""),
+  static const Operator* known[] = {Operator::find("aten::index_put", ""),
+                                    Operator::find("aten::_unsafe_index_put", ""),
                                     Operator::find("aten::_index_put_impl", "")};
   return &op == known[0] || &op == known[1] || &op == known[2];
 }

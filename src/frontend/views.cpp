@@ -20,10 +20,10 @@ Tensor handle(Wrapper& w) { return Tensor(c10::intrusive_ptr<Wrapper>::reclaim_c
 bool cuts_history(const View& view) { return view.op->no_derivative(); }
 
 // NOTE [Small views of written tensors]
-// What a tape keeps of a part that was read would keep the whole of the tensor's memory, and every later write would have
-// to copy that. So a small view of a tensor that has been written to has memory of its own; a larger one has not, and
-// the next write copies the tensor, at most four times what the view shows. An argument's views may leave as views of
-// the caller's tensor, and what nothing tracks has memory that can be written to behind the transform's back.
+// What a tape keeps of a part that was read would keep the whole of the tensor's memory, and every later write would
+// have to copy that. So a small view of a tensor that has been written to has memory of its own; a larger one has not,
+// and the next write copies the tensor, at most four times what the view shows. An argument's views may leave as views
+// of the caller's tensor, and what nothing tracks has memory that can be written to behind the transform's back.
 void own_small_view(Wrapper& view) {
   Wrapper& root = view.root();
   if (view.numel() * kSmall > root.numel() || root.shares_memory() || cuts_history(*view.view()) ||
@@ -229,9 +229,7 @@ Tensor as_it_is(const Tensor& t) {
   return w ? wrap(w->level(), Payload(w->payload())) : t;
 }
 
-bool may_give_up(Wrapper& w) {
-  return !w.view() && !w.shares_memory() && w.payload().tracked();
-}
+bool may_give_up(Wrapper& w) { return !w.view() && !w.shares_memory() && w.payload().tracked(); }
 
 Tensor view_below(Wrapper& w) {
   c10::SmallVector<const View*, 4> links;
@@ -291,7 +289,7 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
   const bool above = v && v->level().depth() > base.level().depth();
   const Tensor before = above ? as_it_is(handle(base)) : handle(base);
   const Operator* scatter = scatter_of(*view->op);
-  Tensor updated = !links.empty()                  ? put_by_position(before, value, links)
+  Tensor updated = !links.empty()                 ? put_by_position(before, value, links)
                    : scatter && may_give_up(base) ? overwritten(*scatter, base, value, view->args)
                                                   : view->op->view_inverse(before, value, view->args, view->out);
   updated = strip_constants(updated, base.level().depth());  // of what was made besides, as in make_view

@@ -51,7 +51,8 @@ void for_each_kept(const Node& node, F&& f) {
 
 // The operator by which what is added to the part that `op` reads gets into the whole; null if it reads no part.
 const Operator* scatter_of_read(const Operator& op) {
-  static const Operator &index = *Operator::find("aten::index", "Tensor"), &put = *Operator::find("aten::index_put", "");
+  static const Operator &index = *Operator::find("aten::index", "Tensor"),
+                        &put = *Operator::find("aten::index_put", "");
   if (op.is_view()) return scatter_of(op);
   return &op == &index ? &put : nullptr;
 }

@@ -6,9 +6,9 @@
 
 namespace tower::rules {
 
-/// Evaluates on plain tensors: `write(base, stack)` into the first argument or a copy of it, or LibTorch's kernel, whose
-/// result may be a view that LibTorch keeps the base of. `write` returns false, with nothing written, where it leaves
-/// the call to the kernel after all, such as to refuse it.
+/// Evaluates on plain tensors: `write(base, stack)` into the first argument or a copy of it, or LibTorch's kernel,
+/// whose result may be a view that LibTorch keeps the base of. `write` returns false, with nothing written, where it
+/// leaves the call to the kernel after all, such as to refuse it.
 template <class Op, bool (*write)(const Tensor& base, const Stack& stack)>
 void evaluate_overwriting(Stack& stack) {
   static const Operator& record = record_of(Op::name, Op::overload_name);
