@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 import torch_tower
 import torchgen
+from support import assert_same, randn
 from torch_tower import vjp, vmap
 
 aten = torch.ops.aten
@@ -159,3 +160,14 @@ def test_every_operator_of_a_backward_formula_that_a_dense_tensor_can_reach_has_
     rows = [row for row in torch_tower.coverage() if row.transform == "vmap" and row.served == "loop"]
     looped = {row.op for row in rows if row.op.removeprefix("aten::").split(".")[0] in called and has_kernel(row.op)}
     assert {op for op in looped if not ELSEWHERE.search(op.removeprefix("aten::"))} == set()
+
+
+def test_the_gradient_of_a_bias_without_a_weight():
+    x, bias = randn(4, 3).requires_grad_(), randn(3).requires_grad_()
+    y = torch.native_layer_norm(x, (3,), None, bias, 1e-5)[0]
+    directions = randn(5, 4, 3)
+
+    def pullback(v):
+        return torch.autograd.grad(y, (x, bias), v, retain_graph=True)
+
+    assert_same(vmap(pullback)(directions), tuple(torch.stack(g) for g in zip(*map(pullback, directions))))

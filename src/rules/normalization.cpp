@@ -196,7 +196,7 @@ void normalization() {
 
   op<at::_ops::native_layer_norm_backward>().decomposes([](const Tensor& g, const Tensor& x, const Ints& shape,
                                                            const Tensor& mean, const Tensor& rstd, const Tensor& weight,
-                                                           const Tensor&, const std::vector<bool>& mask) {
+                                                           const Tensor& bias, const std::vector<bool>& mask) {
     const auto count = static_cast<int64_t>(shape.size());
     const Ints inner = last(count, x.dim());
     Ints outer;
@@ -206,7 +206,7 @@ void normalization() {
     Tensor dx, dw, db;
     if (mask[0]) dx = normalized_backward(weight.defined() ? g * weight : g, normalized, rstd, inner);
     if (mask[1] && weight.defined()) dw = reduce(g * normalized);
-    if (mask[2] && weight.defined()) db = reduce(g);
+    if (mask[2] && bias.defined()) db = reduce(g);
     return std::tuple(dx, dw, db);
   });
 
