@@ -164,13 +164,18 @@ def _work_list(cells):
 
 
 def _gate(cells, listed):
-    """Every cell of Tower against the document: no worse, and never wrong. The number of cells that fail."""
+    """Every cell of Tower against the document: no worse, and never a wrong answer. The number of cells that fail.
+
+    Of the wrong calls the document lists the entries in which some are taken or refused otherwise.
+    """
+    of_calls = {row.name for row in ROWS if row.transform == "mistakes"}
     failed = 0
     for (entry, row, backend), result in cells.items():
         if backend != TOWER:
             continue
         before = listed.get((entry, row), "ok")
-        if result["outcome"] == "wrong" or RANK[result["outcome"]] > RANK[before]:
+        wrong = result["outcome"] == "wrong" and row not in of_calls
+        if wrong or RANK[result["outcome"]] > RANK[before]:
             failed += 1
             print(f"FAILED: {entry}, {row}: {result['outcome']}, was {before}: {result['text'] or result['looped']}")
     total = sum(backend == TOWER for _, _, backend in cells)
