@@ -130,6 +130,23 @@ Rule<Op> fused() {
   });
 }
 
+// For matrices, and for batches of them.
+template <class Op>
+void fused_matrices(void (*vmap)(VmapFrame&)) {
+  fused<Op>()
+      .vmap(vmap)
+      .template vjp<1>([](Ct<0> ct, Skip, Skip, const Tensor& b, Skip, const Scalar& alpha, Like<1> a) {
+        return times(left_gradient(*ct, b, a.meta), alpha.conj());
+      })
+      .template vjp<2>([](Ct<0> ct, Skip, const Tensor& a, Skip, Skip, const Scalar& alpha, Like<2> b) {
+        return times(right_gradient(*ct, a, b.meta), alpha.conj());
+      })
+      .template jvp<0, 1, 2>([](Skip, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha, Tan<0> dself,
+                       Tan<1> da, Tan<2> db) {
+        return push_forward(dself, da, db, a, b, beta, alpha, [](auto&&... x) { return Op::call(x...); });
+      });
+}
+
 // ---- linear --------------------------------------------------------------------------------------------------------
 
 Tensor linear_by_products(const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -162,18 +179,7 @@ Tensor weight_gradient(const Tensor& ct, const Tensor& x, const Meta& weight) {
 }  // namespace
 
 void affine() {
-  fused<at::_ops::addmm>()
-      .vmap(addmm_vmap)
-      .vjp<1>([](Ct<0> ct, Skip, Skip, const Tensor& b, Skip, const Scalar& alpha, Like<1> a) {
-        return times(left_gradient(*ct, b, a.meta), alpha.conj());
-      })
-      .vjp<2>([](Ct<0> ct, Skip, const Tensor& a, Skip, Skip, const Scalar& alpha, Like<2> b) {
-        return times(right_gradient(*ct, a, b.meta), alpha.conj());
-      })
-      .jvp<0, 1, 2>([](Skip, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha, Tan<0> dself,
-                       Tan<1> da, Tan<2> db) {
-        return push_forward(dself, da, db, a, b, beta, alpha, [](auto&&... x) { return at::addmm(x...); });
-      });
+  fused_matrices<at::_ops::addmm>(addmm_vmap);
   fused<at::_ops::addmv>()
       .vmap(addmv_vmap)
       .vjp<1>([](Ct<0> ct, Skip, Skip, const Tensor& v, Skip, const Scalar& alpha) {
@@ -186,19 +192,7 @@ void affine() {
                        Tan<1> dm, Tan<2> dv) {
         return push_forward(dself, dm, dv, m, v, beta, alpha, [](auto&&... x) { return at::addmv(x...); });
       });
-  fused<at::_ops::baddbmm>()
-      .vmap(baddbmm_vmap)
-      .vjp<1>([](Ct<0> ct, Skip, Skip, const Tensor& b, Skip, const Scalar& alpha, Like<1> a) {
-        return times(left_gradient(*ct, b, a.meta), alpha.conj());
-      })
-      .vjp<2>([](Ct<0> ct, Skip, const Tensor& a, Skip, Skip, const Scalar& alpha, Like<2> b) {
-        return times(right_gradient(*ct, a, b.meta), alpha.conj());
-      })
-      .jvp<0, 1, 2>([](Skip, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha, Tan<0> dself,
-                       Tan<1> da, Tan<2> db) {
-        return push_forward(dself, da, db, a, b, beta, alpha, [](auto&&... x) { return at::baddbmm(x...); });
-      });
-
+  fused_matrices<at::_ops::baddbmm>(baddbmm_vmap);
   op<at::_ops::addr>().decomposes([](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                                      const Scalar& alpha) {
     return combine(self,
