@@ -92,6 +92,11 @@ def is_container(value: Any) -> bool:
     return _containers[type(value)] is not None
 
 
+def is_plain(value: Any) -> bool:
+    """Whether it is a tensor, and nothing more than that."""
+    return isinstance(value, Tensor) and wrapper_of(value) is None and not is_container(value)
+
+
 def wrapper_of(tensor: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
     """What makes a tensor of the subclass that `tensor` is of."""
     return None if type(tensor) is Tensor else _subclasses[type(tensor)]

@@ -35,11 +35,11 @@ def grad(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Calla
 
     @transformed(func)
     def gradient(*args, **kwargs):
-        arguments = Arguments(args)
+        arguments = Arguments(args, kwargs)
         chosen = Chosen("grad", arguments, argnums)
         outputs = _Loss("grad", has_aux)
         grads, aux = _C.grad(
-            arguments.function(func, kwargs), outputs.depart, arguments.tensors, chosen.tensors, has_aux
+            arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, has_aux
         )
         result = chosen.unflatten(grads)
         return (result, outputs.aux.arrive(aux)) if has_aux else result
@@ -56,11 +56,11 @@ def grad_and_value(func: Callable, argnums: argnums_t = 0, has_aux: bool = False
 
     @transformed(func)
     def gradient_and_value(*args, **kwargs):
-        arguments = Arguments(args)
+        arguments = Arguments(args, kwargs)
         chosen = Chosen("grad_and_value", arguments, argnums)
         outputs = _Loss("grad_and_value", has_aux)
         grads, (value, *aux) = _C.grad_and_value(
-            arguments.function(func, kwargs), outputs.depart, arguments.tensors, chosen.tensors, has_aux
+            arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, has_aux
         )
         return chosen.unflatten(grads), (value, outputs.aux.arrive(aux)) if has_aux else value
 

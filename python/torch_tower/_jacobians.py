@@ -15,11 +15,11 @@ def _jacobian(transform: str, order: int, func: Callable, argnums: argnums_t, ha
 
     @transformed(func)
     def jacobian(*args, **kwargs):
-        arguments = Arguments(args)
+        arguments = Arguments(args, kwargs)
         chosen = Chosen(transform, arguments, argnums)
         outputs = Outputs(transform, has_aux)
         blocks, aux = run(
-            arguments.function(func, kwargs), outputs.depart, arguments.tensors, chosen.tensors, has_aux, *options
+            arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, has_aux, *options
         )
         for _ in range(order):
             n = len(chosen.tensors)

@@ -6,7 +6,7 @@ from typing import Any, Callable, Sequence
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-from ._containers import wrapper_of
+from ._containers import is_plain, wrapper_of
 
 LEAF = tree_flatten(None)[1]
 KEPT = object()
@@ -36,23 +36,31 @@ class Shape:
 
 
 class Arguments:
-    """The positional arguments of a call: their tensors in a list, everything else kept here."""
+    """The arguments of a call: their tensors in a list, everything else kept here.
 
-    __slots__ = ("args", "flat", "shape", "tensors", "positions", "wraps")
+    A tensor given by keyword comes after the positional arguments. What else is given by keyword, also a container that
+    holds tensors, is handed through as it is.
+    """
 
-    def __init__(self, args: Sequence[Any]):
-        self.args = args
-        for arg in args:
-            if type(arg) is not Tensor and (not isinstance(arg, Tensor) or wrapper_of(arg)):
-                self._flatten()
+    __slots__ = ("args", "kwargs", "keywords", "flat", "shape", "tensors", "positions", "wraps")
+
+    def __init__(self, args: Sequence[Any], kwargs: dict | None = None):
+        self.args = args  # the positional ones
+        self.kwargs = kwargs
+        self.keywords = [name for name, value in kwargs.items() if isinstance(value, Tensor)] if kwargs else ()
+        given = (*args, *map(kwargs.get, self.keywords)) if self.keywords else args
+        for arg in given:
+            if type(arg) is not Tensor and not is_plain(arg):
+                self._flatten(given)
                 return
-        self.flat = self.tensors = args
-        self.positions = range(len(args))
+        self.flat = self.tensors = given
+        self.positions = range(len(given))
         self.shape = Shape(None, self.positions)
+        self.wraps = ()
 
-    def _flatten(self) -> None:
+    def _flatten(self, given: Sequence[Any]) -> None:
         self.flat, specs, starts = [], [], []
-        for arg in self.args:
+        for arg in given:
             starts.append(len(self.flat))
             if isinstance(arg, Tensor):
                 self.flat.append(arg)
@@ -71,11 +79,11 @@ class Arguments:
         """Whether each argument is a tensor, and nothing more than that."""
         return self.shape.specs is None
 
-    def function(self, func: Callable, kwargs: dict | None = None) -> Callable:
+    def function(self, func: Callable) -> Callable:
         """`func` as a function of the tensors alone."""
-        if self.all_tensors:
-            return (lambda *tensors: func(*tensors, **kwargs)) if kwargs else func
-        kwargs = kwargs or {}
+        if self.all_tensors and not self.kwargs:
+            return func
+        count = len(self.args)
 
         def call(*tensors):
             flat = list(self.flat)
@@ -83,7 +91,10 @@ class Arguments:
                 flat[i] = tensor
             for i, wrap, like in self.wraps:
                 flat[i] = wrap(like, flat[i])
-            return func(*self.shape.unflatten(flat), **kwargs)
+            given = self.shape.unflatten(flat)
+            if not self.kwargs:
+                return func(*given)
+            return func(*given[:count], **{**self.kwargs, **dict(zip(self.keywords, given[count:]))})
 
         return call
 
@@ -91,6 +102,8 @@ class Arguments:
         """How messages name a tensor: "argument 1['weight']"."""
         position = self.positions[tensor]
         argument = bisect_right(self.shape.starts, position) - 1
+        if argument >= len(self.args):
+            return f"argument {self.keywords[argument - len(self.args)]}"
         path = tree_flatten_with_path(self.args[argument])[0][position - self.shape.starts[argument]][0]
         return f"argument {argument}{keystr(path)}"
 

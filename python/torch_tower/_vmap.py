@@ -39,11 +39,11 @@ def vmap(
 
     @transformed(func)
     def mapped(*args, **kwargs):
-        arguments, dims = _arguments(func, in_dims, args)
+        arguments, dims = _arguments(func, in_dims, args, kwargs)
         outputs = Mapped(func, out_dims, arguments, dims)
         return outputs.arrive(
             _C.vmap(
-                arguments.function(func, kwargs),
+                arguments.function(func),
                 outputs.depart,
                 arguments.tensors,
                 dims,
@@ -109,16 +109,17 @@ def _check_out_dims(func: Callable, out_dims: out_dims_t) -> None:
             )
 
 
-def _arguments(func: Callable, in_dims: in_dims_t, args: tuple) -> tuple[Arguments, list[int | None]]:
+def _arguments(func: Callable, in_dims: in_dims_t, args: tuple, kwargs: dict) -> tuple[Arguments, list[int | None]]:
     """The arguments, mapped containers taken apart, and an entry of in_dims for each of their tensors."""
     if not args:
         raise ValueError(
             f"vmap({describe(func)}): got no inputs, so there is nothing to map: it was called without positional "
             "arguments."
         )
-    arguments = Arguments(args)
+    arguments = Arguments(args, kwargs)
+    not_mapped = [None] * len(arguments.keywords)
     if type(in_dims) is int and arguments.all_tensors:
-        return arguments, [in_dims] * len(args)
+        return arguments, [in_dims] * len(args) + not_mapped
     if not isinstance(in_dims, (int, tuple)):
         raise ValueError(
             f"vmap({describe(func)}): in_dims is a {type(in_dims).__name__}; expected `in_dims` to be int or a "
@@ -147,19 +148,19 @@ def _arguments(func: Callable, in_dims: in_dims_t, args: tuple) -> tuple[Argumen
             )
     tensor_dims = _dims_of_tensors(flat, dims, Parts.of_batch, refuse)
     if Parts in map(type, flat):
-        arguments = Arguments(tree_unflatten(flat, spec))
-    return arguments, tensor_dims
+        arguments = Arguments(tree_unflatten(flat, spec), kwargs)
+    return arguments, tensor_dims + not_mapped
 
 
 def _dims_of_tensors(flat: list[Any], dims: list[int | None], take_apart: Callable, refuse: Callable) -> list:
     """The entry of dims for each tensor of these leaves. Containers among them are replaced by their parts."""
     result = []
     for i, (leaf, dim) in enumerate(zip(flat, dims)):
-        if isinstance(leaf, Tensor):
-            result.append(dim)
-        elif is_container(leaf):
+        if is_container(leaf):
             flat[i] = parts = Parts.of_tree(leaf) if dim is None else take_apart(leaf, dim)
             result += parts.dims
+        elif isinstance(leaf, Tensor):
+            result.append(dim)
         elif dim is not None:
             refuse(leaf, dim)
     return result
