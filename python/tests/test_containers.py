@@ -240,7 +240,7 @@ def assert_same_tensordict(ours, theirs):
 MAPS = {
     "as it is": (lambda t: t, {}),
     "a sum": (lambda t: t.select("a", "n").sum(-1), {}),
-    "a product": (lambda t: t.select("a", "n") * 2, {}),
+    "a product": (lambda t: t.select("a", "n").apply(lambda x: x * 2), {}),
     "from the last dimension": (lambda t: t, {"in_dims": -1}),
     "to another dimension": (lambda t: t, {"out_dims": 1}),
     "an entry": (lambda t: t.set("c", t["a"].sum(-1)), {}),
