@@ -14,6 +14,7 @@ def _arguments():
     parser.add_argument("names", nargs="*", metavar="PROJECT", help=", ".join(project.name for project in PROJECTS))
     parser.add_argument("--cases", type=int, help="of each parametrized test, in place of the project's number")
     parser.add_argument("--seconds", type=int, default=300, help="for one test")
+    parser.add_argument("--reuse", action="store_true", help="torch.func's results, where they are there: they stay")
     parser.add_argument("--report-only", action="store_true", help="print the table from the results that are there")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - {project.name for project in PROJECTS}
@@ -26,7 +27,8 @@ def _compare(project, folder, arguments):
     """Both runs, and what differs twice: the tests that do are run again by themselves."""
     limits = {"cases": arguments.cases or project.cases, "seconds": arguments.seconds}
     for library in (TORCH, TOWER):
-        setting.run(project, folder, library, **limits)
+        if not results.path(folder, library).exists():
+            setting.run(project, folder, library, **limits)
     again = results.differences(*results.both(folder))
     if again:
         for library in (TORCH, TOWER):
@@ -40,7 +42,7 @@ def main():
     for project in chosen if not arguments.report_only else ():
         folder = root / project.name
         print(f"--- {project.name}", flush=True)
-        setting.forget(folder)
+        setting.forget(folder, (TOWER,) if arguments.reuse else (TORCH, TOWER))
         if setting.prepare(project, root):
             _compare(project, folder, arguments)
     return report.print_table([(project, *results.both(root / project.name)) for project in chosen])

@@ -18,9 +18,9 @@ PIP = shlex.split(os.environ.get("TOWER_PIP", f"{sys.executable} -m pip"))
 SETTINGS = ("pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini", "conftest.py")
 
 
-def forget(folder):
-    for file in folder.glob("*.jsonl"):
-        file.unlink()
+def forget(folder, libraries):
+    for library in libraries:
+        results.path(folder, library).unlink(missing_ok=True)
 
 
 def prepare(project, root):
