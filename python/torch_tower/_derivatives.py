@@ -38,9 +38,7 @@ def grad(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Calla
         arguments = Arguments(args, kwargs)
         chosen = Chosen("grad", arguments, argnums)
         outputs = _Loss("grad", has_aux)
-        grads, aux = _C.grad(
-            arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, has_aux
-        )
+        grads, aux = _C.grad(arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, has_aux)
         result = chosen.unflatten(grads)
         return (result, outputs.aux.arrive(aux)) if has_aux else result
 
