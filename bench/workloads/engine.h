@@ -25,20 +25,34 @@ struct Engine {
   std::function<Function(Function)> jacrev, jacfwd;
   /// The derivative along `tangents` of the first arguments.
   std::function<Function(Function, Tensors tangents)> jvp;
+  /// The derivative along `tangents` of the gradient by the first arguments, the way that works with every operator.
+  std::function<Function(Function, Tensors tangents)> hvp;
 };
+
+inline std::vector<int64_t> first_arguments(int64_t count) {
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(i);
+  return numbers;
+}
 
 inline Engine tower_engine() {
   namespace td = tower::dynamic;
-  return {"tower", [](Function f, Dims in_dims) { return td::vmap(std::move(f), std::move(in_dims), {0}); },
+  const auto jvp = [](Function f, Tensors tangents) {
+    return Function([f = std::move(f), tangents = std::move(tangents)](const Tensors& arguments) {
+      Tensors all = tangents;
+      all.resize(arguments.size());
+      return td::jvp(f, arguments, all).second;
+    });
+  };
+  return {"tower",
+          [](Function f, Dims in_dims) { return td::vmap(std::move(f), std::move(in_dims), {0}); },
           [](Function f, std::vector<int64_t> argnums) { return td::grad(std::move(f), std::move(argnums)); },
           [](Function f) { return td::jacrev(std::move(f), {0}); },
           [](Function f) { return td::jacfwd(std::move(f), {0}); },
-          [](Function f, Tensors tangents) {
-            return Function([f = std::move(f), tangents = std::move(tangents)](const Tensors& arguments) {
-              Tensors all = tangents;
-              all.resize(arguments.size());
-              return td::jvp(f, arguments, all).second;
-            });
+          jvp,
+          [jvp](Function f, Tensors tangents) {
+            const auto arguments = static_cast<int64_t>(tangents.size());
+            return jvp(td::grad(std::move(f), first_arguments(arguments)), std::move(tangents));
           }};
 }
 
@@ -48,7 +62,21 @@ inline Engine functorch_engine() {
   return {"functorch", [](Function f, Dims in_dims) { return ft::vmap(std::move(f), std::move(in_dims)); },
           [](Function f, std::vector<int64_t> argnums) { return ft::grad(std::move(f), std::move(argnums)); },
           [](Function f) { return ft::jacrev(std::move(f)); }, [](Function f) { return ft::jacfwd(std::move(f)); },
-          [](Function f, Tensors tangents) { return ft::jvp(std::move(f), std::move(tangents)); }};
+          [](Function f, Tensors tangents) { return ft::jvp(std::move(f), std::move(tangents)); },
+          // Forward mode lacks the backward kernel of layer norm there: reverse mode twice.
+          [](Function f, Tensors tangents) {
+            const auto wanted = first_arguments(static_cast<int64_t>(tangents.size()));
+            const Function along = [gradient = ft::grad(std::move(f), wanted), tangents](const Tensors& arguments) {
+              const Tensors gradients = gradient(arguments);
+              at::Tensor sum;
+              for (size_t i = 0; i < gradients.size(); ++i) {
+                const at::Tensor term = at::mul(gradients[i], tangents[i]).sum();
+                sum = sum.defined() ? sum + term : term;
+              }
+              return Tensors{sum};
+            };
+            return ft::grad(along, wanted);
+          }};
 }
 #endif
 

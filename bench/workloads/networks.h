@@ -16,12 +16,6 @@ inline Dims none_but(size_t shared, size_t mapped) {
   return dims;
 }
 
-inline std::vector<int64_t> first_arguments(int64_t count) {
-  std::vector<int64_t> numbers;
-  for (int64_t i = 0; i < count; ++i) numbers.push_back(i);
-  return numbers;
-}
-
 /// Weights and biases of dense layers with these sizes, one after the other; `copies` of each where that is not zero.
 inline Tensors dense_layers(const std::vector<int64_t>& sizes, int64_t copies = 0) {
   Tensors params;
@@ -255,7 +249,7 @@ inline Workload transformer_hvp() {
   for (const at::Tensor& p : arguments) directions.push_back(at::randn_like(p));
   arguments.push_back(at::randn({16, 64}));
   const auto with = [=](const Engine& engine) -> Work {
-    const Function product = engine.jvp(engine.grad(encoder_layer_loss, first_arguments(12)), directions);
+    const Function product = engine.hvp(encoder_layer_loss, directions);
     return [=] { return product(arguments); };
   };
   return {"transformer layer, hvp", with, {}, 0.8};
@@ -264,16 +258,19 @@ inline Workload transformer_hvp() {
 inline Workload recurrent_gradients(int64_t examples) {
   constexpr int64_t kInputs = 16, kHidden = 32, kSteps = 50;
   const auto weight = [](int64_t out, int64_t in) { return at::randn({out, in}) / std::sqrt(static_cast<double>(in)); };
-  const Tensors arguments{weight(4 * kHidden, kInputs), weight(4 * kHidden, kHidden), at::zeros({4 * kHidden}),
-                          at::zeros({4 * kHidden}), at::randn({examples, kSteps, kInputs})};
+  const Tensors arguments{
+      weight(4 * kHidden, kInputs),     weight(4 * kHidden, kHidden),           at::zeros({4 * kHidden}),
+      at::zeros({4 * kHidden}),         at::randn({examples, kSteps, kInputs}), at::zeros({examples, 1, kHidden}),
+      at::zeros({examples, 1, kHidden})};
   const auto with = [=](const Engine& engine) -> Work {
     const Function loss = [](const Tensors& p) -> Tensors {
-      at::Tensor h = at::zeros({1, kHidden}), c = at::zeros({1, kHidden});
+      // The cell adds in place to what comes of the state: functorch's internals need that to be mapped.
+      at::Tensor h = p[5], c = p[6];
       for (const at::Tensor& x : p[4].unbind(0))
         std::tie(h, c) = at::lstm_cell(x.unsqueeze(0), {h, c}, p[0], p[1], p[2], p[3]);
       return {h.square().sum()};
     };
-    const Function gradients = engine.vmap(engine.grad(loss, first_arguments(4)), none_but(4, 1));
+    const Function gradients = engine.vmap(engine.grad(loss, first_arguments(4)), none_but(4, 3));
     return [=] { return gradients(arguments); };
   };
   return {"LSTM, 50 steps, per-example gradients, " + std::to_string(examples), with, {}, 0.8};
