@@ -1,9 +1,11 @@
-// Batch, layer and group normalization: decomposed into reductions and pointwise operators, which have rules for every
-// transform. Statistics are computed as the kernels do, in the dtype of the input.
+// Batch, layer and group normalization. Layer normalization has rules, which call its kernels; the others are
+// decomposed into it, reductions and pointwise operators. Statistics are computed as the kernels do, in the dtype of
+// the input.
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "core/bind.h"
 #include "frontend/mutation.h"
 #include "rules/demands.h"
 #include "rules/op.h"
@@ -11,15 +13,6 @@
 
 namespace tower::rules {
 namespace {
-
-struct Moments {
-  Tensor mean, rstd;  // with the reduced dimensions kept
-};
-
-Moments moments(const Tensor& x, const Ints& dims, double eps) {
-  auto [variance, mean] = at::var_mean(x, dims, std::optional<Scalar>(0), true);
-  return {mean, at::rsqrt(variance + eps)};
-}
 
 Tensor scaled(Tensor x, const Tensor& weight, const Tensor& bias) {
   if (weight.defined()) x = x * weight;
@@ -126,18 +119,81 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& g, const Te
   return {dx, dw, db};
 }
 
-std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Ints& shape, const Tensor& weight,
-                                              const Tensor& bias, double eps) {
-  const auto rank = static_cast<int64_t>(shape.size());
-  TORCH_CHECK(x.dim() >= rank && x.sizes().slice(static_cast<size_t>(x.dim() - rank)) == at::IntArrayRef(shape),
-              "native_layer_norm: normalized_shape ", at::IntArrayRef(shape), " is not how the input's shape ",
-              x.sizes(), " ends");
-  for (const Tensor& t : {weight, bias})
-    TORCH_CHECK(!t.defined() || t.sizes() == at::IntArrayRef(shape),
-                "native_layer_norm: weight and bias must have the shape ", at::IntArrayRef(shape), ", not ", t.sizes());
-  const Tensor wide = in_precision_of(weight, x);
-  const Moments m = moments(wide, last(rank, x.dim()), eps);
-  return {scaled((wide - m.mean) * m.rstd, weight, bias).to(x.scalar_type()), m.mean, m.rstd};
+// ---- layer normalization ----
+
+Ints all_but_last(int64_t count, int64_t dim) {
+  Ints dims;
+  for (int64_t d = 0; d < dim - count; ++d) dims.push_back(d);
+  return dims;
+}
+
+std::optional<Tensor> if_defined(const Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; }
+
+struct LayerNormGradients {
+  Tensor x, weight, bias;
+};
+
+LayerNormGradients layer_norm_backward_formula(const Tensor& g, const Tensor& x, const Ints& shape, const Tensor& mean,
+                                               const Tensor& rstd, const Tensor& weight, const Tensor& bias,
+                                               std::array<bool, 3> mask) {
+  const auto count = static_cast<int64_t>(shape.size());
+  const Ints outer = all_but_last(count, x.dim());
+  const Tensor normalized = (x - mean) * rstd;
+  const auto reduce = [&](const Tensor& t) { return outer.empty() ? t : t.sum(outer); };
+  LayerNormGradients d;
+  if (mask[0]) d.x = normalized_backward(weight.defined() ? g * weight : g, normalized, rstd, last(count, x.dim()));
+  if (mask[1] && weight.defined()) d.weight = reduce(g * normalized);
+  if (mask[2] && bias.defined()) d.bias = reduce(g);
+  return d;
+}
+
+LayerNormGradients layer_norm_backward(const Tensor& g, const Tensor& x, const Ints& shape, const Tensor& mean,
+                                       const Tensor& rstd, const Tensor& weight, const Tensor& bias,
+                                       std::array<bool, 3> mask) {
+  // LibTorch's forward mode has no rule for the kernel.
+  for (const Tensor& t : {g, x, mean, rstd, weight})
+    if (t.defined() && is_libtorch_dual(t))
+      return layer_norm_backward_formula(g, x, shape, mean, rstd, weight, bias, mask);
+  auto [dx, dw, db] =
+      at::native_layer_norm_backward(g, x, shape, mean, rstd, if_defined(weight), if_defined(bias), mask);
+  return {dx, dw, db};
+}
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm_vjp(Cts cts, const Tensor& x, const Ints& shape, const Tensor& weight,
+                                                  const Tensor& bias, Skip, Out<1> mean, Out<2> rstd, Wants<0> wants_x,
+                                                  Wants<2> wants_weight, Wants<3> wants_bias) {
+  LayerNormGradients d;
+  if (cts[0].defined())
+    d = layer_norm_backward(cts[0], x, shape, *mean, *rstd, weight, bias,
+                            {wants_x.wanted, wants_weight.wanted, wants_bias.wanted});
+  const auto count = static_cast<double>(c10::multiply_integers(shape));
+  const auto add = [&](const Tensor& more) {
+    const Tensor gradient = more.expand(x.sizes()).to(x.scalar_type());
+    d.x = d.x.defined() ? d.x + gradient : gradient;
+  };
+  if (wants_x && cts[1].defined()) add(cts[1] / count);
+  if (wants_x && cts[2].defined()) add(cts[2] * rstd->square() * (x - *mean) * *rstd / -count);
+  return {d.x, d.weight, d.bias};
+}
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm_jvp(Tan<0> dx, Tan<2> dweight, Tan<3> dbias, const Tensor& x,
+                                                  const Ints& shape, const Tensor& weight, Skip, Skip, OutShape<0> out,
+                                                  Out<1> mean, Out<2> rstd) {
+  const Ints dims = last(static_cast<int64_t>(shape.size()), x.dim());
+  Tensor dy, dmean, drstd;
+  const auto add = [&](const Tensor& term) { dy = dy.defined() ? dy + term : term; };
+  if (dx->defined() || dweight->defined()) {
+    const Tensor normalized = (x - *mean) * *rstd;
+    if (dx->defined()) {
+      dmean = dx->mean(dims, true);
+      const Tensor slope = (*dx * normalized).mean(dims, true);
+      drstd = -rstd->square() * slope;
+      add(scaled((*dx - dmean - normalized * slope) * *rstd, weight, {}));
+    }
+    if (dweight->defined()) add(normalized * *dweight);
+  }
+  if (dbias->defined()) add(*dbias);
+  return {dy.expand(out.sizes).to(out.dtype), dmean, drstd};
 }
 
 // The kernel treats leading dimensions alike. Weights of every example's own come after it.
@@ -163,6 +219,40 @@ void layer_norm_vmap(VmapFrame& f) {
               at::IntArrayRef(shape));
   f.call();
   f.stack[0] = scaled(f.tensor(0), own[0], own[1]).to(f.tensor(0).scalar_type());
+  f.out_dims.assign(3, 0);
+}
+
+// The kernel sums the gradients of weight and bias over all examples, and reads statistics whatever their strides.
+void layer_norm_backward_vmap(VmapFrame& f) {
+  for (const size_t i : {0, 1, 3, 4}) f.to_front(i, true);
+  for (const size_t i : {3, 4}) f.stack[i] = f.tensor(i).contiguous();
+  for (const size_t i : {5, 6})
+    if (f.is_tensor(i)) f.to_front(i, false);
+  const auto tensor = [&](size_t i) { return f.is_tensor(i) ? f.tensor(i) : Tensor(); };
+  const Tensor g = f.tensor(0), x = f.tensor(1), mean = f.tensor(3), rstd = f.tensor(4), weight = tensor(5),
+               bias = tensor(6);
+  const Ints shape = f.stack[2].toIntVector();
+  const auto mask = f.stack[7].toBoolList();
+  Ints outer = all_but_last(static_cast<int64_t>(shape.size()), x.dim());
+  outer.erase(outer.begin());  // the examples
+  const auto reduce = [&](const Tensor& t, const Tensor& like) {
+    return (outer.empty() ? t : t.sum(outer)).to(like.scalar_type());
+  };
+  LayerNormGradients d;
+  if (mask[0]) {
+    const std::array<bool, 3> only_x{true, false, false};
+    if (weight.defined() && f.batched(5)) {
+      Tensor own = weight;
+      while (own.dim() < x.dim()) own = own.unsqueeze(1);
+      d = layer_norm_backward((g * own).to(x.scalar_type()), x, shape, mean, rstd, {}, {}, only_x);
+    } else {
+      d = layer_norm_backward(g, x, shape, mean, rstd, weight, {}, only_x);
+    }
+  }
+  if (mask[1] && weight.defined()) d.weight = reduce(g * ((x - mean) * rstd), weight);
+  if (mask[2] && bias.defined()) d.bias = reduce(g, bias);
+  f.stack.clear();
+  for (const Tensor& t : {d.x, d.weight, d.bias}) f.stack.emplace_back(t);
   f.out_dims.assign(3, 0);
 }
 
@@ -192,32 +282,24 @@ void demand_batch_norm(const Example& e, std::initializer_list<size_t> parameter
 }  // namespace
 
 void normalization() {
-  op<at::_ops::native_layer_norm>().vmap(layer_norm_vmap).decomposes(layer_norm);
-
-  op<at::_ops::native_layer_norm_backward>().decomposes([](const Tensor& g, const Tensor& x, const Ints& shape,
-                                                           const Tensor& mean, const Tensor& rstd, const Tensor& weight,
-                                                           const Tensor& bias, const std::vector<bool>& mask) {
-    const auto count = static_cast<int64_t>(shape.size());
-    const Ints inner = last(count, x.dim());
-    Ints outer;
-    for (int64_t d = 0; d < x.dim() - count; ++d) outer.push_back(d);
-    const Tensor normalized = (x - mean) * rstd;
-    const auto reduce = [&](const Tensor& t) { return outer.empty() ? t : t.sum(outer); };
-    Tensor dx, dw, db;
-    if (mask[0]) dx = normalized_backward(weight.defined() ? g * weight : g, normalized, rstd, inner);
-    if (mask[1] && weight.defined()) dw = reduce(g * normalized);
-    if (mask[2] && bias.defined()) db = reduce(g);
-    return std::tuple(dx, dw, db);
-  });
+  op<at::_ops::native_layer_norm>().vmap(layer_norm_vmap).vjp<0, 2, 3>(layer_norm_vjp).jvp<0, 2, 3>(layer_norm_jvp);
+  op<at::_ops::native_layer_norm_backward>()
+      .vmap(layer_norm_backward_vmap)
+      .decomposes([](const Tensor& g, const Tensor& x, const Ints& shape, const Tensor& mean, const Tensor& rstd,
+                     const Tensor& weight, const Tensor& bias, const std::vector<bool>& mask) {
+        const auto d = layer_norm_backward_formula(g, x, shape, mean, rstd, weight, bias, {mask[0], mask[1], mask[2]});
+        return std::tuple(d.x, d.weight, d.bias);
+      });
 
   op<at::_ops::native_group_norm>().decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t n,
                                                   int64_t c, int64_t inner, int64_t groups, double eps) {
     const Tensor grouped = in_precision_of(weight, x).reshape({n, groups, c / groups * inner});
-    const Moments m = moments(grouped, {2}, eps);
+    const auto [by_group, mean, rstd] =
+        at::native_layer_norm(grouped, {c / groups * inner}, std::nullopt, std::nullopt, eps);
     // The input may have any shape of so many elements.
-    const Tensor normalized = ((grouped - m.mean) * m.rstd).reshape({n, c, inner});
+    const Tensor normalized = by_group.reshape({n, c, inner});
     const Tensor y = scaled(normalized, per_channel(weight, 3), per_channel(bias, 3)).reshape(x.sizes());
-    return std::tuple(y.to(x.scalar_type()), m.mean.squeeze(-1), m.rstd.squeeze(-1));
+    return std::tuple(y.to(x.scalar_type()), mean.squeeze(-1), rstd.squeeze(-1));
   });
 
   op<at::_ops::native_group_norm_backward>().decomposes([](const Tensor& g, const Tensor& x, const Tensor& mean,
