@@ -23,6 +23,17 @@ Tensor share(const Tensor& x, const Tensor& y, const Ints& dims, bool keepdim) {
   return at::exp(x - sum.masked_fill(sum.eq(-std::numeric_limits<double>::infinity()), 0));
 }
 
+// Zero where all of x along `dim` is -inf, and softmax() gives nan. LibTorch looks at each number of x for that; its
+// sum and one element of the result say the same: nan beside a sum of -inf is from neither nan nor +inf.
+Tensor safe_softmax(const Tensor& x, int64_t dim, const std::optional<Type>& dtype) {
+  const Tensor input = dtype ? in_dtype(x, *dtype) : x;
+  const Tensor y = at::softmax(input, dim);
+  if (y.numel() == 0) return y;
+  const Tensor one = y.dim() == 0 ? y : y.narrow(dim, 0, 1);
+  const Tensor empty = at::isnan(one).logical_and_(sum_along(input, dim) == -std::numeric_limits<double>::infinity());
+  return y.masked_fill(empty, 0);
+}
+
 }  // namespace
 
 void softmax() {
@@ -37,13 +48,20 @@ void softmax() {
         return weighted - *y * sum_along(weighted, dim);
       });
 
-  op<at::_ops::_safe_softmax>().decomposes([](const Tensor& x, int64_t dim, const std::optional<Type>& dtype) {
-    const Tensor input = dtype ? x.to(*dtype) : x;
-    const Tensor masked = input.eq(-std::numeric_limits<double>::infinity());
-    const Tensor empty = x.dim() == 0 ? masked : masked.all(dim, true);
-    // Zero before, too: derivatives of the branch that is not taken would be nan.
-    return at::where(empty, at::zeros({}, input.options()), at::softmax(input.masked_fill(empty, 0), dim));
-  });
+  op<at::_ops::_safe_softmax>()
+      .along({1})
+      .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Skip, Out<0> y) {
+        return in_dtype(at::_softmax_backward_data(*ct, *y, dim, y->scalar_type()), x.dtype);
+      })
+      .jvp<0>([](Tan<0> dx, Skip, int64_t dim, Skip, Out<0> y) {
+        const Tensor weighted = *y * *dx;
+        return weighted - *y * sum_along(weighted, dim);
+      })
+      .evaluated_by([](Stack& stack) {
+        const Tensor x = stack[0].toTensor();
+        Tensor y = safe_softmax(x, stack[1].toInt(), stack[2].to<std::optional<Type>>());
+        stack.assign(1, std::move(y));
+      });
 
   // dx = y (ct - Σ ct y), as a function of ct and y.
   op<at::_ops::_softmax_backward_data>()
