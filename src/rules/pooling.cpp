@@ -48,6 +48,23 @@ void fractional_max_pool() {
       .template inactive<1>();
 }
 
+// NOTE [Maximum pooling by channels]
+// LibTorch's CPU kernel for channels in front goes through windows one by one with a branch for each element; the one
+// for channels last compares a vector of channels at a time. Where there are enough of them, that and the copies there
+// and back take a quarter of the time.
+void evaluate_max_pool2d(Stack& stack) {
+  constexpr int64_t kVector = 8;
+  Tensor x = stack[0].toTensor();
+  const bool by_channels = x.is_cpu() && x.dim() == 4 && x.size(1) >= kVector && x.is_contiguous();
+  if (by_channels) x = x.contiguous(at::MemoryFormat::ChannelsLast);
+  auto [y, indices] = at::max_pool2d_with_indices(x, stack[1].toIntVector(), stack[2].toIntVector(),
+                                                  stack[3].toIntVector(), stack[4].toIntVector(), stack[5].toBool());
+  if (by_channels) y = y.contiguous(), indices = indices.contiguous();
+  stack.resize(2);
+  stack[0] = std::move(y);
+  stack[1] = std::move(indices);
+}
+
 void demand_same_shape(const Example& e) {
   TORCH_CHECK(e.sizes(0) == e.sizes(1), "Expected shape of indices to be same as that of the input tensor (",
               at::IntArrayRef(e.sizes(0)), ") but got indices tensor with shape: ", at::IntArrayRef(e.sizes(1)));
@@ -113,7 +130,8 @@ void pooling() {
         return at::max_pool2d_with_indices_backward(*ct, x, kernel, stride, padding, dilation, ceil, *indices);
       })
       .jvp<0>(
-          [](Tan<0> dx, Skip, Skip, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 2); });
+          [](Tan<0> dx, Skip, Skip, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 2); })
+      .evaluated_by(evaluate_max_pool2d);
   op<at::_ops::max_pool2d_with_indices_backward>()
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Skip, Skip, Skip, Skip, Skip, Skip, Skip, const Tensor& indices) {
