@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <algorithm>
+
 #include "interpreters/vmap.h"
 #include "rules/demands.h"
 #include "rules/op.h"
@@ -93,24 +95,22 @@ Tensor sum_but_channels(const Tensor& g, bool batched) {
   return g.sum(dims);
 }
 
-// Per-example gradients of the weight are also products of the output's gradients with the patches of the input that
-// the kernel saw. That beats one group per example while the patches are small (measured on a CPU: up to 3 times as
-// fast up to 64 output pixels, half as fast from 256 on), where groups do little work each.
-bool patches_beat_groups(const Tensor& g, const Settings& s, int64_t kernel_dim) {
-  return kernel_dim == 4 && !s.transposed && s.groups == 1 && g.size(-1) * g.size(-2) <= 64;
+// Whether the kernel sees one pixel at a time: then convolution is a product of matrices for each pixel.
+bool is_product(at::IntArrayRef weight, const Settings& s) {
+  const auto all = [](const Ints& v, int64_t n) {
+    return std::all_of(v.begin(), v.end(), [&](int64_t i) { return i == n; });
+  };
+  return !s.transposed && s.groups == 1 && all(s.stride, 1) && all(s.padding, 0) &&
+         c10::multiply_integers(weight.slice(2)) == 1;
 }
 
-// g [B, n, out, h, w], x [B, n, in, H, W], the weight's sizes [out, in, kh, kw] at the end of `weight`.
-Tensor weight_gradient_from_patches(const Tensor& g, const Tensor& x, at::IntArrayRef weight, const Settings& s) {
-  // convolution takes one number for both dimensions, im2col does not.
-  const auto both = [](const Ints& v) { return v.size() == 1 ? Ints{v[0], v[0]} : v; };
-  const Tensor patches =
-      at::im2col(x.flatten(0, 1), weight.slice(weight.size() - 2), both(s.dilation), both(s.padding), both(s.stride));
-  // [B, n, rows, pixels] to [B, rows, n * pixels]: without copies where there is one item an example.
-  const auto items_to_columns = [](const Tensor& t) { return t.transpose(1, 2).flatten(2); };
-  const Tensor dw = at::bmm(items_to_columns(g.flatten(3)),
-                            items_to_columns(items_to_batch(patches, x.size(0), x.size(1))).transpose(1, 2));
-  return dw.unflatten(2, weight.slice(weight.size() - 3));
+// g [B, n, out, …], x [B, n, in, …]: over the pixels of all items. There groups would do little work each.
+Tensor weight_gradient_of_product(const Tensor& g, const Tensor& x, at::IntArrayRef weight) {
+  // Without a copy where there is one item an example.
+  const auto pixels = [](const Tensor& t) { return t.flatten(3).transpose(1, 2).flatten(2); };
+  Sizes sizes{g.size(0)};
+  sizes.append(weight.begin(), weight.end());
+  return at::bmm(pixels(g), pixels(x).transpose(1, 2)).view(sizes);
 }
 
 void convolution_backward_vmap(VmapFrame& f) {
@@ -144,13 +144,17 @@ void convolution_backward_vmap(VmapFrame& f) {
   }
   if (mask[1]) {
     // Per-example gradients of the weight, whatever the weight itself is.
+    Sizes weight(w.sizes().slice(f.batched(2)));
     const Tensor gs = expanded(0), xs = expanded(1);
-    if (patches_beat_groups(gs, s, f.logical_dim(2))) {
-      dw = weight_gradient_from_patches(gs, xs, w.sizes(), s);
+    if (is_product(weight, s)) {
+      dw = weight_gradient_of_product(gs, xs, weight);
     } else {
-      dw = std::get<1>(backward(batch_to_channels(gs), batch_to_channels(xs), expanded(2).flatten(0, 1), s,
+      // Only the weight's shape matters for its own gradient.
+      const int64_t out = weight[0];
+      weight[0] *= batch;
+      dw = std::get<1>(backward(batch_to_channels(gs), batch_to_channels(xs), at::empty(weight, w.options()), s,
                                 batch * s.groups, {false, true, false}))
-               .unflatten(0, {batch, w.size(f.batched(2))});
+               .unflatten(0, {batch, out});
     }
   }
   if (mask[2]) db = sum_but_channels(expanded(0), true);
