@@ -171,7 +171,7 @@ Tensor linear_by_products(const Tensor& x, const Tensor& weight, const Tensor& b
 Tensor weight_gradient(const Tensor& ct, const Tensor& x, const Meta& weight) {
   if (weight.dim() == 1 && x.dim() == 1) return at::mul(ct, conjugate(x));
   if (weight.dim() == 1) return at::mv(adjoint_of(x.flatten(0, -2)), ct.reshape({-1}));
-  if (x.dim() == 1) return at::outer(ct, conjugate(x));
+  if (x.dim() == 1) return weight.by_columns ? at::outer(conjugate(x), ct).t() : at::outer(ct, conjugate(x));
   const Tensor rows = x.flatten(0, -2), of_rows = ct.flatten(0, -2);
   return weight.by_columns ? at::mm(adjoint_of(rows), of_rows).t() : at::mm(of_rows.t(), conjugate(rows));
 }
@@ -237,8 +237,10 @@ void affine() {
   // x·weightᵀ + bias. Its derivatives are its own, so that a layer is one entry of a tape.
   op<at::_ops::linear>()
       .decomposes(linear_by_products)
-      .vjp<0>([](Ct<0> ct, Skip, const Tensor& weight) {
-        return weight.dim() == 1 ? at::mul(ct->unsqueeze(-1), conjugate(weight)) : at::matmul(*ct, conjugate(weight));
+      .vjp<0>([](Ct<0> ct, Skip, const Tensor& weight, Like<0> x) {
+        if (weight.dim() == 1) return at::mul(ct->unsqueeze(-1), conjugate(weight));
+        const bool columns = x->dim() == 2 && x->by_columns;
+        return columns ? left_gradient(*ct, weight.t(), x.meta) : at::matmul(*ct, conjugate(weight));
       })
       .vjp<1>([](Ct<0> ct, const Tensor& x, Like<1> weight) { return weight_gradient(*ct, x, weight.meta); })
       .vjp<2>([](Ct<0> ct, Like<2> bias) { return at::sum_to(*ct, bias->sizes); })
