@@ -96,7 +96,7 @@ Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
 // What jacfwd computes, before it is put in shape.
 struct Columns {
   std::vector<Tensors> columns;  // by differentiated argument, by output: [columns, output shape]
-  std::vector<Meta> in_metas, out_metas;
+  std::vector<Outline> in_metas, out_metas;
   Tensors aux;
 };
 

@@ -24,7 +24,7 @@ std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, con
                         " tangents. Give one tangent for each primal (undefined: zero).");
   auto level = c10::make_intrusive<Jvp>(label);
   Tensors outs, out_tangents, aux, args = primals;
-  std::vector<Meta> metas;
+  std::vector<Outline> metas;
   {
     Scope scope(level);
     const c10::AutoFwGradMode forward(true);

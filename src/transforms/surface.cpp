@@ -1,6 +1,8 @@
 #include "transforms/surface.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
+#include <ATen/TensorGeometry.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -94,7 +96,8 @@ Tensor value_outside(const Tensor& t, const Level& level, const Tensors& inputs)
   const Tensor base = root.payload().value;
   if (as_wrapper(base)) return level.kind() == Kind::vmap ? value : frontend::view_below(*w);
   // A view that was made below LibTorch's autograd has a version counter of its own.
-  if (as_wrapper(value) || libtorch_follows(base) || !value.is_alias_of(base) || value.dtype() != base.dtype()) return value;
+  if (as_wrapper(value) || libtorch_follows(base) || !value.is_alias_of(base) || value.dtype() != base.dtype())
+    return value;
   DispatchGuard keys;
   keys.see_every_operator(false);
   return base.as_strided(value.sizes(), value.strides(), value.storage_offset());
@@ -208,7 +211,7 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
     Tensor& arg = args[static_cast<size_t>(a)];
     arg = level->track(arg);
     e.in_slots.push_back(as_wrapper(arg)->stored().index);
-    e.in_metas.push_back(level->tape().meta(e.in_slots.back()));
+    e.in_metas.emplace_back(arg);
   }
   // The function may write to the others, too.
   for (size_t i = 0; i < args.size(); ++i)
@@ -260,10 +263,16 @@ Tensors push_forward(const Evaluated& e, const Tensors& tangents) {
   return static_cast<Tape*>(e.tape.get())->push_forward(e.in_slots, tangents, e.out_slots);
 }
 
-Tensors with_zeros(Tensors tensors, const std::vector<Meta>& metas) {
+Tensor Outline::zeros() const {
+  const auto dense = at::infer_dense_strides(sizes, strides);
+  if (at::geometry_is_contiguous(sizes, dense)) return at::zeros(sizes, options());
+  return at::empty_strided(sizes, dense, options()).zero_();
+}
+
+Tensors with_zeros(Tensors tensors, const std::vector<Outline>& metas) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].defined()) tensors[i] = as_new(std::move(tensors[i]));
-    else tensors[i] = at::zeros(metas[i].sizes, metas[i].options());
+    else tensors[i] = metas[i].zeros();
   }
   return tensors;
 }

@@ -40,12 +40,20 @@ Tensor as_new(Tensor derivative);
 /// After the function: writes what it put into its arguments in place to the caller's tensors, which the arguments have
 /// as their values from then on. `inputs` are the wrappers of `level` that the function was given, `originals` the
 /// caller's tensors, `dims` their mapped dimensions under vmap. False if nothing was written; otherwise what was taken
-/// out of the level before may be out of date. Throws MutationError, before anything is changed, if the function changed
-/// the shape of an argument, or wrote to one that shares memory with another.
+/// out of the level before may be out of date. Throws MutationError, before anything is changed, if the function
+/// changed the shape of an argument, or wrote to one that shares memory with another.
 bool write_back(const Level& level, const Tensors& inputs, const Tensors& originals, const dynamic::Dims& dims = {});
 
 /// Argument numbers, negative ones resolved, checked for range and repetition.
 std::vector<int64_t> check_argnums(std::vector<int64_t> argnums, size_t num_args, const char* transform);
+
+/// An argument or a result without its value: with how it lies in memory, for a derivative of zero lies like that.
+struct Outline : Meta {
+  Sizes strides;
+
+  explicit Outline(const Tensor& t) : Meta(t), strides(t.strides()) {}
+  Tensor zeros() const;
+};
 
 /// Pullback of an evaluated function: shared by vjp, grad and jacrev.
 struct Evaluated {
@@ -53,7 +61,7 @@ struct Evaluated {
   Tensors aux;
   c10::intrusive_ptr<c10::intrusive_ptr_target> tape;
   std::vector<int64_t> in_slots, out_slots;
-  std::vector<Meta> in_metas, out_metas;
+  std::vector<Outline> in_metas, out_metas;
 };
 
 /// Runs `f` with the primals `argnums` tracked.
@@ -66,7 +74,7 @@ Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* lab
 /// Tangents of the outputs (undefined: zero) from those of the tracked primals, of what was evaluated `forward`.
 Tensors push_forward(const Evaluated& e, const Tensors& tangents);
 /// As above with zeros materialised, in tensors that callers can write to.
-Tensors with_zeros(Tensors tensors, const std::vector<Meta>& metas);
+Tensors with_zeros(Tensors tensors, const std::vector<Outline>& metas);
 
 dynamic::FunctionWithAux without_aux(dynamic::Function f);
 
