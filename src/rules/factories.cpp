@@ -13,10 +13,10 @@
 namespace tower::rules {
 namespace {
 
-// A stand-in with shape, dtype and device of one example, but without its memory.
+// What is made is like any of the examples, order in memory included.
 void like_vmap(VmapFrame& f) {
-  const auto sizes = logical_sizes(f, 0);
-  f.stack[0] = at::empty(Ints(sizes.size(), 1), f.tensor(0).options()).expand(sizes);
+  const Tensor t = f.tensor(0);
+  f.stack[0] = f.batch_size > 0 ? t.select(f.in_dims[0], 0) : at::empty(logical_sizes(f, 0), t.options());
   f.call();
   f.out_dims.assign(1, VmapFrame::kUnbatched);
 }
