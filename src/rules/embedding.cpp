@@ -38,7 +38,11 @@ void embedding_vmap(VmapFrame& f) {
         .unflatten(-1, {f.batch_size, tables.size(-1)})
         .movedim(-2, 0);
   };
-  if (!f.batched(1)) return f.result(side_by_side(table, indices, padding));
+  if (!f.batched(1)) {
+    if (padding >= 0 || scale || sparse) return f.result(side_by_side(table, indices, padding));
+    const Tensor own = offset_indices(indices.unsqueeze(0), f.batch_size, table.size(1));
+    return f.result(at::embedding(table.flatten(0, 1), own));
+  }
   const Tensor rows = at::embedding(table.flatten(0, 1), offset_indices(indices, f.batch_size, table.size(1)));
   if (padding < 0) return f.result(rows);
   // Every example has a padding row of its own.
