@@ -158,10 +158,10 @@ void arithmetic() {
       .derivative<1>([](Along t, const Tensor& y, const Tensor& x) { return -*t * over_square(y, y, x); });
   op<at::_ops::copysign_Tensor>()
       .pointwise()
-      .derivative<0>([](const Tensor& x, Skip, Out<0> y) { return (*y / x).masked_fill(x == 0, 0); })
+      .derivative<0>([](const Tensor& x, Skip, Out<0> y) { return zero_where(x == 0, *y / x); })
       .inactive<1>();
   op<at::_ops::copysign_Scalar>().pointwise().derivative<0>(
-      [](const Tensor& x, Skip, Out<0> y) { return (*y / x).masked_fill(x == 0, 0); });
+      [](const Tensor& x, Skip, Out<0> y) { return zero_where(x == 0, *y / x); });
   op<at::_ops::nextafter>()
       .pointwise()
       .derivative<0>([](Along t, const Tensor& x, const Tensor& toward) { return keep_where(x != toward, *t); })

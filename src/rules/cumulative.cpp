@@ -33,7 +33,7 @@ void running_extremum() {
        .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Out<1> index) {
          return at::zeros(x.sizes, ct->options()).scatter_add(dim, *index, *ct);
        })
-       .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return dx->gather(dim, *index); }),
+       .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); }),
    ...);
 }
 

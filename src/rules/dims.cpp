@@ -3,11 +3,25 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorUtils.h>
 
+#include <algorithm>
+#include <numeric>
+
 namespace tower::rules {
 
 Tensor in_shape(const Tensor& t, at::IntArrayRef sizes) {
   if (t.sizes().equals(sizes)) return t;
   return at::detail::computeStride(t.sizes(), t.strides(), at::DimVector(sizes)) ? t.view(sizes) : t.reshape(sizes);
+}
+
+Tensor gathered(const Tensor& t, int64_t dim, const Tensor& index) {
+  if (index.is_contiguous()) return t.gather(dim, index);
+  const int64_t rank = index.dim();
+  std::vector<int64_t> order(static_cast<size_t>(rank)), places(order.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return index.stride(a) > index.stride(b); });
+  for (size_t i = 0; i < order.size(); ++i) places[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  const int64_t place = places[static_cast<size_t>(at::maybe_wrap_dim(dim, rank))];
+  return t.permute(order).gather(place, index.permute(order)).permute(places);
 }
 
 Tensor batch_of_rows(VmapFrame& f, size_t arg) {

@@ -41,6 +41,9 @@ inline int64_t product(at::IntArrayRef sizes) {
 /// `t` in another shape: a view where its layout allows one, else a copy.
 Tensor in_shape(const Tensor& t, at::IntArrayRef sizes);
 
+/// gather(), with a result that lies in memory as the index does.
+Tensor gathered(const Tensor& t, int64_t dim, const Tensor& index);
+
 /// Argument `arg` as a matrix: the batch, then the elements of one example.
 Tensor batch_of_rows(VmapFrame& f, size_t arg);
 

@@ -179,12 +179,14 @@ void vmap_draw_elementwise(VmapFrame& frame) {
 Tensor conjugate(const Tensor& t) { return t.is_complex() ? t.conj() : t; }
 
 namespace {
-// Whether t * d may be written to d: a plain tensor like t that nobody else holds or sees, and nothing follows.
+// Whether t * d may be written to d: a plain tensor like t that nobody else holds or sees, and nothing follows. Where t
+// lies in an order of its own, the product does, too.
 bool may_overwrite(const Tensor& d, const Tensor& t) {
   constexpr c10::DispatchKeySet kSpecial = c10::DispatchKeySet(kKey) | c10::DispatchKeySet(c10::DispatchKey::Python);
   return d.use_count() == 1 && d.key_set() == t.key_set() && !d.key_set().has_any(kSpecial) && d.has_storage() &&
          d.storage().use_count() == 1 && d.scalar_type() == t.scalar_type() && d.sizes() == t.sizes() &&
-         d.is_non_overlapping_and_dense() && !libtorch_follows(d) && !libtorch_follows(t);
+         d.is_non_overlapping_and_dense() && (d.strides() == t.strides() || !t.is_non_overlapping_and_dense()) &&
+         !libtorch_follows(d) && !libtorch_follows(t);
 }
 }  // namespace
 

@@ -118,11 +118,11 @@ void losses() {
   op<at::_ops::soft_margin_loss>().decomposes([](const Tensor& x, const Tensor& y, int64_t reduction) {
     TORCH_CHECK(x.sizes().equals(at::infer_size(x.sizes(), y.sizes())), "soft_margin_loss: the target's shape ",
                 y.sizes(), " does not broadcast to the input's, ", x.sizes());
-    return reduce(at::softplus(-(y * x), 1, 50).to(x.scalar_type()), reduction);
+    return reduce(at::softplus(-(x * y), 1, 50).to(x.scalar_type()), reduction);
   });
   op<at::_ops::soft_margin_loss_backward>().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& y, int64_t reduction) {
-        return spread(g, -(y * at::sigmoid(-(y * x))), reduction).to(x.scalar_type());
+        return spread(g, -(at::sigmoid(-(x * y)) * y), reduction).to(x.scalar_type());
       });
 
   // -y log x - (1 - y) log(1 - x)

@@ -4,6 +4,7 @@
 #include <ATen/Operators.h>
 
 #include "rules/demands.h"
+#include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -12,8 +13,7 @@ namespace {
 
 // The elements of `t` that the indices of a pool over the last `spatial` dimensions chose.
 Tensor at_indices(const Tensor& t, const Tensor& indices, int64_t spatial) {
-  const Tensor chosen = t.flatten(-spatial).gather(-1, indices.flatten(-spatial));
-  return chosen.view(indices.sizes());
+  return gathered(t.flatten(-spatial), -1, indices.flatten(-spatial)).view(indices.sizes());
 }
 
 // fractional_max_poolNd(x, kernel, output, samples): `samples` [N, C, d] are where its windows begin. They have one

@@ -7,6 +7,7 @@
 
 #include "rules/demands.h"
 #include "rules/dims.h"
+#include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -125,8 +126,8 @@ Tensor select_vjp(const Tensor& ct, const Meta& x, int64_t dim, bool keepdim, co
       .scatter(dim, kept ? index : index.unsqueeze(dim), kept ? ct : ct.unsqueeze(dim));
 }
 Tensor select_jvp(const Tensor& dx, int64_t dim, bool keepdim, const Tensor& index) {
-  if (keepdim || dx.dim() == 0) return dx.gather(dim, index);
-  return dx.gather(dim, index.unsqueeze(dim)).squeeze(dim);
+  if (keepdim || dx.dim() == 0) return gathered(dx, dim, index);
+  return gathered(dx, dim, index.unsqueeze(dim)).squeeze(dim);
 }
 template <class... Op>
 void one_along_dim() {
@@ -168,15 +169,15 @@ Tensor norm_slope(const Tensor& x, const Tensor& y, const Scalar& ord, const Int
   if (p == 1.0) return x.sgn();
   const Tensor zero = y.eq(0);
   // At zero 0 is a subgradient. A second derivative does not exist there: it comes out as nan, through 0/0.
-  if (p == 2.0) return (x / y).masked_fill(zero, 0);
+  if (p == 2.0) return zero_where(zero, x / y);
   const Tensor norm = y.masked_fill(zero, 1);
   if (std::isinf(p)) {
     const Tensor mask = attains(x.abs(), y);
     return x.sgn() * mask / mask.sum(dims, true);
   }
   const Tensor at_zero = x.eq(0);
-  const Tensor length = x.abs().masked_fill(at_zero, 1);
-  return (x.sgn() * (length / norm).pow(p - 1)).masked_fill(at_zero, 0);
+  const Tensor length = at::where(at_zero, Scalar(1), x.abs());
+  return zero_where(at_zero, x.sgn() * (length / norm).pow(p - 1));
 }
 
 // In complex numbers a real function changes by the real part of conj(slope)·dx.
@@ -214,7 +215,7 @@ Tensor var_jvp(const Tensor& dx, const Tensor& x, const Ints& dims, const std::o
 // d√v = dv / 2√v; a constant has no deviation to grow.
 Tensor through_root(const Tensor& d, const Tensor& root) {
   const Tensor zero = root.eq(0);
-  return (d / (root.masked_fill(zero, 1) * 2)).masked_fill(zero, 0);
+  return zero_where(zero, d / (root.masked_fill(zero, 1) * 2));
 }
 Tensor mean_vjp(const Tensor& ct, const Meta& x, const Ints& dims, bool keepdim) {
   return spread(ct, x, dims, keepdim) / count(x, dims);
@@ -246,7 +247,7 @@ void reductions() {
         return spread(*ct / count(x, all_if_none(dims)), x, all_if_none(dims), keepdim);
       });
   op<at::_ops::nansum>().decomposes([](const Tensor& x, const MaybeDims& dims, bool keepdim, const MaybeType& type) {
-    return x.masked_fill(x.isnan(), 0).sum(all_if_none(dims), keepdim, type);
+    return zero_where(x.isnan(), x).sum(all_if_none(dims), keepdim, type);
   });
   op<at::_ops::trace>().decomposes([](const Tensor& x) {
     TORCH_CHECK(x.dim() == 2, "trace: expected a matrix, but got tensor with dim ", x.dim());

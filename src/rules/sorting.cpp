@@ -150,15 +150,15 @@ void sorting() {
   op<at::_ops::sort>()
       .along({1})
       .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Out<1> index) { return put_back(*ct, x, dim, *index); })
-      .jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return dx->gather(dim, *index); });
+      .jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });
   op<at::_ops::sort_stable>()
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, Out<1> index) { return put_back(*ct, x, dim, *index); })
-      .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, Out<1> index) { return dx->gather(dim, *index); });
+      .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });
   op<at::_ops::topk>()
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, Out<1> index) { return put_back(*ct, x, dim, *index); })
-      .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, Out<1> index) { return dx->gather(dim, *index); });
+      .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });
   op<at::_ops::argsort_stable>().along({2}).no_derivative();
 
   op<at::_ops::searchsorted_Tensor>().vmap(searchsorted_vmap).no_derivative();

@@ -85,26 +85,26 @@ void special_functions() {
   op<at::_ops::xlogy_Tensor>()
       .pointwise()
       .derivative<0>([](Along t, const Tensor& x, const Tensor& y) {
-        return at::xlogy(*t, y).masked_fill((x == 0).logical_and(y <= 0), 0);
+        return zero_where((x == 0).logical_and(y <= 0), at::xlogy(*t, y));
       })
       .derivative<1>([](Along t, const Tensor& x, const Tensor& y) { return *t * x / y; });
   op<at::_ops::xlogy_Scalar_Self>().pointwise().derivative<1>(
       [](Along t, const Scalar& x, const Tensor& y) { return *t * x / y; });
   op<at::_ops::xlogy_Scalar_Other>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& y) {
     const Tensor slope = at::xlogy(*t, y);
-    return y.toDouble() > 0 ? slope : slope.masked_fill(x == 0, 0);
+    return y.toDouble() > 0 ? slope : zero_where(x == 0, slope);
   });
   op<at::_ops::special_xlog1py>()
       .pointwise()
       .derivative<0>([](Along t, const Tensor& x, const Tensor& y) {
-        return at::special_xlog1py(*t, y).masked_fill((x == 0).logical_and(y <= -1), 0);
+        return zero_where((x == 0).logical_and(y <= -1), at::special_xlog1py(*t, y));
       })
       .derivative<1>([](Along t, const Tensor& x, const Tensor& y) { return *t * x / (y + 1); });
   op<at::_ops::special_xlog1py_self_scalar>().pointwise().derivative<1>(
       [](Along t, const Scalar& x, const Tensor& y) { return *t * x / (y + 1); });
   op<at::_ops::special_xlog1py_other_scalar>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& y) {
     const Tensor slope = at::special_xlog1py(*t, y);
-    return y.toDouble() > -1 ? slope : slope.masked_fill(x == 0, 0);
+    return y.toDouble() > -1 ? slope : zero_where(x == 0, slope);
   });
   // log(e^a + e^b), whose partial derivatives add up to one.
   op<at::_ops::logaddexp>()
