@@ -121,8 +121,10 @@ void complex() {
   // ---- copies of these views ----
   op<at::_ops::_conj_copy>().decomposes([](const Tensor& z) { return at::_conj_physical(z); });
   op<at::_ops::_neg_view_copy>().decomposes([](const Tensor& x) { return -x; });
-  op<at::_ops::view_as_real_copy>().decomposes([](const Tensor& z) { return at::view_as_real(z).clone(); });
-  op<at::_ops::view_as_complex_copy>().decomposes([](const Tensor& x) { return at::view_as_complex(x).clone(); });
+  op<at::_ops::view_as_real_copy>().decomposes(
+      [](const Tensor& z) { return at::view_as_real(z).clone(at::MemoryFormat::Contiguous); });
+  op<at::_ops::view_as_complex_copy>().decomposes(
+      [](const Tensor& x) { return at::view_as_complex(x).clone(at::MemoryFormat::Contiguous); });
   demands<at::_ops::complex>([](const Example& e) { demand_same_dtype(e, {0, 1}); });
   demands<at::_ops::polar>([](const Example& e) { demand_same_dtype(e, {0, 1}); });
 }

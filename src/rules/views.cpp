@@ -231,8 +231,10 @@ Tensor itself(Ct<0> ct) { return *ct; }
 
 int64_t end_of(const MaybeInt& end) { return end.value_or(std::numeric_limits<int64_t>::max()); }
 
+constexpr auto kRows = at::MemoryFormat::Contiguous;
+
 std::vector<Tensor> cloned(std::vector<Tensor> views) {
-  for (Tensor& v : views) v = v.clone();
+  for (Tensor& v : views) v = v.clone(kRows);
   return views;
 }
 
@@ -348,44 +350,49 @@ void views() {
         return frontend::with_history_of(base, written, true);
       });
 
-  // ---- views of which a copy is asked for ----
-  op<at::_ops::view_copy>().decomposes([](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(); });
-  op<at::_ops::view_copy_dtype>().decomposes([](const Tensor& x, at::ScalarType type) { return x.view(type).clone(); });
-  op<at::_ops::_reshape_copy>().decomposes([](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(); });
+  // ---- views of which a copy is asked for, which lie by rows ----
+  op<at::_ops::view_copy>().decomposes(
+      [](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(kRows); });
+  op<at::_ops::view_copy_dtype>().decomposes(
+      [](const Tensor& x, at::ScalarType type) { return x.view(type).clone(kRows); });
+  op<at::_ops::_reshape_copy>().decomposes(
+      [](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(kRows); });
   op<at::_ops::_reshape_alias_copy>().decomposes(
-      [](const Tensor& x, const Ints& sizes, Skip) { return x.reshape(sizes).clone(); });
+      [](const Tensor& x, const Ints& sizes, Skip) { return x.reshape(sizes).clone(kRows); });
   op<at::_ops::expand_copy>().decomposes(
-      [](const Tensor& x, const Ints& sizes, bool implicit) { return x.expand(sizes, implicit).clone(); });
-  op<at::_ops::squeeze_copy>().decomposes([](const Tensor& x) { return x.squeeze().clone(); });
-  op<at::_ops::squeeze_copy_dim>().decomposes([](const Tensor& x, int64_t dim) { return x.squeeze(dim).clone(); });
+      [](const Tensor& x, const Ints& sizes, bool implicit) { return x.expand(sizes, implicit).clone(kRows); });
+  op<at::_ops::squeeze_copy>().decomposes([](const Tensor& x) { return x.squeeze().clone(kRows); });
+  op<at::_ops::squeeze_copy_dim>().decomposes([](const Tensor& x, int64_t dim) { return x.squeeze(dim).clone(kRows); });
   op<at::_ops::squeeze_copy_dims>().decomposes(
-      [](const Tensor& x, const Ints& dims) { return x.squeeze(dims).clone(); });
-  op<at::_ops::unsqueeze_copy>().decomposes([](const Tensor& x, int64_t dim) { return x.unsqueeze(dim).clone(); });
+      [](const Tensor& x, const Ints& dims) { return x.squeeze(dims).clone(kRows); });
+  op<at::_ops::unsqueeze_copy>().decomposes([](const Tensor& x, int64_t dim) { return x.unsqueeze(dim).clone(kRows); });
   op<at::_ops::transpose_copy_int>().decomposes(
-      [](const Tensor& x, int64_t a, int64_t b) { return x.transpose(a, b).clone(); });
-  op<at::_ops::t_copy>().decomposes([](const Tensor& x) { return x.t().clone(); });
-  op<at::_ops::permute_copy>().decomposes([](const Tensor& x, const Ints& order) { return x.permute(order).clone(); });
+      [](const Tensor& x, int64_t a, int64_t b) { return x.transpose(a, b).clone(kRows); });
+  op<at::_ops::t_copy>().decomposes([](const Tensor& x) { return x.t().clone(kRows); });
+  op<at::_ops::permute_copy>().decomposes(
+      [](const Tensor& x, const Ints& order) { return x.permute(order).clone(kRows); });
   op<at::_ops::select_copy_int>().decomposes(
-      [](const Tensor& x, int64_t dim, int64_t index) { return x.select(dim, index).clone(); });
+      [](const Tensor& x, int64_t dim, int64_t index) { return x.select(dim, index).clone(kRows); });
   op<at::_ops::slice_copy_Tensor>().decomposes(
       [](const Tensor& x, int64_t dim, const MaybeInt& start, const MaybeInt& end, int64_t step) {
-        return at::slice(x, dim, start, end, step).clone();
+        return at::slice(x, dim, start, end, step).clone(kRows);
       });
-  op<at::_ops::narrow_copy>().decomposes(
-      [](const Tensor& x, int64_t dim, int64_t start, int64_t length) { return x.narrow(dim, start, length).clone(); });
+  op<at::_ops::narrow_copy>().decomposes([](const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+    return x.narrow(dim, start, length).clone(kRows);
+  });
   op<at::_ops::diagonal_copy>().decomposes([](const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
-    return x.diagonal(offset, dim1, dim2).clone();
+    return x.diagonal(offset, dim1, dim2).clone(kRows);
   });
   op<at::_ops::unfold_copy>().decomposes(
-      [](const Tensor& x, int64_t dim, int64_t size, int64_t step) { return x.unfold(dim, size, step).clone(); });
+      [](const Tensor& x, int64_t dim, int64_t size, int64_t step) { return x.unfold(dim, size, step).clone(kRows); });
   op<at::_ops::unbind_copy_int>().decomposes([](const Tensor& x, int64_t dim) { return cloned(x.unbind(dim)); });
   op<at::_ops::split_copy_Tensor>().decomposes(
       [](const Tensor& x, int64_t size, int64_t dim) { return cloned(x.split(size, dim)); });
   op<at::_ops::split_with_sizes_copy>().decomposes(
       [](const Tensor& x, const Ints& sizes, int64_t dim) { return cloned(x.split_with_sizes(sizes, dim)); });
-  op<at::_ops::alias_copy>().decomposes([](const Tensor& x) { return x.clone(); });
-  op<at::_ops::lift_fresh_copy>().decomposes([](const Tensor& x) { return x.clone(); });
-  op<at::_ops::detach_copy>().decomposes([](const Tensor& x) { return x.detach().clone(); });
+  op<at::_ops::alias_copy>().decomposes([](const Tensor& x) { return x.clone(kRows); });
+  op<at::_ops::lift_fresh_copy>().decomposes([](const Tensor& x) { return x.clone(kRows); });
+  op<at::_ops::detach_copy>().decomposes([](const Tensor& x) { return x.detach().clone(kRows); });
 }
 
 }  // namespace tower::rules
