@@ -1,5 +1,5 @@
-// Runs every test of Tower: the ordinary ones, the matrix of operators × transforms (matrix.h), and
-// decompositions against their operators (decompositions.h).
+// Runs every test of Tower: the ordinary ones, the matrix of operators × transforms (matrix.h), how results lie in
+// memory (layout.h), and decompositions against their operators (decompositions.h).
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tanh.h>
@@ -9,6 +9,7 @@
 
 #include "custom_ops/database.h"
 #include "decompositions/decompositions.h"
+#include "matrix/layout.h"
 #include "matrix/matrix.h"
 
 namespace {
@@ -23,6 +24,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const char* folder = std::getenv("TOWER_OP_DB");
   matrix::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
+  matrix::register_layout_test(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   decompositions::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   custom_ops::define();
   if (folder == nullptr) matrix::register_tests(TOWER_CUSTOM_OPS_DIR);
