@@ -9,7 +9,6 @@
 #include "core/broadcast.h"
 #include "rules/masks.h"
 #include "rules/op.h"
-#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -69,13 +68,8 @@ std::tuple<Tensor, Tensor, Tensor> fake_quantize_backward(const Tensor& grad, co
 
 void activation_backwards() {
   // ---- piecewise linear functions ----
-  op<at::_ops::threshold_backward>()
-      .pointwise()
-      .evaluated_by(evaluate_pointwise<at::_ops::threshold_backward, at::_ops::threshold_backward_grad_input>)
-      .inactive<1>()
-      .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& threshold) {
-        return at::threshold_backward(*t, x, threshold);
-      });
+  op<at::_ops::threshold_backward>().pointwise().inactive<1>().derivative<0>(
+      [](Along t, Skip, const Tensor& x, const Scalar& threshold) { return at::threshold_backward(*t, x, threshold); });
   op<at::_ops::leaky_relu_backward>().pointwise().inactive<1>().derivative<0>(
       [](Along t, Skip, const Tensor& x, const Scalar& slope, bool is_result) {
         return at::leaky_relu_backward(*t, x, slope, is_result);
@@ -180,7 +174,6 @@ void activation_backwards() {
   // ---- smooth functions of the result: t conj(f'), so conjugate-linear in y ----
   op<at::_ops::sigmoid_backward>()
       .pointwise()
-      .evaluated_by(evaluate_pointwise<at::_ops::sigmoid_backward, at::_ops::sigmoid_backward_grad_input>)
       .derivative<0>([](Along t, Skip, const Tensor& y) { return at::sigmoid_backward(*t, y); })
       .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
         return summed_to(conjugate(*ct) * g * one_minus(2 * conjugate(y)), y.sizes());
@@ -189,7 +182,6 @@ void activation_backwards() {
           [](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * one_minus(2 * conjugate(y)); });
   op<at::_ops::tanh_backward>()
       .pointwise()
-      .evaluated_by(evaluate_pointwise<at::_ops::tanh_backward, at::_ops::tanh_backward_grad_input>)
       .vjp<0>([](Ct<0> ct, Skip, const Tensor& y, Like<0> g) {
         return summed_to(at::tanh_backward(*ct, conjugate(y)), g->sizes);
       })

@@ -9,7 +9,6 @@
 #include "core/broadcast.h"
 #include "rules/masks.h"
 #include "rules/op.h"
-#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -27,11 +26,10 @@ Scalar one_minus(const Scalar& a) {
 bool is_zero(const Scalar& a) { return a.isComplex() ? a.toComplexDouble() == 0.0 : a.toDouble() == 0.0; }
 
 // a + factor·b.
-template <class Op, class Into>
+template <class Op>
 void sum_with(Scalar (*factor)(const Scalar& alpha)) {
   op<Op>()
       .pointwise()
-      .evaluated_by(evaluate_pointwise<Op, Into>)
       .template vjp<0>([](Ct<0> ct, Like<0> a) { return summed_to(*ct, a->sizes); })
       .template vjp<1>([factor](Ct<0> ct, Skip, Skip, const Scalar& alpha, Like<1> b) {
         return summed_to(times(*ct, factor(alpha).conj()), b->sizes);
@@ -97,9 +95,9 @@ void vmap_copy(VmapFrame& frame) {
 
 void arithmetic() {
   // ---- sums ----
-  sum_with<at::_ops::add_Tensor, at::_ops::add_out>([](const Scalar& alpha) { return alpha; });
+  sum_with<at::_ops::add_Tensor>([](const Scalar& alpha) { return alpha; });
   op<at::_ops::add_Scalar>().pointwise().derivative<0>(one);
-  sum_with<at::_ops::sub_Tensor, at::_ops::sub_out>([](const Scalar& alpha) { return -alpha; });
+  sum_with<at::_ops::sub_Tensor>([](const Scalar& alpha) { return -alpha; });
   op<at::_ops::sub_Scalar>().pointwise().derivative<0>(one);
   op<at::_ops::rsub_Tensor>()
       .pointwise()
@@ -111,7 +109,6 @@ void arithmetic() {
   // ---- products ----
   op<at::_ops::mul_Tensor>()
       .pointwise()
-      .evaluated_by(evaluate_pointwise<at::_ops::mul_Tensor, at::_ops::mul_out>)
       .derivative<0>([](Skip, const Tensor& b) { return b; })
       .derivative<1>([](const Tensor& a) { return a; });
   op<at::_ops::mul_Scalar>().pointwise().derivative<0>([](Skip, const Scalar& b) { return b; });
