@@ -50,4 +50,14 @@ TEST(SumsOfShortRows, OfAllOfEachExampleTakeATypeAndDerivatives) {
   EXPECT_TRUE(same(followed.grad(), 4 * x.square().sum(1, true) * x));
 }
 
+// The mean of one number is that number, where numbers of that type have a mean.
+TEST(SumsOfShortRows, MeansOfOneIntegerAreRefusedAsPlainly) {
+  const auto mean = of_one([](const Tensor& t) { return t.mean(); });
+  const Tensor integers = at::arange(4);
+  EXPECT_THROW(mean({integers[0]}), c10::Error);
+  EXPECT_THROW(mapped(mean, integers), c10::Error);
+  const auto in_double = of_one([](const Tensor& t) { return t.mean(at::kDouble); });
+  EXPECT_TRUE(same(mapped(in_double, integers), integers.to(at::kDouble)));
+}
+
 }  // namespace

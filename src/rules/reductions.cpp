@@ -278,7 +278,9 @@ void reductions() {
       });
   op<at::_ops::mean>()
       .vmap(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack& args) {
-        if (count(Meta(t), dims.vec()) == 1) return sum_of_rows(t, dims, args[1]);
+        const auto type = args[1].isNone() ? t.scalar_type() : args[1].toScalarType();
+        const bool has_mean = at::isFloatingType(type) || at::isComplexType(type);
+        if (has_mean && count(Meta(t), dims.vec()) == 1) return sum_of_rows(t, dims, args[1]);
         return t.mean(dims, false, args[1].to<MaybeType>());
       }))
       .linear<0>([](Ct<0> ct, Shape x) { return shared(*ct, product(x.sizes)).expand(x.sizes); });
