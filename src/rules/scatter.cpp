@@ -61,7 +61,14 @@ void pull_back_scatter(VjpFrame& f) {
 }
 
 // ---- scatter along a dimension: in place ----
-// The kernels of scatter, scatter_add, index_add and index_copy give rows, whatever the order of the tensor in memory.
+
+// For kernels that give rows, whatever the order of the tensor in memory.
+template <class Op, bool (*write)(const Tensor& base, const Stack& stack)>
+void evaluate_in_rows(Stack& stack) {
+  static const Operator& record = record_of(Op::name, Op::overload_name);
+  if (stack[0].toTensor().is_contiguous()) evaluate_overwriting<Op, write>(stack);
+  else record.handle()->callBoxed(stack);
+}
 
 bool fits_along(const Tensor& base, const Stack& stack, int64_t least_index) {
   if (base.dim() == 0) return false;
@@ -71,20 +78,20 @@ bool fits_along(const Tensor& base, const Stack& stack, int64_t least_index) {
 template <bool add>
 bool write_along(const Tensor& base, const Stack& stack) {
   const Tensor &index = stack[2].toTensor(), &src = stack[3].toTensor();
-  if (!base.is_contiguous() || !goes_into(src, base) || !fits_along(base, stack, 0)) return false;
+  if (!goes_into(src, base) || !fits_along(base, stack, 0)) return false;
   if constexpr (add) base.scatter_add_(stack[1].toInt(), index, src);
   else base.scatter_(stack[1].toInt(), index, src);
   return true;
 }
 bool write_number_along(const Tensor& base, const Stack& stack) {
-  if (!base.is_contiguous() || !fits_along(base, stack, 0)) return false;
+  if (!fits_along(base, stack, 0)) return false;
   base.scatter_(stack[1].toInt(), stack[2].toTensor(), stack[3].toScalar());
   return true;
 }
 template <bool add>
 bool write_slices(const Tensor& base, const Stack& stack) {
   const Tensor &index = stack[2].toTensor(), &source = stack[3].toTensor();
-  if (!base.is_contiguous() || !goes_into(source, base) || !fits_along(base, stack, 0)) return false;
+  if (!goes_into(source, base) || !fits_along(base, stack, 0)) return false;
   if constexpr (add) base.index_add_(stack[1].toInt(), index, source, stack[4].toScalar());
   else base.index_copy_(stack[1].toInt(), index, source);
   return true;
@@ -455,15 +462,15 @@ void scatter() {
   // ---- along a dimension ----
   op<at::_ops::scatter_src>()
       .vmap(scatter_vmap)
-      .evaluated_by(evaluate_overwriting<at::_ops::scatter_src, write_along<false>>);
+      .evaluated_by(evaluate_in_rows<at::_ops::scatter_src, write_along<false>>);
   overwrites(record_of("aten::scatter", "src"), 3, kIndexAndShape, pull_back_scatter);
   op<at::_ops::scatter_value>()
       .vmap(scatter_vmap)
-      .evaluated_by(evaluate_overwriting<at::_ops::scatter_value, write_number_along>);
+      .evaluated_by(evaluate_in_rows<at::_ops::scatter_value, write_number_along>);
   overwrites_with_number(record_of("aten::scatter", "value"), 3);
   op<at::_ops::scatter_add>()
       .vmap(scatter_vmap)
-      .evaluated_by(evaluate_overwriting<at::_ops::scatter_add, write_along<true>>)
+      .evaluated_by(evaluate_in_rows<at::_ops::scatter_add, write_along<true>>)
       .vjp<0>([](Ct<0> ct) { return *ct; })
       .vjp<3>(
           [](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
@@ -483,7 +490,7 @@ void scatter() {
   // ---- slices by index ----
   op<at::_ops::index_add>()
       .vmap(index_write_vmap<true>)
-      .evaluated_by(evaluate_overwriting<at::_ops::index_add, write_slices<true>>)
+      .evaluated_by(evaluate_in_rows<at::_ops::index_add, write_slices<true>>)
       .vjp<0>([](Ct<0> ct) { return *ct; })
       .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape source, const Scalar& alpha) {
         return times_conjugate(read_slices(*ct, dim, index, source), alpha);
@@ -491,7 +498,7 @@ void scatter() {
   linear_by_overwriting(record_of("aten::index_add", ""), 3);
   op<at::_ops::index_copy>()
       .vmap(index_write_vmap<false>)
-      .evaluated_by(evaluate_overwriting<at::_ops::index_copy, write_slices<false>>);
+      .evaluated_by(evaluate_in_rows<at::_ops::index_copy, write_slices<false>>);
   overwrites(record_of("aten::index_copy", ""), 3, kIndexAndShape, pull_back_slices);
   op<at::_ops::index_fill_int_Scalar>()
       .vmap(index_fill_vmap)
