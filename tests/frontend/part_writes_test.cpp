@@ -291,32 +291,16 @@ TEST(PartWrites, ThatAreRefusedLeaveTheTensorAsItWas) {
 
 // ---- what they cost ----
 
-// Copies of the tensor would make twice the steps allocate four times as much.
-void expect_linear(const char* what, const std::function<void(int64_t steps)>& run) {
-  const auto allocated = [&](int64_t steps) { return support::allocated_by([&] { run(steps); }); };
-  EXPECT_LT(allocated(400), 2.3 * allocated(200)) << what;
-}
-
 TEST(PartWrites, AllocatePartsAndNotVersionsOfTheTensor) {
-  const Tensor x = waves({40});
-  const std::pair<const char*, std::function<void(const Function&)>> transforms[] = {
-      {"grad", [&](const Function& f) { gradient(f)({x}); }},
-      {"vmap(grad)", [&](const Function& f) { mapped(gradient(f))({at::stack({x, -x})}); }},
-      {"jvp", [&](const Function& f) { td::jvp(f, {x}, {x}); }},
-      {"linearize", [&](const Function& f) { td::linearize(f, {x}).second({x}); }},
-      {"grad(grad)", [&](const Function& f) { gradient(summed(gradient(f)))({x}); }},
-      {"jvp(vmap)", [&](const Function& f) { td::jvp(mapped(f), {at::stack({x, -x})}, {at::stack({x, x})}); }}};
-  for (const auto& [name, run] : transforms) {
-    const auto expect = [&](const Writer& w, const Reader& r) {
-      expect_linear((std::string(name) + ", " + w.name + ", " + r.name).c_str(), [&](int64_t steps) {
-        run(of_one([&, steps](const Tensor& x0) { return trajectory(w, r, x0, steps).square().sum(); }));
-      });
-    };
-    for (const Writer& w : kByIndex) expect(w, kReaders[0]);
-    for (const Writer& w : kByNumbers) expect(w, kReaders[0]);
-    for (const Writer& w : kThroughViews) expect(w, kReaders[0]);
-    for (const Reader& r : kReaders) expect(kThroughViews[0], r);
-  }
+  const auto expect = [](const Writer& w, const Reader& r) {
+    support::expect_linear_allocations(std::string(w.name) + ", " + r.name, [&](int64_t steps) {
+      return of_one([&, steps](const Tensor& x0) { return trajectory(w, r, x0, steps).square().sum(); });
+    });
+  };
+  for (const Writer& w : kByIndex) expect(w, kReaders[0]);
+  for (const Writer& w : kByNumbers) expect(w, kReaders[0]);
+  for (const Writer& w : kThroughViews) expect(w, kReaders[0]);
+  for (const Reader& r : kReaders) expect(kThroughViews[0], r);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 
 namespace {
 
-using support::allocated_by;
 using support::gradient;
 using support::mapped;
 using support::summed;
@@ -220,26 +219,11 @@ TEST(RowWrites, InNoGradModeAreNotRecorded) {
 
 // ---- what they cost ----
 
-// Copies of the tensor would make twice the steps allocate four times as much.
 TEST(RowWrites, AllocateRowsAndNotVersionsOfTheTensor) {
-  const Tensor x = waves({40});
-  const std::pair<const char*, std::function<void(const Function&)>> transforms[] = {
-      {"grad", [&](const Function& f) { gradient(f)({x}); }},
-      {"vmap(grad)", [&](const Function& f) { mapped(gradient(f))({at::stack({x, -x})}); }},
-      {"jvp", [&](const Function& f) { td::jvp(f, {x}, {x}); }},
-      {"linearize", [&](const Function& f) { td::linearize(f, {x}).second({x}); }},
-      {"grad(grad)", [&](const Function& f) { gradient(summed(gradient(f)))({x}); }},
-      {"jvp(grad)", [&](const Function& f) { td::hvp(f, {x}, {x}); }},
-      {"grad(vmap)", [&](const Function& f) { gradient(summed(mapped(f)))({at::stack({x, -x})}); }},
-      {"jvp(vmap)", [&](const Function& f) { td::jvp(mapped(f), {at::stack({x, -x})}, {at::stack({x, x})}); }}};
-  for (const auto& [name, run] : transforms)
-    for (size_t way = 0; way < std::size(kWays); ++way) {
-      const auto allocated = [&](int64_t steps) {
-        const Function f = of_one([=](const Tensor& x0) { return kWays[way](x0, steps).square().sum(); });
-        return support::allocated_by([&] { run(f); });
-      };
-      EXPECT_LT(allocated(400), 2.3 * allocated(200)) << name << ", way " << way;
-    }
+  for (size_t way = 0; way < std::size(kWays); ++way)
+    support::expect_linear_allocations("way " + std::to_string(way), [=](int64_t steps) {
+      return of_one([=](const Tensor& x0) { return kWays[way](x0, steps).square().sum(); });
+    });
 }
 
 }  // namespace

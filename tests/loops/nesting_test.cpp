@@ -7,6 +7,7 @@
 #include "loops/programs.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
+#include "support/stacked.h"
 
 namespace {
 
@@ -27,13 +28,7 @@ Function looped_over_examples(const Function& f) {
       for (const Tensor& t : in) example.push_back(t[i]);
       all.push_back(f(example));
     }
-    Tensors result;
-    for (size_t k = 0; k < all[0].size(); ++k) {
-      Tensors parts;
-      for (const Tensors& outs : all) parts.push_back(outs[k]);
-      result.push_back(at::stack(parts));
-    }
-    return result;
+    return support::stacked(all);
   };
 }
 

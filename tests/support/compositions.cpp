@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "support/oracles.h"
+#include "support/stacked.h"
 
 namespace support {
 namespace {
@@ -162,15 +163,6 @@ class Checks {
     std::vector<Tensors> rows;
     for (int64_t i = 0; i < batch_[0].size(0); ++i) rows.push_back(pure(example_of(batch_, i)));
     return stacked(rows);
-  }
-  static Tensors stacked(const std::vector<Tensors>& rows) {
-    Tensors result;
-    for (size_t k = 0; k < rows[0].size(); ++k) {
-      Tensors column;
-      for (const Tensors& row : rows) column.push_back(row[k]);
-      result.push_back(at::stack(column));
-    }
-    return result;
   }
 
   td::Function f_, pure_;
