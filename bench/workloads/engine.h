@@ -25,7 +25,7 @@ struct Engine {
   std::function<Function(Function)> jacrev, jacfwd;
   /// The derivative along `tangents` of the first arguments.
   std::function<Function(Function, Tensors tangents)> jvp;
-  /// The derivative along `tangents` of the gradient by the first arguments, the way that works with every operator.
+  /// The Hessian by the first arguments times `tangents`, the fastest way that works with every operator.
   std::function<Function(Function, Tensors tangents)> hvp;
 };
 
@@ -52,7 +52,7 @@ inline Engine tower_engine() {
           jvp,
           [jvp](Function f, Tensors tangents) {
             const auto arguments = static_cast<int64_t>(tangents.size());
-            return jvp(td::grad(std::move(f), first_arguments(arguments)), std::move(tangents));
+            return td::grad(jvp(std::move(f), std::move(tangents)), first_arguments(arguments));
           }};
 }
 

@@ -168,7 +168,8 @@ inline Workload hessian_500() {
   return {"Hessian of 500 parameters", with, {}, 0.8};
 }
 
-/// 99,978 parameters. By hand: the R-operator, the tangents of the backward pass beside it.
+/// 99,978 parameters, the product alone: the gradient of the derivative along the direction. (The derivative of the
+/// gradient computes the gradient, too.) By hand: the R-operator, the tangents of the backward pass beside it.
 inline Workload hessian_vector_product() {
   const Tensors params = dense_layers({256, 256, 128, 10}), directions = dense_layers({256, 256, 128, 10});
   const at::Tensor x = at::randn({64, 256}), y = at::randint(10, {64}, at::kLong);
@@ -178,7 +179,7 @@ inline Workload hessian_vector_product() {
     };
     Tensors arguments = params;
     arguments.insert(arguments.end(), {x, y});
-    return [=, product = engine.jvp(engine.grad(loss, first_arguments(6)), directions)] { return product(arguments); };
+    return [=, product = engine.grad(engine.jvp(loss, directions), first_arguments(6))] { return product(arguments); };
   };
   const Work by_hand = [=]() -> Tensors {
     const Tensors &p = params, &v = directions;

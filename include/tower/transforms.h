@@ -183,7 +183,8 @@ auto hessian(F f, HasAux, JacobianOptions options = {}) {
 }
 
 /// {gradients, Hessian-vector products} of `f`, whose result is a real scalar tensor: the products are the derivatives
-/// of the gradients along the tangents. Arguments as for `jvp`.
+/// of the gradients along the tangents. Arguments as for `jvp`. Where the gradients are not wanted, the gradient of the
+/// derivative along the tangents (`grad` of a function that returns `jvp(...).second`) is the products alone, for less.
 template <class F, class Primals, class Tangents>
 auto hvp(F f, const Primals& primals, const Tangents& tangents) {
   return detail::hvp_call(f, primals, tangents);
