@@ -1,7 +1,7 @@
 // The memory of temporaries. What transforms allocate in passing comes and goes many times in a call. LibTorch gets
 // every larger block from the system and gives it back at once, so each is made of fresh pages, which costs more than
-// many an operator does. While a transform runs, Tower takes blocks of 64 KiB and more from a cache of the thread and
-// puts them back there.
+// many an operator does; small ones, which have to be aligned, cost malloc much of the time that an operator on few
+// numbers takes. While a transform runs, Tower takes blocks from a cache of the thread and puts them back there.
 //
 // There is nothing to do for it. Tensors that a transform returns are ordinary ones; code outside of transforms has
 // LibTorch's allocator. A thread's cache holds no more than twice what its recent calls had in use at once, and no more

@@ -1,6 +1,6 @@
 // The allocator of temporaries (tower/memory.h): LibTorch's CPU allocator, and a cache of blocks for each thread.
 //
-//   allocate     outside of transforms, or small: the allocator that was there
+//   allocate     outside of transforms: the allocator that was there
 //                inside: the last block of the size class that came back, else a new one
 //   free_block   of blocks made inside, wherever they end: into the cache of the thread, if it has one with room
 //
@@ -61,28 +61,76 @@ constexpr bool kBlocksAreMallocs = true;
 constexpr bool kBlocksAreMallocs = false;
 #endif
 
-// Eight size classes to a power of two: a block is at most an eighth larger than what was asked for.
-constexpr int kSmallestLog = 16, kLargestLog = 36;
-constexpr size_t kSmallest = size_t{1} << kSmallestLog, kLargest = size_t{1} << kLargestLog;
-constexpr size_t kClasses = 8 * (kLargestLog - kSmallestLog) + 1;
+// Size classes: whole lines of the processor's cache, and from eight of them on eight classes to a power of two, so that
+// a block is at most an eighth larger than what was asked for.
+constexpr int kLineLog = 6, kSteppedLog = kLineLog + 3, kLargestLog = 36;
+constexpr size_t kLine = size_t{1} << kLineLog, kStepped = size_t{1} << kSteppedLog;
+constexpr size_t kLargest = size_t{1} << kLargestLog;
+constexpr size_t kClasses = 8 * (kLargestLog - kSteppedLog) + 8;
 constexpr uint64_t kUnusedCalls = 16;
 constexpr auto kIdle = std::chrono::seconds(1);
+// From here on an allocation outside of transforms looks whether the cache is idle.
+constexpr size_t kWorthALook = size_t{1} << 16;
 
-constexpr size_t size_of(size_t size_class) { return (8 + size_class % 8) << (size_class / 8 + kSmallestLog - 3); }
-// The largest class of at most `bytes`.
+constexpr size_t size_of(size_t size_class) {
+  if (size_class < 7) return (size_class + 1) << kLineLog;
+  const size_t step = size_class - 7;
+  return (8 + step % 8) << (step / 8 + kLineLog);
+}
+// The largest class of at most `bytes`, which are a line or more.
 constexpr size_t class_within(size_t bytes) {
+  if (bytes < kStepped) return (bytes >> kLineLog) - 1;
   const int log = std::bit_width(bytes) - 1;
-  return static_cast<size_t>(8 * (log - kSmallestLog)) + ((bytes >> (log - 3)) & 7);
+  return 7 + static_cast<size_t>(8 * (log - kSteppedLog)) + ((bytes >> (log - 3)) & 7);
 }
 // The smallest class of at least `bytes`.
-constexpr size_t class_for(size_t bytes) { return bytes <= kSmallest ? 0 : class_within(bytes - 1) + 1; }
+constexpr size_t class_for(size_t bytes) { return bytes <= kLine ? 0 : class_within(bytes - 1) + 1; }
 static_assert(class_for(kLargest) == kClasses - 1 && size_of(kClasses - 1) == kLargest);
+static_assert(class_for(kLine + 1) == 1 && size_of(1) == 2 * kLine && class_for(kStepped) == 7 && size_of(8) == 576);
 
 bool sanitized() { return __asan_init || __tsan_init || __msan_init || __hwasan_init; }
 
 std::atomic<size_t> limit{sanitized() ? 0 : kDefaultMemoryLimit};
 
 }  // namespace
+
+// The free blocks of a size class, by when they were put there.
+class Blocks {
+ public:
+  struct Block {
+    void* data;
+    uint64_t call;  // when it was put there
+  };
+
+  bool empty() const { return oldest_ == blocks_.size(); }
+  const Block& oldest() const { return blocks_[oldest_]; }
+  void put(Block block) { blocks_.push_back(block); }
+  void* take_latest() {
+    void* data = blocks_.back().data;
+    blocks_.pop_back();
+    if (empty()) clear();
+    return data;
+  }
+  void* take_oldest() {
+    void* data = blocks_[oldest_++].data;
+    if (empty()) clear();
+    else if (2 * oldest_ > blocks_.size()) shift();
+    return data;
+  }
+
+ private:
+  void clear() {
+    blocks_.clear();
+    oldest_ = 0;
+  }
+  void shift() {
+    blocks_.erase(blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(oldest_));
+    oldest_ = 0;
+  }
+
+  std::vector<Block> blocks_;
+  size_t oldest_ = 0;
+};
 
 // The blocks are guarded by the mutex, since other threads may give them back; the rest is the thread's own.
 class Cache {
@@ -102,7 +150,7 @@ class Cache {
     last_use_ = Clock::now();
     const std::lock_guard lock(mutex);
     ++call_;
-    while (held() > 0 && blocks_[oldest()][0].call + kUnusedCalls < call_) free_oldest();
+    while (held() > 0 && blocks_[oldest()].oldest().call + kUnusedCalls < call_) free_oldest();
     trim(bound());
   }
 
@@ -119,12 +167,9 @@ class Cache {
     live_ += static_cast<int64_t>(size);
     peak_ = std::max(peak_, live_);
     const std::lock_guard lock(mutex);
-    auto& blocks = blocks_[size_class];
+    Blocks& blocks = blocks_[size_class];
     if (blocks.empty()) return nullptr;
-    void* data = blocks.back().data;
-    blocks.pop_back();
-    add_held(-static_cast<int64_t>(size));
-    return data;
+    return taken(size_class, blocks.take_latest());
   }
 
   /// Whether it keeps the block, which is of `bytes` or a little more.
@@ -135,7 +180,8 @@ class Cache {
     const size_t room = bound();
     if (size > room) return false;
     trim(room - size);
-    blocks_[size_class].push_back({data, call_});
+    blocks_[size_class].put({data, call_});
+    word(size_class) |= bit(size_class);
     add_held(static_cast<int64_t>(size));
     return true;
   } catch (const std::bad_alloc&) {
@@ -148,31 +194,36 @@ class Cache {
   }
 
  private:
-  struct Block {
-    void* data;
-    uint64_t call;  // when it was put there
-  };
-
   // The class with the oldest block; there is one.
   size_t oldest() const {
     size_t found = kClasses;
-    for (size_t k = 0; k < kClasses; ++k)
-      if (!blocks_[k].empty() && (found == kClasses || blocks_[k][0].call <= blocks_[found][0].call)) found = k;
+    for (size_t w = 0; w < filled_.size(); ++w)
+      for (uint64_t rest = filled_[w]; rest; rest &= rest - 1) {
+        const size_t k = 64 * w + static_cast<size_t>(std::countr_zero(rest));
+        if (found == kClasses || blocks_[k].oldest().call <= blocks_[found].oldest().call) found = k;
+      }
     return found;
   }
   void free_oldest() {
     const size_t k = oldest();
-    c10::free_cpu(blocks_[k][0].data);
-    blocks_[k].erase(blocks_[k].begin());
-    add_held(-static_cast<int64_t>(size_of(k)));
+    c10::free_cpu(taken(k, blocks_[k].take_oldest()));
   }
+  void* taken(size_t size_class, void* data) {
+    if (blocks_[size_class].empty()) word(size_class) &= ~bit(size_class);
+    add_held(-static_cast<int64_t>(size_of(size_class)));
+    return data;
+  }
+
+  uint64_t& word(size_t size_class) { return filled_[size_class / 64]; }
+  static uint64_t bit(size_t size_class) { return uint64_t{1} << size_class % 64; }
 
   size_t bound() const {
     return std::min(limit.load(std::memory_order_relaxed), 2 * static_cast<size_t>(std::max(peak_, recent_peak_)));
   }
   void add_held(int64_t bytes) { held_.store(held() + static_cast<size_t>(bytes), std::memory_order_relaxed); }
 
-  std::array<std::vector<Block>, kClasses> blocks_;  // by size class; the latest is last
+  std::array<Blocks, kClasses> blocks_;                   // by size class
+  std::array<uint64_t, (kClasses + 63) / 64> filled_ = {};  // a bit for each class that has blocks
   std::atomic<size_t> held_ = 0;
   uint64_t call_ = 0;
   // Of this call: bytes taken and not yet put back on this thread, and the most of it. Blocks from before that end now
@@ -256,7 +307,7 @@ void free_block(void* data) {
   c10::profiledCPUMemoryReporter().Delete(data);
   if (Cache* cache = thread_memory.cache) {
     const size_t bytes = malloc_usable_size(data);
-    if (bytes >= kSmallest && bytes < kLargest && cache->put(data, bytes, thread_memory.calls > 0)) return;
+    if (bytes >= kLine && bytes < kLargest && cache->put(data, bytes, thread_memory.calls > 0)) return;
   }
   c10::free_cpu(data);
 }
@@ -266,14 +317,13 @@ class Allocator final : public c10::Allocator {
   explicit Allocator(c10::Allocator* former) : former_(former) {}
 
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes < kSmallest) return former_->allocate(bytes);
-    if (thread_memory.calls > 0 && bytes <= limit.load(std::memory_order_relaxed) && bytes <= kLargest &&
+    if (thread_memory.calls > 0 && bytes > 0 && bytes <= limit.load(std::memory_order_relaxed) && bytes <= kLargest &&
         !FLAGS_caffe2_cpu_allocator_do_zero_fill && !FLAGS_caffe2_cpu_allocator_do_junk_fill) {
       if (void* data = take(bytes)) {
         c10::profiledCPUMemoryReporter().New(data, bytes);
         return {data, data, &free_block, c10::Device(c10::DeviceType::CPU)};
       }
-    } else if (thread_memory.cache) {
+    } else if (bytes >= kWorthALook && thread_memory.cache) {
       thread_memory.cache->release_if_idle();
     }
     try {
