@@ -63,7 +63,7 @@ void addmm_vmap(VmapFrame& f) {
   all_to_front(f);
   const Numbers n(f);
   const Tensor self = addend(f, 2), a = f.tensor(1), b = f.tensor(2);
-  if (f.batched(2)) return f.result(at::baddbmm(self, for_each_example(f, 1), b, n.beta, n.alpha));
+  if (f.batched(2)) return f.result(add_product_of_batches(self, for_each_example(f, 1), b, n.beta, n.alpha));
   // One matrix on the right: the rows of all examples are one product.
   const bool same_for_rows = self.dim() < 2 || (self.dim() == 2 && self.size(0) == 1);
   if (f.batched(1) && !f.batched(0) && same_for_rows)
@@ -79,8 +79,8 @@ void addmv_vmap(VmapFrame& f) {
   if (f.batched(1)) {
     Tensor self = addend(f, 1);
     if (self.dim() > 0) self = self.unsqueeze(-1);
-    return f.result(
-        at::baddbmm(self, m, for_each_example(f, 2).unsqueeze(-1), n.beta, n.alpha).squeeze(-1));
+    const Tensor column = for_each_example(f, 2).unsqueeze(-1);
+    return f.result(add_product_of_batches(self, m, column, n.beta, n.alpha).squeeze(-1));
   }
   if (f.batched(2)) return f.result(at::addmm(addend(f, 1), v, m.t(), n.beta, n.alpha));
   f.result(combine_broadcast(addend(f, 1), at::mv(m, v), n.beta, n.alpha));

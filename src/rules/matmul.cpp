@@ -31,14 +31,14 @@ void mm_vmap(VmapFrame& f) {
   // A column times a row: memory is all that it costs, and a product of matrices goes through it less evenly.
   if (f.batched(0) && f.batched(1) && a.size(-1) == 1 && b.size(-2) == 1 && a.scalar_type() == b.scalar_type())
     return f.result(at::mul(a, b));
-  f.result(f.batched(0) ? at::matmul(a, b) : one_by_many(a, b));
+  f.result(f.batched(0) ? product_of_batches(a, b) : one_by_many(a, b));
 }
 
 // bmm has a dimension of its own in front, over which both operands run together.
 void bmm_vmap(VmapFrame& f) {
   f.to_front(0, false);
   f.to_front(1, false);
-  f.result(at::matmul(f.tensor(0), f.tensor(1)));
+  f.result(product_of_batches(f.tensor(0), f.tensor(1)));
 }
 
 void mv_vmap(VmapFrame& f) {
@@ -47,7 +47,7 @@ void mv_vmap(VmapFrame& f) {
   const Tensor m = f.tensor(0), v = f.tensor(1);
   // One matrix and many vectors are one matrix product.
   if (!f.batched(0)) return f.result(at::mm(v, m.t()));
-  f.result(at::matmul(m, v.unsqueeze(-1)).squeeze(-1));
+  f.result(product_of_batches(m, v.unsqueeze(-1)).squeeze(-1));
 }
 
 void dot_vmap(VmapFrame& f) {
@@ -56,7 +56,10 @@ void dot_vmap(VmapFrame& f) {
   const Tensor a = f.tensor(0), b = f.tensor(1);
   if (f.batched(0) && !f.batched(1)) return f.result(at::mv(a, b));
   if (!f.batched(0)) return f.result(at::mv(b, a));
-  f.result(at::matmul(a.unsqueeze(-2), b.unsqueeze(-1)).squeeze(-1).squeeze(-1));
+  // Products of matrices as thin as these are slower; half precision would round each term.
+  if (at::isReducedFloatingType(a.scalar_type()))
+    return f.result(at::matmul(a.unsqueeze(-2), b.unsqueeze(-1)).squeeze(-1).squeeze(-1));
+  f.result(at::mul(a, b).sum({-1}, false, a.scalar_type()));
 }
 
 void vdot_vmap(VmapFrame& f) {
