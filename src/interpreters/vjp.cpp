@@ -29,6 +29,7 @@ Mask nondifferentiable_leaves(const Operator& op, c10::ArrayRef<IValue> outs) {
 
 Vjp::Vjp(const char* label, Tape::Purpose purpose)
     : Level(Kind::vjp, label),
+      purpose_(purpose),
       tape_(c10::make_intrusive<Tape>(purpose, label)),
       outer_grad_mode_(autograd_state().get_grad_mode()) {}
 
@@ -41,7 +42,7 @@ Tensor Vjp::track(const Tensor& value) {
 void Vjp::took(Wrapper& w) {
   const int64_t slot = w.stored().index;
   if (slot < 0) return History::show_untracked(w);
-  if (tape_->purpose() == Tape::Purpose::pushforward) return;  // as in LibTorch, forward mode requires no grad
+  if (purpose_ == Tape::Purpose::pushforward) return;  // as in LibTorch, forward mode requires no grad
   if (slot < num_inputs_) history_.show_input(w);
   else history_.show_result(w);
 }
@@ -86,9 +87,8 @@ void Vjp::process(const Operator& op, Stack& stack) {
     return;
   }
   if (held && op.save) {  // which chooses freely among the arguments
-    replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) {
-      return held >> leaf.arg & 1 ? frontend::as_it_is(t) : t;
-    });
+    replace_tensors(op, stack,
+                    [&](const Tensor& t, LeafRef leaf) { return held >> leaf.arg & 1 ? frontend::as_it_is(t) : t; });
     held = 0;
   }
   Node& node = tape_->record(op, stack, std::move(inputs), tracked, held);

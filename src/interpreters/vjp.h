@@ -14,16 +14,20 @@ class Vjp final : public Level {
 
   Tape& tape() { return *tape_; }
   const c10::intrusive_ptr<Tape>& tape_ptr() const { return tape_; }
+  /// Once the level has ended: functions that the tape keeps may have captured the level's tensors, which keep the
+  /// level.
+  void let_go_of_tape() { tape_.reset(); }
   /// Wraps a value as an input of the differentiated function.
   Tensor track(const Tensor& value);
 
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override;
-  bool heeds_no_grad() const override { return tape_->purpose() == Tape::Purpose::pullback; }
+  bool heeds_no_grad() const override { return purpose_ == Tape::Purpose::pullback; }
 
   const History& history() const { return history_; }
 
  private:
+  Tape::Purpose purpose_;
   c10::intrusive_ptr<Tape> tape_;
   History history_;
   int64_t num_inputs_ = 0;

@@ -205,6 +205,10 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
   Evaluated e;
   Tensors args = primals;
   if (!forward) level->tape().refuse_hooks();
+  struct AtItsEnd {
+    Vjp& level;
+    ~AtItsEnd() { level.let_go_of_tape(); }
+  } at_its_end{*level};
   Scope scope(level);
   const c10::AutoFwGradMode forward_mode(forward || autograd_state().get_fw_grad_mode());
   for (int64_t a : argnums) {
