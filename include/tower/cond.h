@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "tower/detail/flat.h"
+#include "tower/detail/kept_call.h"
 #include "tower/dynamic.h"
 #include "tower/errors.h"
 #include "tower/tree.h"
@@ -31,23 +31,6 @@ Tensors cond(const at::Tensor& predicate, Function true_branch, Function false_b
 
 }  // namespace dynamic
 
-namespace detail {
-
-/// A function of trees with the static parts of its arguments, as a function of their tensors that can be kept.
-template <class F, class... D>
-struct KeptCall {
-  F function;
-  std::tuple<D...> arguments;
-  Travelling<typename Flat<false, F, D...>::Value> value;
-
-  Tensors operator()(const Tensors& leaves) {
-    auto filled = with_leaves(arguments, leaves);
-    return value.depart(std::apply(function, std::move(filled)));
-  }
-};
-
-}  // namespace detail
-
 /// `true_branch(args...)` or `false_branch(args...)`, as dynamic::cond says. Arguments and results are trees
 /// (tower/tree.h); both branches return the same type.
 template <class F, class G, class... Args>
@@ -58,9 +41,8 @@ auto cond(const at::Tensor& predicate, F true_branch, G false_branch, const Args
                 "tower: the two branches of cond return different types.");
   dynamic::Tensors leaves;
   (append_leaves(args, leaves), ...);
-  const auto arguments = detail::static_parts(std::tuple<Args...>(args...));
-  auto when_true = std::make_shared<True>(True{std::move(true_branch), arguments, {}});
-  auto when_false = std::make_shared<False>(False{std::move(false_branch), arguments, {}});
+  auto when_true = std::make_shared<True>(std::move(true_branch), args...);
+  auto when_false = std::make_shared<False>(std::move(false_branch), args...);
   struct Taken {
     bool when_true = false, when_false = false;
   };

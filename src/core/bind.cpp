@@ -147,15 +147,21 @@ void run_recorded(CallRecorder& recorder, Level* level, const Operator& op, Stac
 
 // A constant does not depend on the level that made it: its value is as good after the level has ended.
 void bind_without_constants_of_ended_levels(const Operator& op, Stack& stack, const Level& invisible) {
-  bool stripped = false;
+  c10::SmallVector<std::pair<Tensor, Tensor>, 2> stripped;  // and what code that captured one knows it by
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
     Wrapper* w = as_wrapper(t);
     if (!w || is_visible(&w->level()) || w->payload().tracked()) return t;
-    stripped = true;
-    return strip_constants(t);
+    stripped.emplace_back(strip_constants(t), t);
+    return stripped.back().first;
   });
-  if (!stripped) refuse_escaped(op, invisible, stack);
-  bind_call(op, stack);
+  if (stripped.empty()) refuse_escaped(op, invisible, stack);
+  try {
+    bind_call(op, stack);
+  } catch (const InvisibleTensorError& error) {
+    for (const auto& [value, known] : stripped)
+      if (value.is_same(error.tensor())) throw InvisibleTensorError(error.what(), known);
+    throw;
+  }
 }
 
 }  // namespace

@@ -18,6 +18,11 @@ struct Substitution::State {
 
 namespace {
 const Map* current() { return static_cast<const Map*>(thread_state.substitutions); }
+
+const Tensor* found(const Map& map, const Tensor& t) {
+  const auto it = map.find(t.unsafeGetTensorImpl());
+  return it == map.end() ? nullptr : &it->second;
+}
 }  // namespace
 
 Substitution::Substitution(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs)
@@ -26,7 +31,9 @@ Substitution::Substitution(const std::vector<std::pair<at::Tensor, at::Tensor>>&
   if (current()) state_->map = *current();
   for (const auto& [original, replacement] : pairs) {
     state_->originals.push_back(original);
-    state_->map[original.unsafeGetTensorImpl()] = replacement;
+    // What replaces may be replaced itself.
+    const Tensor* now = current() ? found(*current(), replacement) : nullptr;
+    state_->map[original.unsafeGetTensorImpl()] = now ? *now : replacement;
   }
   thread_state.substitutions = &state_->map;
   state_->keys.see_every_operator(true);
@@ -39,9 +46,19 @@ namespace frontend {
 void substitute_in(const Operator& op, Stack& stack) {
   const Map& map = *current();
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
-    auto it = map.find(t.unsafeGetTensorImpl());
-    return it == map.end() ? t : it->second;
+    const Tensor* replacement = found(map, t);
+    return replacement ? *replacement : t;
   });
+}
+
+std::vector<Tensor> replaced_by(const Tensor& replacement) {
+  std::vector<Tensor> originals;
+  if (!current()) return originals;
+  for (const auto& [original, value] : *current())
+    if (value.is_same(replacement))
+      originals.emplace_back(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+          const_cast<c10::TensorImpl*>(original)));
+  return originals;
 }
 
 }  // namespace frontend

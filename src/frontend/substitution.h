@@ -11,4 +11,7 @@ inline void substitute(const Operator& op, Stack& stack) {
   if (thread_state.substitutions) substitute_in(op, stack);
 }
 
+/// The tensors that it stands for at present.
+std::vector<Tensor> replaced_by(const Tensor& replacement);
+
 }  // namespace tower::frontend

@@ -9,12 +9,15 @@
 
 namespace tower {
 
-/// Where random number generators stood before their first draw in a batch, for the chunks of it that share one draw.
+/// Where random number generators stood before draws that are to be repeated, such as the first in a batch for the
+/// chunks of it that share one draw.
 class SharedDraws {
  public:
   void note(const at::Generator& generator);
   /// Puts the generators back there.
   void rewind();
+  /// Whether one of them has been drawn from since.
+  bool moved() const;
 
  private:
   std::vector<std::pair<at::Generator, Tensor>> states_;

@@ -152,6 +152,12 @@ void SharedDraws::rewind() {
   for (auto& [generator, state] : states_) set_state(generator, state);
 }
 
+bool SharedDraws::moved() const {
+  for (auto [generator, state] : states_)
+    if (!at::equal(state_of(generator), state)) return true;
+  return false;
+}
+
 bool fallback_is_error(bool yes) { return loop_is_error.exchange(yes); }
 
 void run_loop(const Level& level, VmapFrame& frame, bool announce) {

@@ -1,14 +1,17 @@
 // cond as a higher-order operator. Its derivatives are conds over the derivatives of the branches, so what an example
 // did not take is selected away after it was computed, and never multiplied by zero.
-#include "tower/cond.h"
+#include "operators/cond.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
+#include "core/bind.h"
 #include "core/wrapper.h"
 #include "operators/differentiate.h"
+#include "operators/draws.h"
+#include "operators/lifting.h"
+#include "tower/cond.h"
 #include "tower/errors.h"
-#include "tower/higher_order.h"
-#include "tower/substitution.h"
 
 namespace tower {
 namespace {
@@ -16,7 +19,66 @@ namespace {
 using dynamic::Function;
 using dynamic::Tensors;
 
-// At this level or one below, examples have different values.
+Tensors without_first(const Tensors& all) { return {all.begin() + 1, all.end()}; }
+
+// What each branch of one call drew.
+struct BranchDraws {
+  Draws when_true, when_false;
+};
+using SharedBranchDraws = std::shared_ptr<BranchDraws>;
+
+Branches drawing(const Branches& branches, const SharedBranchDraws& draws) {
+  Branches result = branches;
+  result.when_true = [f = branches.when_true, op = branches.op, draws](const Tensors& operands) {
+    return draws->when_true.first(op, operands, [&] { return f(operands); });
+  };
+  result.when_false = [f = branches.when_false, op = branches.op, draws](const Tensors& operands) {
+    return draws->when_false.first(op, operands, [&] { return f(operands); });
+  };
+  return result;
+}
+
+Branches drawing_again(const Branches& branches, const SharedBranchDraws& draws) {
+  Branches result = branches;
+  result.when_true = [f = branches.when_true, draws](const Tensors& operands) {
+    return draws->when_true.again(operands, [&] { return f(operands); });
+  };
+  result.when_false = [f = branches.when_false, draws](const Tensors& operands) {
+    return draws->when_false.again(operands, [&] { return f(operands); });
+  };
+  return result;
+}
+
+bool libtorch_records_any(const Tensors& tensors) {
+  for (const Tensor& t : tensors)
+    if (t.defined() && libtorch_records(value_under_all_levels(t))) return true;
+  return false;
+}
+
+// Both branches are run for all examples: what one wrote, examples that take the other would see; and LibTorch's
+// autograd, which follows a captured tensor through the branches, knows of no branch not taken.
+Tensors without_effects(const Branches& branches, bool which, const Tensors& operands) {
+  const auto name = [&] {
+    return std::string(branches.op) + ": " + (which ? branches.true_name : branches.false_name);
+  };
+  std::vector<uint64_t> before;
+  for (const Tensor& t : operands) before.push_back(write_count(t));
+  Tensors outs = which ? branches.when_true(operands) : branches.when_false(operands);
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (write_count(operands[i]) != before[i])
+      throw MutationError(name() + " writes to operand " + std::to_string(i) +
+                          ", but the predicate differs between examples, and it is run for all of them. "
+                          "Clone the operand first, and return what the write was for.");
+  if (c10::GradMode::is_enabled() && libtorch_records_any(outs) && !libtorch_records_any(operands))
+    throw DerivativeError(name() +
+                          " uses a tensor that it captured and that requires grad, but the predicate differs between "
+                          "examples: LibTorch's autograd would mix in what examples did not take. Pass the tensor as "
+                          "an operand, or evaluate under no_grad.");
+  return outs;
+}
+
+}  // namespace
+
 bool differs_between_examples(Tensor t) {
   while (Wrapper* w = as_wrapper(t)) {
     if (w->payload().tracked() && w->level().kind() == Kind::vmap) return true;
@@ -26,51 +88,47 @@ bool differs_between_examples(Tensor t) {
   return false;
 }
 
-Tensors without_first(const Tensors& all) { return {all.begin() + 1, all.end()}; }
-
-Tensors select(const Tensor& predicate, const Tensors& a, const Tensors& b) {
+Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors& operands) {
+  const Tensors a = without_effects(branches, true, operands), b = without_effects(branches, false, operands);
   if (a.size() != b.size())
-    throw ArgumentError("cond: true_branch returned " + std::to_string(a.size()) + " outputs and false_branch " +
-                        std::to_string(b.size()) +
-                        ", but the predicate differs between examples: both must return "
-                        "the same.");
+    throw ArgumentError(std::string(branches.op) + ": " + branches.true_name + " returned " + std::to_string(a.size()) +
+                        " outputs and " + branches.false_name + " " + std::to_string(b.size()) +
+                        ", but the predicate differs between examples: both must return the same.");
   Tensors selected;
   for (size_t k = 0; k < a.size(); ++k) {
     if (!a[k].sizes().equals(b[k].sizes()) || a[k].scalar_type() != b[k].scalar_type())
-      throw ArgumentError("cond: output " + std::to_string(k) + " of true_branch is " + describe(a[k]) +
-                          ", that of false_branch " + describe(b[k]) +
+      throw ArgumentError(std::string(branches.op) + ": output " + std::to_string(k) + " of " + branches.true_name +
+                          " is " + describe(a[k]) + ", that of " + branches.false_name + " " + describe(b[k]) +
                           ", but the predicate differs between examples: both must have the same shape and dtype.");
     selected.push_back(at::where(predicate, a[k], b[k]));
   }
   return selected;
 }
 
-// Operand 0 is the predicate.
-HigherOrderRules rules_of(const Function& true_branch, const Function& false_branch) {
+Attributes branch_attributes() { return attributes(std::make_shared<BranchDraws>()); }
+
+HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured) {
+  Branches all_operands = branches;
+  all_operands.when_true = with_captured(branches.when_true, captured);
+  all_operands.when_false = with_captured(branches.when_false, captured);
+  const auto evaluated = [all_operands](const Attributes& attributes) {
+    return drawing(all_operands, attributes_as<SharedBranchDraws>(attributes));
+  };
+  const auto evaluated_again = [all_operands](const Attributes& attributes) {
+    return drawing_again(all_operands, attributes_as<SharedBranchDraws>(attributes));
+  };
   HigherOrderRules rules;
-  rules.name = "cond";
-  rules.forward = [=](const Tensors& all, const Attributes&) {
+  rules.name = branches.op;
+  rules.forward = [evaluated](const Tensors& all, const Attributes& attributes) {
     const Tensors operands = without_first(all);
-    if (!differs_between_examples(all[0]))
-      return at::is_nonzero(strip_constants(all[0])) ? true_branch(operands) : false_branch(operands);
-    // Both are run for all examples: what one wrote, examples that take the other would see.
-    const auto unchanged = [&](const char* which, const Function& branch) {
-      std::vector<uint64_t> before;
-      for (const Tensor& t : operands) before.push_back(write_count(t));
-      Tensors outs = branch(operands);
-      for (size_t i = 0; i < operands.size(); ++i)
-        if (write_count(operands[i]) != before[i])
-          throw MutationError(std::string("cond: ") + which + " writes to operand " + std::to_string(i) +
-                              ", but the predicate differs between examples, and the branch is run for all of them. "
-                              "Clone the operand first, and return what the write was for.");
-      return outs;
-    };
-    const Tensors when_true = unchanged("true_branch", true_branch);
-    return select(all[0], when_true, unchanged("false_branch", false_branch));
+    const Branches branches = evaluated(attributes);
+    if (differs_between_examples(all[0])) return choose(branches, all[0], operands);
+    return at::is_nonzero(strip_constants(all[0])) ? branches.when_true(operands) : branches.when_false(operands);
   };
   rules.save = [](const Tensors& all, const Tensors&, const Attributes&) { return Residuals{all, {}}; };
-  rules.vjp = [=](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
-                  const Attributes&) {
+  rules.vjp = [evaluated_again](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
+                                const Attributes& attributes) {
+    const Branches branches = evaluated_again(attributes);
     // Cotangents that are zero are left out of the operands.
     Tensors operands = without_first(saved.tensors);
     const size_t count = operands.size();
@@ -94,14 +152,15 @@ HigherOrderRules rules_of(const Function& true_branch, const Function& false_bra
       };
     };
     const Tensors found =
-        dynamic::cond(saved.tensors[0], gradients_of(true_branch), gradients_of(false_branch), operands);
+        dynamic::cond(saved.tensors[0], gradients_of(branches.when_true), gradients_of(branches.when_false), operands);
     Tensors gradients(needs.size());
     size_t next = 0;
     for (size_t i = 0; i < count; ++i)
       if (wanted[i]) gradients[i + 1] = found[next++];
     return gradients;
   };
-  rules.jvp = [=](const Residuals& saved, const Tensors& tangents, const Attributes&) {
+  rules.jvp = [evaluated_again](const Residuals& saved, const Tensors& tangents, const Attributes& attributes) {
+    const Branches branches = evaluated_again(attributes);
     Tensors operands = without_first(saved.tensors);
     const size_t count = operands.size();
     std::vector<bool> given;
@@ -119,21 +178,15 @@ HigherOrderRules rules_of(const Function& true_branch, const Function& false_bra
             .second;
       };
     };
-    return dynamic::cond(saved.tensors[0], along(true_branch), along(false_branch), operands);
+    return dynamic::cond(saved.tensors[0], along(branches.when_true), along(branches.when_false), operands);
   };
-  rules.lift = [=](const Tensor& captured) {
-    auto with_operand = [captured](const Function& branch) -> Function {
-      return [=](const Tensors& operands) {
-        const Substitution stand_in({{captured, operands.back()}});
-        return branch(Tensors(operands.begin(), operands.end() - 1));
-      };
-    };
-    return rules_of(with_operand(true_branch), with_operand(false_branch));
+  rules.lift = [branches, captured](const Tensor& another) {
+    Tensors more = captured;
+    more.push_back(another);
+    return branch_rules(branches, more);
   };
   return rules;
 }
-
-}  // namespace
 
 Tensors dynamic::cond(const Tensor& predicate, Function true_branch, Function false_branch, const Tensors& operands) {
   if (!predicate.defined() || predicate.numel() != 1)
@@ -146,7 +199,7 @@ Tensors dynamic::cond(const Tensor& predicate, Function true_branch, Function fa
     return at::is_nonzero(strip_constants(choice)) ? true_branch(operands) : false_branch(operands);
   Tensors all{choice};
   all.insert(all.end(), operands.begin(), operands.end());
-  return HigherOrderOperator(rules_of(true_branch, false_branch))(all);
+  return HigherOrderOperator(branch_rules({std::move(true_branch), std::move(false_branch)}))(all, branch_attributes());
 }
 
 }  // namespace tower

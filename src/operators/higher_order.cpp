@@ -4,9 +4,11 @@
 
 #include "core/bind.h"
 #include "core/wrapper.h"
+#include "frontend/substitution.h"
 #include "operators/custom.h"
 #include "operators/differentiate.h"
 #include "operators/libtorch_bridge.h"
+#include "operators/lifting.h"
 #include "operators/user_vmap.h"
 #include "tower/errors.h"
 #include "tower/inspect.h"
@@ -265,32 +267,57 @@ HigherOrderOperator::~HigherOrderOperator() = default;
 
 const std::string& HigherOrderOperator::name() const { return record_->op->name(); }
 
-Tensors HigherOrderOperator::operator()(const Tensors& operands, const Attributes& attributes) const {
-  Tensor next;
-  try {
-    return enter_operator(*record_->op, operands, attributes);
-  } catch (const InvisibleTensorError& error) {
-    next = error.tensor();
-    if (!is_visible(&as_wrapper(next)->level())) throw;  // not this call's to solve
-  }
-  // The forward met a tensor of a level that the operator had passed: evaluate again with it as an operand.
-  HigherOrderRules rules = record_->op->rules();
-  Tensors all = operands;
+namespace {
+
+bool is_visible_here(const Tensor& t) {
+  const Wrapper* w = as_wrapper(t);
+  if (!w || is_visible(&w->level())) return true;
+  w = as_wrapper(strip_constants(t));
+  return !w || is_visible(&w->level());
+}
+
+// The tensor as the code that captured it knows it. What stands for that now will not when a pullback runs the code.
+Tensor name_of(const Tensor& met, const Tensors& known) {
+  for (const Tensor& original : frontend::replaced_by(met))
+    if (std::none_of(known.begin(), known.end(), [&](const Tensor& t) { return t.is_same(original); })) return original;
+  return met;
+}
+
+// Calls it with the captured tensors behind the operands. Where the forward meets a tensor of a level that the operator
+// had passed, that joins them, and it is evaluated again.
+Tensors call(c10::intrusive_ptr<Implementation> op, const Tensors& operands, const Attributes& attributes,
+             Tensors& captured) {
   for (int lifted = 0;; ++lifted) {
-    if (!rules.lift && is_tracked(next))
-      throw UnsupportedError(
-          as_wrapper(next)->level().describe() + ": " + name() + " uses a tensor (" + describe(next) +
-          ") that it captured instead of taking it as an argument, and that is differentiated. Its rules give no "
-          "gradient for it; pass it as an argument.");
-    rules = rules.lift ? rules.lift(next) : lift(rules, next);
-    all.push_back(next);
+    Tensors all = operands;
+    all.insert(all.end(), captured.begin(), captured.end());
+    Tensor next;
     try {
-      return enter_operator(*c10::make_intrusive<Implementation>(rules), all, attributes);
+      return enter_operator(*op, all, attributes);
     } catch (const InvisibleTensorError& error) {
       next = error.tensor();
-      if (lifted == kMostCaptured || !is_visible(&as_wrapper(next)->level())) throw;
+      if (lifted == kMostCaptured || !is_visible_here(next)) throw;  // not this call's to solve
     }
+    next = name_of(next, captured);
+    const HigherOrderRules& rules = op->rules();
+    if (!rules.lift && is_tracked(next))
+      throw UnsupportedError(
+          as_wrapper(next)->level().describe() + ": " + op->name() + " uses a tensor (" + describe(next) +
+          ") that it captured instead of taking it as an argument, and that is differentiated. Its rules give no "
+          "gradient for it; pass it as an argument.");
+    op = c10::make_intrusive<Implementation>(rules.lift ? rules.lift(next) : lift(rules, next));
+    captured.push_back(next);
   }
+}
+
+}  // namespace
+
+Tensors HigherOrderOperator::operator()(const Tensors& operands, const Attributes& attributes) const {
+  Tensors captured;
+  return call(record_->op, operands, attributes, captured);
+}
+
+Tensors call_lifting(HigherOrderRules rules, const Tensors& operands, const Attributes& attributes, Tensors& captured) {
+  return call(c10::make_intrusive<Implementation>(std::move(rules)), operands, attributes, captured);
 }
 
 }  // namespace tower

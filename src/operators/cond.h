@@ -1,0 +1,27 @@
+// What loops have in common with cond: an idle example takes the branch that leaves its state alone.
+#pragma once
+
+#include "tower/higher_order.h"
+
+namespace tower {
+
+struct Branches {
+  dynamic::Function when_true, when_false;
+  const char* op = "cond";  // names for messages
+  const char* true_name = "true_branch";
+  const char* false_name = "false_branch";
+};
+
+/// At this level or one below, examples have different values.
+bool differs_between_examples(at::Tensor t);
+
+/// Both branches, and for each example the results of its own. Right for values and tangents; a cotangent that is not a
+/// number where the branch was not taken would get through, so reverse mode needs the operator below.
+dynamic::Tensors choose(const Branches& branches, const at::Tensor& predicate, const dynamic::Tensors& operands);
+
+/// The same as an operator. Operand 0 is the predicate, the last ones stand for the `captured` tensors. Each call has
+/// attributes of its own.
+HigherOrderRules branch_rules(const Branches& branches, const dynamic::Tensors& captured = {});
+Attributes branch_attributes();
+
+}  // namespace tower
