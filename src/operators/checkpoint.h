@@ -1,0 +1,20 @@
+// Functions that are evaluated again in the backward pass, for checkpoint and for the schedules of loops.
+#pragma once
+
+#include "tower/higher_order.h"
+
+namespace tower {
+
+/// Whether user code that runs now may be recorded for a pullback: by a level, or, through one of the operands, by
+/// LibTorch's autograd.
+bool may_be_recorded(const dynamic::Tensors& operands);
+
+/// A function that is told which tensors, among those it captured, stand-ins are there for.
+using CapturingFunction = std::function<dynamic::Tensors(const dynamic::Tensors& operands, dynamic::Tensors& captured)>;
+
+/// `f(operands)`, of which a tape keeps no more than the operands and the tensors that it captured. Those are appended
+/// to `captured`, unless they are there.
+dynamic::Tensors evaluate_without_record(const char* name, const CapturingFunction& f, const dynamic::Tensors& operands,
+                                         dynamic::Tensors& captured);
+
+}  // namespace tower
