@@ -8,6 +8,7 @@
 
 #include "tower/axes.h"
 #include "tower/check_grads.h"
+#include "tower/checkpoint.h"
 #include "tower/cond.h"
 #include "tower/coverage.h"
 #include "tower/dynamic.h"
@@ -15,6 +16,7 @@
 #include "tower/explain.h"
 #include "tower/higher_order.h"
 #include "tower/inspect.h"
+#include "tower/loops.h"
 #include "tower/memory.h"
 #include "tower/substitution.h"
 #include "tower/transforms.h"
