@@ -1,0 +1,157 @@
+// Loops and checkpoints against the same written out: what a loop costs, the memory and time of a gradient that keeps
+// few states, of a deep perceptron in checkpoints, and a linear recurrence as a scan of either kind.
+//
+//   loops
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+#include <tower/tower.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/peak_memory.h"
+#include "support/report.h"
+
+namespace {
+
+using at::Tensor;
+using tower::Checkpoints;
+using tower::dynamic::Tensors;
+
+template <class F>
+double seconds(F&& f, int runs = 3) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int run = 0; run < runs; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+void loop_itself(report::Table& table) {
+  constexpr int64_t kSteps = 20000;
+  const Tensor x = at::ones({4}, at::kDouble);
+  const auto step = [](const Tensor& s) { return s * 0.5 + 0.25; };
+  const double by_hand = seconds([&] {
+    Tensor s = x;
+    for (int64_t i = 0; i < kSteps; ++i) s = step(s);
+  });
+  const double loop =
+      seconds([&] { tower::fori_loop(0, kSteps, [&](int64_t, const Tensor& s) { return step(s); }, x); });
+  table.add({"fori_loop outside of transforms, 4 floats", "time", fmt::format("{:.3f}", loop / by_hand), "", ""});
+}
+
+void few_states(report::Table& table) {
+  constexpr int64_t kSteps = 10000, kWidth = 4096;
+  const Tensor x = at::linspace(0, 1, kWidth, at::kDouble);
+  const auto gradient = [&](Checkpoints few) {
+    return tower::grad([few](const Tensor& start) {
+      return tower::fori_loop(0, kSteps, [](int64_t, const Tensor& s) { return s + 0.001 * (s.cos() - s * s); }, start,
+                              {.checkpoints = few})
+          .sum();
+    });
+  };
+  Tensor plain, few;
+  gradient(32)(x);
+  const double plain_time = seconds([&] { plain = gradient(Checkpoints::all())(x); }, 2);
+  const auto plain_peak = static_cast<double>(peak_memory([&] { plain = gradient(Checkpoints::all())(x); }));
+  const double state = static_cast<double>(x.nbytes());
+  table.add({"10,000 steps, all kept", "states", fmt::format("{:.0f}", plain_peak / state), "", ""});
+  for (const auto& [name, number] :
+       {std::pair("32 checkpoints", Checkpoints(32)), std::pair("automatic checkpoints", Checkpoints::automatic())}) {
+    const double time = seconds([&, number = number] { few = gradient(number)(x); }, 2) / plain_time;
+    const auto peak = static_cast<double>(peak_memory([&, number = number] { few = gradient(number)(x); })) / state;
+    if (!at::equal(few, plain)) throw std::runtime_error("checkpoints changed the gradient");
+    const bool judged = number.number_for(kSteps) == 32;
+    table.add({fmt::format("10,000 steps, {}", name), "states", fmt::format("{:.1f}", peak), judged ? "40" : "",
+               judged ? report::verdict(peak, 40) : ""});
+    table.add({"", "time", fmt::format("{:.2f}", time), judged ? "4" : "", judged ? report::verdict(time, 4) : ""});
+  }
+}
+
+void perceptron(report::Table& table) {
+  constexpr int64_t kWidth = 128, kBatch = 4096;
+  // The backward pass comes to the last block first, while all blocks' inputs are kept: so it is the shortest.
+  const std::vector<size_t> blocks{11, 10, 9, 8, 7, 6, 5, 4, 3, 1};
+  std::vector<Tensors> weights;
+  for (const size_t layers : blocks) {
+    weights.emplace_back();
+    for (size_t layer = 0; layer < layers; ++layer)
+      weights.back().push_back(at::randn({kWidth, kWidth}) / std::sqrt(static_cast<double>(kWidth)));
+  }
+  const Tensor input = at::randn({kBatch, kWidth});
+  const auto block = [](const Tensors& layers, const Tensor& x) {
+    Tensor h = x;
+    for (const Tensor& w : layers) h = h.mm(w).tanh();
+    return h;
+  };
+  const auto gradient = [&](const auto& run_block) {
+    return tower::grad([&](const std::vector<Tensors>& all) {
+      Tensor h = input;
+      for (const Tensors& layers : all) h = run_block(layers, h);
+      return h.square().mean();
+    })(weights);
+  };
+  const auto plain = [&] { return gradient(block); };
+  const auto with_checkpoints = [&] { return gradient(tower::checkpoint(block)); };
+  const auto a = plain(), b = with_checkpoints();
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < a[i].size(); ++j)
+      if (!at::equal(a[i][j], b[i][j])) throw std::runtime_error("checkpoint changed the gradient");
+  const double time = seconds(with_checkpoints, 5) / seconds(plain, 5);
+  const double memory = static_cast<double>(peak_memory(with_checkpoints)) / static_cast<double>(peak_memory(plain));
+  table.add({"perceptron of 64 layers, ten checkpoints", "memory", fmt::format("{:.3f}", memory), "0.25",
+             report::verdict(memory, 0.25)});
+  table.add({"", "time", fmt::format("{:.2f}", time), "1.45", report::verdict(time, 1.45)});
+}
+
+void recurrence(report::Table& table) {
+  constexpr int64_t kSteps = 4096, kLanes = 64;
+  using Affine = std::pair<Tensor, Tensor>;
+  const Affine steps{at::rand({kSteps, kLanes}, at::kDouble), at::rand({kSteps, kLanes}, at::kDouble)};
+  Tensor by_scan, by_prefixes;
+  const double scan = seconds([&] {
+    by_scan = tower::scan(
+                  [](const Tensor& h, const Affine& s) {
+                    const Tensor next = s.first * h + s.second;
+                    return std::pair(next, next);
+                  },
+                  at::zeros({kLanes}, at::kDouble), steps)
+                  .second;
+  });
+  const double prefixes = seconds([&] {
+    by_prefixes =
+        tower::associative_scan(
+            [](const Affine& a, const Affine& b) { return Affine(a.first * b.first, a.second * b.first + b.second); },
+            steps)
+            .second;
+  });
+  if (!at::allclose(by_scan, by_prefixes)) throw std::runtime_error("the scans disagree");
+  table.add({"linear recurrence, 4,096 steps of 64 lanes", "associative_scan / scan",
+             fmt::format("{:.3f}", prefixes / scan), "0.2", report::verdict(prefixes / scan, 0.2)});
+}
+
+}  // namespace
+
+int main() try {
+  at::set_num_threads(1);
+  report::Table table({"relative to the plain form", "", "measured", "budget", ""});
+  loop_itself(table);
+  few_states(table);
+  perceptron(table);
+  recurrence(table);
+  table.print();
+  return EXIT_SUCCESS;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "loops: {}\n", error.what());
+  return EXIT_FAILURE;
+}
