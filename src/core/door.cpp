@@ -129,6 +129,20 @@ struct ForwardModeDoor : Door {
   }
 };
 
+// x.set_data(y) asks whether y fits, and then copies what y's implementation consists of into that of x. A tensor from
+// outside would become half of a wrapper.
+struct SetDataDoor : Door {
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    const Wrapper* given = as_wrapper(stack->back().toTensor());
+    if (given && !as_wrapper((*stack)[stack->size() - 2].toTensor()))
+      throw UnsupportedError(given->level().describe() +
+                             ": set_data (x.data = y) would give a tensor from outside of the transform the memory of "
+                             "one that was made inside. Write with x.copy_(y), or use y in place of x. Call a lazy "
+                             "module, which makes its parameters at the first call, once before.");
+    Door::operator()(handle, keys, stack);
+  }
+};
+
 struct Registration {
   Registration() {
     if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kKey))
@@ -139,6 +153,9 @@ struct Registration {
         kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Door>()), "tower");
     rules::register_all();
     doors = open_typed_doors();
+    doors.push_back(c10::Dispatcher::singleton().registerImpl(
+        {"aten::_has_compatible_shallow_copy_type", ""}, kKey,
+        c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<SetDataDoor>()), std::nullopt, nullptr, "tower"));
     for (const char* name : {"aten::_make_dual", "aten::_fw_primal", "aten::_unpack_dual"})
       doors.push_back(c10::Dispatcher::singleton().registerImpl(
           {name, ""}, kKey, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ForwardModeDoor>()),

@@ -109,4 +109,23 @@ TEST(MemoryGivenToATensor, IsRefusedWhereViewsOrTheCallerCouldNotFollow) {
                    {"argument 1", "set_"}));
 }
 
+// set_data copies the implementation of a tensor: of one made inside, that is no memory.
+TEST(MemoryGivenToATensor, ThatWasMadeOutsideIsRefused) {
+  const Tensor outside = vec({1, 2});
+  const auto with = [&](const std::function<Tensor(const Tensor&)>& made) {
+    return [&outside, made](const Tensor& x) {
+      outside.set_data(made(x));
+      return x.sum();
+    };
+  };
+  const Tensor x = vec({1, -1, 2});
+  const auto twice = with([](const Tensor& t) { return 2 * t; });
+  const auto constant = with([](const Tensor&) { return vec({1, 2, 3}); });
+  EXPECT_TRUE(says(message_of([&] { tower::grad(twice)(x); }), {"grad (level 1)", "set_data", "copy_"}));
+  EXPECT_TRUE(says(message_of([&] { tower::vmap(twice)(x); }), {"vmap (level 1)", "set_data", "copy_"}));
+  EXPECT_TRUE(says(message_of([&] { tower::jvp(constant, x, x); }), {"jvp (level 1)", "set_data", "copy_"}));
+  EXPECT_TRUE(same(outside, vec({1, 2})));
+  support::expect_intact();
+}
+
 }  // namespace
