@@ -71,6 +71,8 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
 }
 
 void Vmap::process(const Operator& op, Stack& stack) {
+  // A trace records the operator itself, and which dimensions are mapped; the rule runs where the image is evaluated.
+  if (is_traced() && !op.reads_shapes_alone) return bind_mapped(*this, op, stack);
   if (op.custom && derivative_may_be_wanted(below(), op, stack)) return bind_mapped(*this, op, stack);
   evaluate(op, stack);
 }
