@@ -54,12 +54,12 @@ struct GraphValue {
 
 /// One operator call.
 struct GraphCall {
-  std::string op;                  ///< "aten::mul.Tensor"
-  std::string attributes;          ///< arguments that are no tensors: "dim=0, index=6"
-  std::vector<int64_t> operands;   ///< values that it reads
-  std::vector<int64_t> results;    ///< values that it gives; -1: undefined
-  std::vector<MappedOver> vmaps;   ///< around it, outermost first
-  bool writes = false;             ///< writes to its first operand, a captured tensor or an argument
+  std::string op;                 ///< "aten::mul.Tensor"
+  std::string attributes;         ///< arguments that are no tensors: "dim=0, index=6"
+  std::vector<int64_t> operands;  ///< values that it reads
+  std::vector<int64_t> results;   ///< values that it gives; -1: undefined
+  std::vector<MappedOver> vmaps;  ///< around it, outermost first
+  bool writes = false;            ///< writes to its first operand, a captured tensor or an argument
 };
 
 struct Graph {

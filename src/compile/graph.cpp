@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-namespace tower::compile {
+namespace tower::compiler {
 
 Value::Value(Origin from, const Tensor& t, bool kept)
     : origin(from),
@@ -76,7 +76,8 @@ class Printer {
     const Value& value = graph_.values[at(id)];
     if (value.origin != Origin::captured && value.origin != Origin::constant) return;
     if (!introduced_.insert(id).second) return;
-    text_ << (value.origin == Origin::captured ? "captured %" : "constant %") << id << " : " << value.describe() << '\n';
+    text_ << (value.origin == Origin::captured ? "captured %" : "constant %") << id << " : " << value.describe()
+          << '\n';
   }
 
   void dims(const Mapped& mapped) {
@@ -121,8 +122,7 @@ std::string Graph::print() const { return Printer(*this).print(); }
 
 tower::Graph published(const Graph& graph) {
   tower::Graph result;
-  for (const Value& v : graph.values)
-    result.values.push_back({v.origin, v.sizes.vec(), v.dtype, v.device, v.tensor});
+  for (const Value& v : graph.values) result.values.push_back({v.origin, v.sizes.vec(), v.dtype, v.device, v.tensor});
   result.arguments = graph.arguments;
   for (const Call& c : graph.calls)
     result.calls.push_back({c.op->name(), attributes_of(c), c.operands, c.results, c.vmaps, c.effect});
@@ -137,7 +137,8 @@ namespace {
 
 // What may leave the function, or share memory with what does: two results that the function made apart stay apart.
 std::vector<bool> values_that_leave(const Graph& graph) {
-  static const std::unordered_set<std::string> gives_its_operand{"aten::_unsafe_view", "aten::lift", "aten::lift_fresh"};
+  static const std::unordered_set<std::string> gives_its_operand{"aten::_unsafe_view", "aten::lift",
+                                                                 "aten::lift_fresh"};
   std::vector<bool> leaves(graph.values.size(), false);
   for (ValueId id : graph.results) leaves[static_cast<size_t>(id)] = true;
   for (size_t n = graph.calls.size(); n-- > 0;) {

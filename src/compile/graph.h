@@ -12,7 +12,7 @@
 #include "core/operator.h"
 #include "tower/graph.h"
 
-namespace tower::compile {
+namespace tower::compiler {
 
 /// A value's number: its place in Graph::values.
 using ValueId = int64_t;
@@ -38,18 +38,18 @@ struct Value {
 
 /// One operator call.
 struct Call {
-  const Operator* op = nullptr;      // as the function called it, for one example
-  Stack args;                        // its arguments, with an empty tensor in the place of each operand
-  std::vector<LeafRef> places;       // where each operand goes among them
-  std::vector<ValueId> operands;     // in the order of the arguments
-  std::vector<ValueId> results;      // flattened; kNoValue: undefined
-  std::vector<Mapped> vmaps;         // outermost first; empty: the call is outside of every vmap. Each has a dimension in
-                                     // front of every result, in this order
-  const Operator* bound = nullptr;   // what is called to run it: `op`, or its image under `vmaps`, whose only argument is
-                                     // the list of the operands and whose results are one list
+  const Operator* op = nullptr;   // as the function called it, for one example
+  Stack args;                     // its arguments, with an empty tensor in the place of each operand
+  std::vector<LeafRef> places;    // where each operand goes among them
+  std::vector<ValueId> operands;  // in the order of the arguments
+  std::vector<ValueId> results;   // flattened; kNoValue: undefined
+  std::vector<Mapped> vmaps;      // outermost first; empty: the call is outside of every vmap. Each has a dimension in
+                                  // front of every result, in this order
+  const Operator* bound = nullptr;  // what is called to run it: `op`, or its image under `vmaps`, whose only argument
+                                    // is the list of the operands and whose results are one list
   c10::intrusive_ptr<const Operator> owner = {};  // keeps `op` and `bound`, where the dispatcher does not
-  bool records = true;               // called in grad mode
-  bool effect = false;               // writes to its first operand, a captured tensor or an argument: kept, and in order
+  bool records = true;                            // called in grad mode
+  bool effect = false;  // writes to its first operand, a captured tensor or an argument: kept, and in order
 
   /// Its code is not LibTorch's (a library's operator, a user's function): what it does besides is not known.
   bool opaque() const { return op->foreign(); }

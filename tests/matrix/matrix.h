@@ -9,6 +9,7 @@
 //   vjp, jvp     against finite differences and LibTorch's autograd; adjointness; linearize; zero cotangents
 //   a(b)         a of b for a and b in {vmap, vjp, jvp}: a's own check applied to the function b(operator)
 //   a(b(c))      likewise
+//   compiled     a compiled function, transformed inside and outside, on values other than it was compiled with
 //   in_place, out   those variants against the functional operator, or a tower::Error
 //   errors       bad samples throw under every transform
 //   served       the transforms are served by rules, not by a loop or LibTorch's formula
@@ -103,6 +104,7 @@ void check_vmap(const Case& c);
 void check_vjp(const Case& c);
 void check_jvp(const Case& c);
 void check_nesting(const std::vector<std::string>& outer_to_inner, const Case& c);
+void check_compiled(const std::vector<std::string>& outer_to_inner, const Case& c);
 void check_in_place(const Case& c);
 void check_out(const Case& c);
 void check_errors(const Case& c);
