@@ -122,7 +122,7 @@ std::string Graph::print() const { return Printer(*this).print(); }
 
 tower::Graph published(const Graph& graph) {
   tower::Graph result;
-  for (const Value& v : graph.values) result.values.push_back({v.origin, v.sizes.vec(), v.dtype, v.device, v.tensor});
+  for (const Value& v : graph.values) result.values.push_back({v.origin, std::vector<int64_t>(v.sizes.begin(), v.sizes.end()), v.dtype, v.device, v.tensor});
   result.arguments = graph.arguments;
   for (const Call& c : graph.calls)
     result.calls.push_back({c.op->name(), attributes_of(c), c.operands, c.results, c.vmaps, c.effect});
@@ -220,4 +220,4 @@ void Graph::simplify() {
   remove_dead_calls(*this);
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

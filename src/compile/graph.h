@@ -75,4 +75,4 @@ std::string attributes_of(const Call& call);
 /// As users see it.
 tower::Graph published(const Graph& graph);
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

@@ -138,4 +138,4 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   return results;
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

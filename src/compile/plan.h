@@ -31,4 +31,4 @@ class Plan {
   std::vector<size_t> written_;  // arguments
 };
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

@@ -276,4 +276,4 @@ Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const cha
   return traced;
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

@@ -74,4 +74,4 @@ class OwnMemory {
   std::unordered_map<const c10::StorageImpl*, Tensor> copies_;
 };
 
-}  // namespace tower::compile
+}  // namespace tower::compiler
