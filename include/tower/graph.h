@@ -2,9 +2,9 @@
 //
 //   std::cout << tower::graph(tower::vmap(tower::jacfwd(residual)))(x, load);
 //
-//   argument %0 : float64 [8, 7]
-//   %1 = aten::select.int<0|a8>(%0; dim=0, index=6) : float64 [8]
-//   %2 = aten::mul.Tensor<0,0|a8;0,-|b7>(%1, %1) : float64 [8, 7]
+//   argument %0 : Double [8, 7]
+//   %1 = aten::select.int<0|a8>(%0; dim=0, index=6) : Double [8]
+//   %2 = aten::mul.Tensor<0,0|a8;0,-|b7>(%1, %1) : Double [8, 7]
 //   return %2
 //
 // A call is the operator as the function called it, for one example; between < and > stands, for each vmap around it,

@@ -122,7 +122,9 @@ std::string Graph::print() const { return Printer(*this).print(); }
 
 tower::Graph published(const Graph& graph) {
   tower::Graph result;
-  for (const Value& v : graph.values) result.values.push_back({v.origin, std::vector<int64_t>(v.sizes.begin(), v.sizes.end()), v.dtype, v.device, v.tensor});
+  for (const Value& v : graph.values)
+    result.values.push_back(
+        {v.origin, std::vector<int64_t>(v.sizes.begin(), v.sizes.end()), v.dtype, v.device, v.tensor});
   result.arguments = graph.arguments;
   for (const Call& c : graph.calls)
     result.calls.push_back({c.op->name(), attributes_of(c), c.operands, c.results, c.vmaps, c.effect});
@@ -153,6 +155,19 @@ std::vector<bool> values_that_leave(const Graph& graph) {
   return leaves;
 }
 
+// So that values that print alike (0 and -0, 1 and 1.0) differ.
+void write_exactly(std::ostream& out, const IValue& v) {
+  if (v.isList()) {
+    for (const IValue& element : v.toListRef()) write_exactly(out << ' ', element);
+  } else if (v.isDouble()) {
+    out << "d" << std::hexfloat << v.toDouble();
+  } else if (v.isComplexDouble()) {
+    out << "c" << std::hexfloat << v.toComplexDouble().real() << ' ' << v.toComplexDouble().imag();
+  } else {
+    out << v.tagKind() << v;
+  }
+}
+
 // Equal texts: equal calls.
 std::string key_of(const Call& call) {
   std::ostringstream key;
@@ -163,7 +178,8 @@ std::string key_of(const Call& call) {
     key << '|' << mapped.axis << ':' << mapped.batch_size;
     for (int64_t dim : mapped.dims) key << ',' << dim;
   }
-  key << '(' << attributes_of(call);
+  for (size_t i = 0; i < call.args.size(); ++i)
+    if (call.op->kind(i) == ArgKind::other) write_exactly(key << '(', call.args[i]);
   return key.str();
 }
 

@@ -32,7 +32,7 @@ struct Value {
 
   /// `kept`: whether the value holds the tensor.
   Value(Origin origin, const Tensor& t, bool kept);
-  /// "float64 [8, 7]".
+  /// "Double [8, 7]".
   std::string describe() const;
 };
 

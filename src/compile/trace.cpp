@@ -66,9 +66,11 @@ bool gives_only_tensors(const Operator& op) {
   });
 }
 
-// Whether the shape of the result depends on values. Indices do by masks alone.
+// Whether the shape of the result depends on values. Of some operators only that of certain calls does.
 bool has_shape_by_data(const Call& call, const Graph& graph) {
   if (!call.op->handle() || !call.op->handle()->hasTag(at::Tag::dynamic_output_shape)) return false;
+  if (call.op->name() == "aten::_ctc_loss") return false;
+  if (call.op->name() == "aten::one_hot") return call.args[1].toInt() < 0;
   if (call.op->schema().name() != "aten::index") return true;
   for (size_t k = 0; k < call.operands.size(); ++k) {
     const at::ScalarType dtype = graph.values[static_cast<size_t>(call.operands[k])].dtype;
@@ -137,14 +139,14 @@ void Trace::process(const Operator& op, Stack& stack) {
   Call call;
   if (recorded) {
     call = described(op, stack);
-    if (!gives_only_tensors(op))
-      throw UnsupportedError(describe() + ": " + op.name() +
+    if (!gives_only_tensors(base))
+      throw UnsupportedError(describe() + ": " + base.name() +
                              " reads a value (item(), bool(), equal(), …) that differs from call to call, so what is "
                              "done with it could not. Choose by tower::cond or where(), or leave it outside of the "
                              "compiled function.");
     for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { call.operands.push_back(number_of(t)); });
     if (has_shape_by_data(call, graph_))
-      throw UnsupportedError(describe() + ": " + op.name() +
+      throw UnsupportedError(describe() + ": " + base.name() +
                              " gives a tensor whose shape depends on values, which differ from call to call. Use an "
                              "operator whose result has one shape, such as where(), or leave it outside of the "
                              "compiled function.");

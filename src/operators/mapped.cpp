@@ -50,7 +50,6 @@ class MappedOperator final : public Operator {
     });
     custom = true;
     random_ = base.random() && level.is_traced();
-    set_no_derivative(base.no_derivative());
     vjp_is_linear = base.vjp_is_linear;
     lifts_captured = base.lifts_captured;
     implementation = [this](Stack& stack) { evaluate(stack); };
@@ -61,6 +60,7 @@ class MappedOperator final : public Operator {
     Mask tensors = 0;
     for (const LeafRef& leaf : leaves_) tensors |= Mask{1} << leaf.arg;
     tensors &= ~base.inactive_args;
+    set_no_derivative(base.no_derivative() || tensors == 0);
     const Served served = served_vjp(base, tensors);
     const Keeps needs = keeps_for_vjp(base, tensors, served);
     pulls_back_saved_alone_ = base.save && !(needs.args | needs.shapes | needs.outs);

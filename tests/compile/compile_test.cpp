@@ -138,8 +138,8 @@ TEST(Compile, DerivativesInsideAndOutside) {
 
 TEST(Compile, OfACompiledFunction) {
   const auto inner = tower::compile(tower::grad(loss));
-  const auto outer =
-      tower::compile(tower::vmap([&](const Tensor& w, const Tensor& x) { return inner(w, x) * 2; }, {.in_dims = {0, std::nullopt}}));
+  const auto outer = tower::compile(
+      tower::vmap([&](const Tensor& w, const Tensor& x) { return inner(w, x) * 2; }, {.in_dims = {0, std::nullopt}}));
   const Tensor x = waves({3, 4}, 0.4);
   for (const double shift : {0.0, 0.3}) {
     const Tensor w = waves({5, 4}) + shift;
@@ -185,7 +185,8 @@ TEST(Compile, APerceptronsPerExampleGradients) {
 }
 
 TEST(Compile, SeveralThreadsCallOneFunction) {
-  const auto f = tower::compile(tower::vmap(tower::grad([](const Tensor& x) { return std::get<0>(x.sort()).mul(x).sum(); })));
+  const auto f =
+      tower::compile(tower::vmap(tower::grad([](const Tensor& x) { return std::get<0>(x.sort()).mul(x).sum(); })));
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0;
   for (int t = 0; t < 8; ++t)
@@ -204,7 +205,8 @@ TEST(Compile, SeveralThreadsCallOneFunction) {
 TEST(Compile, NothingIsLeftBehindAfterAnError) {
   const auto f = tower::compile([](const Tensor& x) { return x.sum().item<double>() > 0 ? x : -x; });
   const std::string text = support::refusal<tower::UnsupportedError>([&] { f(vec({1, 2})); });
-  EXPECT_TRUE(support::says(text, {"compile (level 1)", "aten::_local_scalar_dense", "tower::cond", "outside"})) << text;
+  EXPECT_TRUE(support::says(text, {"compile (level 1)", "aten::_local_scalar_dense", "tower::cond", "outside"}))
+      << text;
 }
 
 }  // namespace

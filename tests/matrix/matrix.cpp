@@ -85,18 +85,6 @@ namespace {
 
 using Check = std::function<void(const Case&)>;
 
-// The loop over the batch, of use to users, would hide a missing rule here.
-class FallbackIsError {
- public:
-  explicit FallbackIsError(bool on) : before_(tower::set_fallback_is_error(on)) {}
-  ~FallbackIsError() { tower::set_fallback_is_error(before_); }
-  FallbackIsError(const FallbackIsError&) = delete;
-  FallbackIsError& operator=(const FallbackIsError&) = delete;
-
- private:
-  bool before_;
-};
-
 std::vector<at::ScalarType> dtypes_of(const op_db::Entry& entry) {
   std::vector<at::ScalarType> dtypes;
   if (entry.real) dtypes.push_back(at::kDouble);

@@ -15,6 +15,7 @@
 //   served       the transforms are served by rules, not by a loop or LibTorch's formula
 #pragma once
 
+#include <tower/coverage.h>
 #include <tower/dynamic.h>
 
 #include <functional>
@@ -117,6 +118,18 @@ bool has_in_place_variant(const op_db::Entry& entry);
 bool has_out_variant(const op_db::Entry& entry);
 
 // What the parts share.
+
+/// The loop over the batch, of use to users, would hide a missing rule here.
+class FallbackIsError {
+ public:
+  explicit FallbackIsError(bool on) : before_(tower::set_fallback_is_error(on)) {}
+  ~FallbackIsError() { tower::set_fallback_is_error(before_); }
+  FallbackIsError(const FallbackIsError&) = delete;
+  FallbackIsError& operator=(const FallbackIsError&) = delete;
+
+ private:
+  bool before_;
+};
 
 /// Arguments of a mapped call: the examples of the arguments in `mapped` along `dims`, the first example of the others.
 Tensors batched_arguments(const Problem& problem, const std::vector<bool>& mapped, const td::Dims& dims);
