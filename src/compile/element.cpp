@@ -9,7 +9,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-namespace tower::compile {
+namespace tower::compiler {
 namespace {
 
 // Records are filled when the first call of an operator meets Tower, possibly while another thread compiles.
@@ -127,4 +127,4 @@ E minimum(E a, E b) {
   return a.floating() ? where(isnan(a), a, smaller) : smaller;
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

@@ -32,7 +32,7 @@
 #include "core/operator.h"
 #include "rules/op.h"
 
-namespace tower::compile {
+namespace tower::compiler {
 
 class E;
 
@@ -248,4 +248,4 @@ void set_element_rule(const Operator& record, Function f) {
   }(std::make_index_sequence<std::tuple_size_v<Parameters>>{});
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

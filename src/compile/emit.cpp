@@ -26,7 +26,7 @@
 #include <map>
 #include <set>
 
-namespace tower::compile {
+namespace tower::compiler {
 namespace {
 
 constexpr int kTogether = 4;        // vectors in a turn of the first loop
@@ -438,4 +438,4 @@ KernelText print_kernel(const Region& region, const std::string& name, int64_t v
   return Printer(region, vector_bytes / widest).print(name);
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

@@ -8,7 +8,7 @@
 #include "compile/expression.h"
 #include "compile/llvm.h"
 
-namespace tower::compile {
+namespace tower::compiler {
 
 /// What a kernel computes for each lane, and what it reads for that.
 struct Region {
@@ -30,4 +30,4 @@ struct KernelText {
 };
 KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes);
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-namespace tower::compile {
+namespace tower::compiler {
 namespace {
 
 constexpr const char* kTypes[] = {"f64", "f32", "i64", "i32", "b1"};
@@ -386,4 +386,4 @@ std::string Expressions::print(const std::vector<Id>& outputs) const {
   return text;
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

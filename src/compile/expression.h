@@ -18,7 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tower::compile {
+namespace tower::compiler {
 
 /// Of one lane's value.
 enum class Type : uint8_t { f64, f32, i64, i32, b1 };
@@ -137,4 +137,4 @@ class Expressions {
   std::unordered_map<Node, Id, Hash> known_;
 };
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

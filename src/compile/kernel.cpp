@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tower::compile {
+namespace tower::compiler {
 namespace {
 
 // As LibTorch has it for its cheapest kernels, in operations.
@@ -97,4 +97,4 @@ void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inp
     std::memcpy(at(outputs[i], begin, outputs_[i]), to[i], static_cast<size_t>(lanes * size_of(outputs_[i])));
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

@@ -19,7 +19,7 @@
 #include "compile/emit.h"
 #include "compile/llvm.h"
 
-namespace tower::compile {
+namespace tower::compiler {
 
 class Kernel {
  public:
@@ -55,4 +55,4 @@ class Kernel {
   Facts facts_;
 };
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <type_traits>
 
-namespace tower::compile {
+namespace tower::compiler {
 
 namespace {
 
@@ -371,4 +371,4 @@ Code::~Code() {
   api.release_tracker(tracker_);
 }
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

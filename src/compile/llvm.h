@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace tower::compile {
+namespace tower::compiler {
 
 struct LlvmApi;
 
@@ -97,4 +97,4 @@ class Llvm {
   mutable std::set<std::string> known_;  // external functions that the JIT was told of
 };
 
-}  // namespace tower::compile
+}  // namespace tower::compiler

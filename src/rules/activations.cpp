@@ -13,7 +13,7 @@
 namespace tower::rules {
 namespace {
 
-using compile::E;
+using compiler::E;
 
 // x Φ(x), or its approximation by tanh.
 std::optional<E> smooth_relu(E x, const std::string& approximate) {

@@ -12,8 +12,8 @@ namespace tower::rules {
 namespace {
 
 using Mode = std::optional<std::string>;
-using compile::E;
-using compile::Raw;
+using compiler::E;
+using compiler::Raw;
 
 Scalar one() { return 1; }
 Scalar minus_one() { return -1; }

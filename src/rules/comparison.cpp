@@ -11,9 +11,9 @@
 namespace tower::rules {
 namespace {
 
-using compile::E;
-using compile::Raw;
-using compile::Type;
+using compiler::E;
+using compiler::Raw;
+using compiler::Type;
 
 // One element at a time, and nothing to differentiate.
 template <class... Ops>
@@ -44,7 +44,7 @@ void comparison() {
   discrete<at::_ops::isinf>(infinite);
   discrete<isposinf>([](Raw x) { return x.floating() ? x == infinity(x) : x != x; });
   discrete<isneginf>([](Raw x) { return x.floating() ? x == -infinity(x) : x != x; });
-  discrete<at::_ops::signbit>([](Raw x) { return x.floating() ? x.made(compile::Op::bits) < 0 : x < 0; });
+  discrete<at::_ops::signbit>([](Raw x) { return x.floating() ? x.made(compiler::Op::bits) < 0 : x < 0; });
   discrete<logical_and>([](Raw a, Raw b) { return truth(a) & truth(b); });
   discrete<logical_or>([](Raw a, Raw b) { return truth(a) | truth(b); });
   discrete<logical_xor>([](Raw a, Raw b) { return truth(a) ^ truth(b); });

@@ -12,7 +12,7 @@
 namespace tower::rules {
 namespace {
 
-using compile::E;
+using compiler::E;
 
 Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
 

@@ -36,7 +36,7 @@
 #include "core/operator.h"
 #include "rules/families.h"
 
-namespace tower::compile {
+namespace tower::compiler {
 template <class Op, class Function>
 void set_element_rule(const Operator& record, Function f);
 }
@@ -335,7 +335,7 @@ class Rule {
   /// file with such rules includes). Compiled functions are made of these.
   template <class Function>
   Rule& element(Function f) {
-    compile::set_element_rule<Op>(record_, std::move(f));
+    compiler::set_element_rule<Op>(record_, std::move(f));
     return *this;
   }
 

@@ -14,9 +14,9 @@
 namespace tower::rules {
 namespace {
 
-using compile::E;
-using compile::Raw;
-using compile::Type;
+using compiler::E;
+using compiler::Raw;
+using compiler::Type;
 using Number = std::optional<Scalar>;
 
 // Of numbers as bounds: NaN among them makes all NaN.

@@ -12,7 +12,7 @@
 namespace tower::rules {
 namespace {
 
-using compile::Raw;
+using compiler::Raw;
 
 using Format = std::optional<at::MemoryFormat>;
 

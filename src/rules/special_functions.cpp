@@ -15,7 +15,7 @@
 namespace tower::rules {
 namespace {
 
-using compile::E;
+using compiler::E;
 
 const double kRootPi = std::sqrt(M_PI), kRootTwoPi = std::sqrt(2 * M_PI);
 

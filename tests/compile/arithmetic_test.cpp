@@ -11,20 +11,20 @@
 
 namespace {
 
-namespace compile = tower::compile;
-using compile::E;
+namespace compile = tower::compiler;
+using compiler::E;
 using kernels::compute;
 using kernels::special;
 using kernels::special_pairs;
-using tower::compile::Expressions;
-using tower::compile::Id;
-using tower::compile::Op;
+using tower::compiler::Expressions;
+using tower::compiler::Id;
+using tower::compiler::Op;
 using Tensors = std::vector<at::Tensor>;
 
 kernels::Build of(Op op) {
   return [op](Expressions& g, const std::vector<Id>& in) {
-    return std::vector{g.make(op, in[0], in.size() > 1 ? in[1] : tower::compile::kNone,
-                              in.size() > 2 ? in[2] : tower::compile::kNone)};
+    return std::vector{g.make(op, in[0], in.size() > 1 ? in[1] : tower::compiler::kNone,
+                              in.size() > 2 ? in[2] : tower::compiler::kNone)};
   };
 }
 
@@ -171,7 +171,7 @@ TEST(KernelArithmetic, CastsAreLibTorchs) {
       if (at::isFloatingType(from) && (to == at::kInt || to == at::kLong))
         x = x.masked_select(x.abs() < (to == at::kInt ? 2147483648.0 : 9223372036854775808.0));
       const at::Tensor converted = compute({x}, [&](Expressions& g, const std::vector<Id>& in) {
-        return std::vector{g.cast(in[0], *tower::compile::type_of(to))};
+        return std::vector{g.cast(in[0], *tower::compiler::type_of(to))};
       });
       EXPECT_EQ(kernels::bit_difference(converted, x.to(to), {x}), "");
     }
@@ -227,17 +227,17 @@ void expect_accurate(const Function& f, at::ScalarType dtype) {
 TEST(KernelFunctions, OfOneNumberAreWithinTwoUnitsInTheLastPlace) {
   TOWER_NEEDS_LLVM();
   const Function functions[] = {
-      {"exp", compile::exp, std::exp, -110, 90},      {"exp2", compile::exp2, std::exp2, -150, 130},
-      {"expm1", compile::expm1, std::expm1, -40, 80}, {"log", compile::log, std::log, 0.5, 2},
-      {"log2", compile::log2, std::log2, 0.5, 2},     {"log10", compile::log10, std::log10, 0.5, 2},
-      {"log1p", compile::log1p, std::log1p, -1, 10},  {"sin", compile::sin, std::sin, -30, 30},
-      {"cos", compile::cos, std::cos, -30, 30},       {"tan", compile::tan, std::tan, -30, 30},
-      {"asin", compile::asin, std::asin, -1, 1},      {"acos", compile::acos, std::acos, -1, 1},
-      {"atan", compile::atan, std::atan, -10, 10},    {"sinh", compile::sinh, std::sinh, -20, 20},
-      {"cosh", compile::cosh, std::cosh, -20, 20},    {"tanh", compile::tanh, std::tanh, -10, 10},
-      {"asinh", compile::asinh, std::asinh, -50, 50}, {"acosh", compile::acosh, std::acosh, 1, 50},
-      {"atanh", compile::atanh, std::atanh, -1, 1},   {"erf", compile::erf, std::erf, -5, 5},
-      {"erfc", compile::erfc, std::erfc, -5, 8},
+      {"exp", compiler::exp, std::exp, -110, 90},      {"exp2", compiler::exp2, std::exp2, -150, 130},
+      {"expm1", compiler::expm1, std::expm1, -40, 80}, {"log", compiler::log, std::log, 0.5, 2},
+      {"log2", compiler::log2, std::log2, 0.5, 2},     {"log10", compiler::log10, std::log10, 0.5, 2},
+      {"log1p", compiler::log1p, std::log1p, -1, 10},  {"sin", compiler::sin, std::sin, -30, 30},
+      {"cos", compiler::cos, std::cos, -30, 30},       {"tan", compiler::tan, std::tan, -30, 30},
+      {"asin", compiler::asin, std::asin, -1, 1},      {"acos", compiler::acos, std::acos, -1, 1},
+      {"atan", compiler::atan, std::atan, -10, 10},    {"sinh", compiler::sinh, std::sinh, -20, 20},
+      {"cosh", compiler::cosh, std::cosh, -20, 20},    {"tanh", compiler::tanh, std::tanh, -10, 10},
+      {"asinh", compiler::asinh, std::asinh, -50, 50}, {"acosh", compiler::acosh, std::acosh, 1, 50},
+      {"atanh", compiler::atanh, std::atanh, -1, 1},   {"erf", compiler::erf, std::erf, -5, 5},
+      {"erfc", compiler::erfc, std::erfc, -5, 8},
   };
   for (const Function& f : functions) {
     expect_accurate<float>(f, at::kFloat);

@@ -8,10 +8,10 @@
 
 namespace {
 
-using tower::compile::Expressions;
-using tower::compile::Id;
-using tower::compile::Op;
-using tower::compile::Type;
+using tower::compiler::Expressions;
+using tower::compiler::Id;
+using tower::compiler::Op;
+using tower::compiler::Type;
 
 class Expression : public testing::Test {
  protected:

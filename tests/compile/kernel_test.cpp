@@ -11,12 +11,12 @@ namespace {
 
 using kernels::region_of;
 using kernels::run;
-using tower::compile::Expressions;
-using tower::compile::Id;
-using tower::compile::Kernel;
-using tower::compile::Op;
-using tower::compile::Region;
-using tower::compile::Type;
+using tower::compiler::Expressions;
+using tower::compiler::Id;
+using tower::compiler::Kernel;
+using tower::compiler::Op;
+using tower::compiler::Region;
+using tower::compiler::Type;
 
 std::vector<Id> multiply_and_add(Expressions& g, const std::vector<Id>& in) {
   return {g.make(Op::add, g.make(Op::mul, in[0], in[1]), in[2])};
@@ -139,7 +139,7 @@ TEST(Kernel, SaysWhatItIs) {
   const Kernel kernel(region_of({at::kFloat, at::kFloat, at::kFloat}, multiply_and_add, {false, true, false}));
   EXPECT_EQ(kernel.facts().instructions, 6);  // three loads, two operations, a store
   EXPECT_EQ(kernel.facts().bytes_a_lane, 12);
-  EXPECT_EQ(kernel.facts().vector_lanes, tower::compile::Llvm::get().vector_bytes() / 4);
+  EXPECT_EQ(kernel.facts().vector_lanes, tower::compiler::Llvm::get().vector_bytes() / 4);
   EXPECT_GT(kernel.facts().code_bytes, 0u);
   EXPECT_GT(kernel.facts().milliseconds, 0);
 }

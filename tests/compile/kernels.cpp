@@ -13,7 +13,7 @@ Region region_of(const std::vector<at::ScalarType>& dtypes, const Build& build, 
   Region region;
   std::vector<Id> inputs;
   for (size_t i = 0; i < dtypes.size(); ++i) {
-    const Type type = *tower::compile::type_of(dtypes[i]);
+    const Type type = *tower::compiler::type_of(dtypes[i]);
     region.inputs.push_back({type, i < repeated.size() && repeated[i]});
     inputs.push_back(region.graph.input(type, i));
   }
@@ -28,7 +28,7 @@ std::vector<at::Tensor> run(const Region& region, const std::vector<at::Tensor>&
   std::vector<at::Tensor> results;
   std::vector<void*> to;
   for (const Id id : region.outputs) {
-    results.push_back(at::empty({lanes}, at::TensorOptions().dtype(tower::compile::dtype_of(region.graph[id].type))));
+    results.push_back(at::empty({lanes}, at::TensorOptions().dtype(tower::compiler::dtype_of(region.graph[id].type))));
     to.push_back(results.back().mutable_data_ptr());
   }
   kernel.run(lanes, from, to);

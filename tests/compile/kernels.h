@@ -11,15 +11,15 @@
 
 // Where there is no LLVM there is nothing to test.
 #define TOWER_NEEDS_LLVM() \
-  if (!tower::compile::Llvm::get().works()) GTEST_SKIP() << tower::compile::Llvm::get().why_not()
+  if (!tower::compiler::Llvm::get().works()) GTEST_SKIP() << tower::compiler::Llvm::get().why_not()
 
 namespace kernels {
 
-using tower::compile::Expressions;
-using tower::compile::Id;
-using tower::compile::Kernel;
-using tower::compile::Region;
-using tower::compile::Type;
+using tower::compiler::Expressions;
+using tower::compiler::Id;
+using tower::compiler::Kernel;
+using tower::compiler::Region;
+using tower::compiler::Type;
 
 /// The inputs' expressions to the outputs'.
 using Build = std::function<std::vector<Id>(Expressions&, const std::vector<Id>&)>;

@@ -7,9 +7,9 @@
 
 namespace {
 
-using tower::compile::Code;
-using tower::compile::CompileError;
-using tower::compile::Llvm;
+using tower::compiler::Code;
+using tower::compiler::CompileError;
+using tower::compiler::Llvm;
 
 std::string refusal(const Llvm& llvm, const std::string& text) {
   try {
