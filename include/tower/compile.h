@@ -11,10 +11,15 @@
 // A function is traced once for each structure, dtype, size, stride and device of its arguments and each value of
 // static ones (numbers, strings, …), and once for each state of grad mode, autocast and the default dtype. A value that
 // is read (item(), bool) or a shape that depends on values is refused: an UnsupportedError names the operator.
+//
+// On plain CPU tensors, which no transform and no autograd follows, pointwise operators over the same elements run
+// together as machine code, from the second call on. That takes LLVM, versions 15 to 22, which is looked for then
+// (TOWER_LLVM names the library); without it all runs operator by operator, and a warning says so once.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "tower/detail/flat.h"
@@ -38,6 +43,7 @@ class Specialisations {
                                         const dynamic::Function& f, const std::function<Rest()>& rest) const;
   /// How many graphs there are.
   std::size_t count() const;
+  std::string report() const;
 
  private:
   struct State;
@@ -59,6 +65,9 @@ class Compiled {
 
   /// How many graphs there are: one for each kind of arguments that it was called with.
   std::size_t graphs() const { return specialisations_.count(); }
+  /// For each graph, last used first, its kernels: how many operators each has, lanes, instructions for a vector of
+  /// them, bytes read and written for one, and how long it took to compile.
+  std::string report() const { return specialisations_.report(); }
 
  private:
   template <class... D>

@@ -6,7 +6,7 @@
 #include <list>
 #include <mutex>
 
-#include "compile/plan.h"
+#include "compile/fused_plan.h"
 #include "compile/trace.h"
 #include "core/bind.h"
 #include "frontend/autocast.h"
@@ -75,7 +75,7 @@ struct Specialisation {
   std::vector<TensorKind> tensors;
   detail::StaticKey statics;
   Modes modes;
-  std::shared_ptr<const compiler::Plan> plan;
+  std::shared_ptr<const compiler::FusedPlan> plan;
   detail::Specialisations::Rest rest;
 };
 
@@ -86,6 +86,7 @@ constexpr size_t kMostGraphs = 64;
 struct detail::Specialisations::State {
   std::mutex mutex;
   std::list<Specialisation> known;  // last used first
+  std::shared_ptr<compiler::Kernels> kernels = std::make_shared<compiler::Kernels>();
 };
 
 detail::Specialisations::Specialisations() : state_(std::make_shared<State>()) {}
@@ -93,6 +94,18 @@ detail::Specialisations::Specialisations() : state_(std::make_shared<State>()) {
 std::size_t detail::Specialisations::count() const {
   const std::lock_guard lock(state_->mutex);
   return state_->known.size();
+}
+
+std::string detail::Specialisations::report() const {
+  const std::lock_guard lock(state_->mutex);
+  std::string text;
+  for (const Specialisation& s : state_->known) {
+    text += "graph";
+    for (const TensorKind& t : s.tensors)
+      text += t.defined ? " " + std::string(c10::toString(t.dtype)) + " " + c10::str(at::IntArrayRef(t.sizes)) : " -";
+    text += "\n" + s.plan->report();
+  }
+  return text;
 }
 
 std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(
@@ -107,7 +120,7 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(
   const auto is_wanted = [&](const Specialisation& s) {
     return s.tensors == tensors && s.modes == modes && s.statics == statics;
   };
-  std::shared_ptr<const compiler::Plan> plan;
+  std::shared_ptr<const compiler::FusedPlan> plan;
   Rest static_parts;
   {
     const std::lock_guard lock(state_->mutex);
@@ -123,8 +136,8 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(
 
   compiler::Traced traced = compiler::trace(f, args, "compile");
   traced.graph.simplify();
-  Specialisation made{std::move(tensors), statics, modes, std::make_shared<compiler::Plan>(std::move(traced.graph)),
-                      rest()};
+  Specialisation made{std::move(tensors), statics, modes,
+                      std::make_shared<compiler::FusedPlan>(std::move(traced.graph), state_->kernels), rest()};
   static_parts = made.rest;
   const std::lock_guard lock(state_->mutex);
   auto& known = state_->known;

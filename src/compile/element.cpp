@@ -104,11 +104,11 @@ E fma(E a, E b, E c) { return a.floating() ? a.made(Op::fma, b, c) : a * b + c; 
 
 E at_least(E x, Operand low) {
   const auto [l, value] = E::together(low, x);
-  return where(l > value, l, value);
+  return where(isnan(l) | (l > value), l, value);
 }
 E at_most(E x, Operand high) {
   const auto [h, value] = E::together(high, x);
-  return where(h < value, h, value);
+  return where(isnan(h) | (h < value), h, value);
 }
 
 // The library squares its argument, which is infinite where the result is not.

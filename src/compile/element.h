@@ -146,7 +146,7 @@ inline E sigmoid(E x) { return 1 / (1 + exp(-x)); }
 /// NaN if one is; of zeros, the second.
 E maximum(E a, E b);
 E minimum(E a, E b);
-/// As clamp has it: NaN stays.
+/// As clamp has it: NaN stays, and a bound that is NaN makes all NaN.
 E at_least(E x, Operand low);
 E at_most(E x, Operand high);
 

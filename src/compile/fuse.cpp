@@ -9,13 +9,15 @@
 #include <cstdio>
 #include <queue>
 #include <set>
+#include <unordered_set>
 
 #include "compile/element.h"
 
 namespace tower::compiler {
 namespace {
 
-constexpr size_t kMostCalls = 1000;  // in a region
+constexpr size_t kMostCalls = 1000;   // in a region
+constexpr int64_t kShortestRow = 32;  // for which a kernel is started anew
 
 // ---- how a call's lanes read an operand ----
 
@@ -50,13 +52,38 @@ int64_t count(const Sizes& sizes) {
   return n;
 }
 
-bool is_contiguous(const Value& v) {
+// The order of dimensions in which a tensor lies in memory without gaps; none if it lies otherwise.
+std::optional<Places> order_in_memory(const Value& v) {
+  Places order;
+  for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
+  if (count(v.sizes) == 0) return order;
+  const auto stride = [&](int64_t d) { return v.strides[static_cast<size_t>(d)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stride(a) > stride(b); });
   int64_t expected = 1;
-  for (size_t d = v.sizes.size(); d-- > 0;) {
-    if (v.sizes[d] != 1 && v.strides[d] != expected) return false;
+  for (size_t k = order.size(); k-- > 0;) {
+    const auto d = static_cast<size_t>(order[k]);
+    if (v.sizes[d] != 1 && v.strides[d] != expected) return std::nullopt;
     expected *= v.sizes[d];
   }
-  return true;
+  return order;
+}
+
+// What lies in memory in this order.
+Sizes strides_in_order(const Sizes& sizes, const Places& order) {
+  Sizes strides(sizes.size(), 1);
+  int64_t next = 1;
+  for (size_t k = order.size(); k-- > 0;) {
+    strides[static_cast<size_t>(order[k])] = next;
+    next *= std::max<int64_t>(sizes[static_cast<size_t>(order[k])], 1);
+  }
+  return strides;
+}
+
+template <class T>
+T ordered(const T& of_dimensions, const Places& order) {
+  T result;
+  for (const int64_t d : order) result.push_back(of_dimensions[static_cast<size_t>(d)]);
+  return result;
 }
 
 // ---- kernels as operators ----
@@ -64,65 +91,107 @@ bool is_contiguous(const Value& v) {
 // What a kernel is given for each of its inputs.
 struct Reading {
   size_t operand;
-  bool repeated;  // one element
-  Places places;  // otherwise
+  Places places;
+  bool repeated;  // one element for each row of lanes
+  bool laid_out;  // first written out with all lanes: its rows would be too short
+};
+
+// A tensor that it writes: without gaps, in the order of the lanes, and how it was traced.
+struct Written {
+  Sizes sizes, strides, wanted;
+  at::ScalarType dtype;
 };
 
 // A kernel as an operator of lists of tensors, plain ones.
 class KernelOperator final : public Operator {
  public:
-  KernelOperator(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings, Sizes lanes,
-                 std::vector<at::ScalarType> results)
+  KernelOperator(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings, Sizes lanes, size_t outer,
+                 std::vector<Written> results)
       : Operator("tower::kernel", c10::FunctionSchema("tower::kernel", "", {list("operands")}, {list("results")})),
         kernel_(std::move(kernel)),
         readings_(std::move(readings)),
         lanes_(std::move(lanes)),
-        count_(count(lanes_)),
-        results_(std::move(results)) {}
+        outer_(outer),
+        results_(std::move(results)) {
+    rows_.lanes = 1;
+    for (size_t d = 0; d < lanes_.size(); ++d) {
+      if (d < outer_) rows_.sizes.push_back(lanes_[d]);
+      else rows_.lanes *= lanes_[d];
+    }
+  }
 
   void call(Stack& stack) const override {
     const c10::List<Tensor> operands = stack[0].toTensorList();
+    Kernel::Rows rows = rows_;
     c10::SmallVector<Tensor, 8> held;
     c10::SmallVector<const void*, 8> from;
     for (const Reading& reading : readings_) {
-      Tensor t = operands.get(reading.operand);
-      if (!reading.repeated) t = laid_out(t, reading.places);
+      auto [t, strides] = as_read(operands.get(reading.operand), reading);
       from.push_back(t.const_data_ptr());
       held.push_back(std::move(t));
+      if (outer_) rows.strides.emplace_back(strides.begin(), strides.begin() + static_cast<int64_t>(outer_));
     }
     c10::List<Tensor> results;
     c10::SmallVector<void*, 4> to;
-    for (const at::ScalarType dtype : results_) {
-      Tensor t = at::detail::empty_cpu(lanes_, dtype);
+    for (const Written& result : results_) {
+      Tensor t = at::detail::empty_strided_cpu(result.sizes, result.strides, result.dtype);
       to.push_back(t.mutable_data_ptr());
       results.push_back(std::move(t));
     }
-    kernel_->run(count_, from, to);
+    if (std::find(lanes_.begin(), lanes_.end(), 0) == lanes_.end()) kernel_->run(rows, from, to);
+    for (size_t k = 0; k < results_.size(); ++k)
+      if (results_[k].wanted != results_[k].strides) results.set(k, in_wanted_order(results.get(k), results_[k]));
     stack.assign(1, IValue(std::move(results)));
   }
 
  private:
+  static Tensor in_wanted_order(const Tensor& t, const Written& result) {
+    return at::detail::empty_strided_cpu(result.sizes, result.wanted, result.dtype).copy_(t);
+  }
   static c10::Argument list(const char* name) { return c10::Argument(name, c10::ListType::ofTensors()); }
 
-  // One element for each lane, next to each other.
-  Tensor laid_out(const Tensor& t, const Places& places) const {
-    if (t.sizes().equals(lanes_) && t.is_contiguous()) {
-      bool in_order = true;
-      for (size_t d = 0; d < places.size(); ++d)
-        in_order = in_order && (places[d] == static_cast<int64_t>(d) || lanes_[d] == 1);
-      if (in_order) return t;
-    }
+  Sizes strides_of(const Tensor& t, const Places& places) const {
     Sizes strides;
-    for (size_t d = 0; d < lanes_.size(); ++d)
-      strides.push_back(places[d] < 0 || t.size(places[d]) == 1 ? 0 : t.stride(places[d]));
-    return t.as_strided(lanes_, strides).contiguous();
+    for (const int64_t d : places) strides.push_back(d < 0 || t.size(d) == 1 ? 0 : t.stride(d));
+    return strides;
+  }
+
+  // The operand, or a copy of it, whose rows can be read; and its strides over all lanes.
+  std::pair<Tensor, Sizes> as_read(Tensor t, const Reading& reading) const {
+    Sizes strides = strides_of(t, reading.places);
+    if (reading.laid_out) {
+      t = t.as_strided(lanes_, strides).contiguous();
+      return {t, Sizes(t.strides())};
+    }
+    if (reading.repeated || rows_are_whole(strides)) return {std::move(t), std::move(strides)};
+    // In the order in which it is read.
+    c10::SmallVector<int64_t, 6> order;
+    for (const int64_t d : reading.places)
+      if (d >= 0) order.push_back(d);
+    t = t.permute(order).contiguous();
+    Places places = reading.places;
+    int64_t next = 0;
+    for (int64_t& d : places)
+      if (d >= 0) d = next++;
+    return {t, strides_of(t, places)};
+  }
+
+  // Whether the lanes of a row lie next to each other.
+  bool rows_are_whole(const Sizes& strides) const {
+    int64_t expected = 1;
+    for (size_t d = lanes_.size(); d-- > outer_;) {
+      if (lanes_[d] != 1 && strides[d] != expected) return false;
+      expected *= lanes_[d];
+    }
+    return true;
   }
 
   std::shared_ptr<const Kernel> kernel_;
   std::vector<Reading> readings_;
   Sizes lanes_;
-  int64_t count_;
-  std::vector<at::ScalarType> results_;
+  size_t outer_;  // dimensions of rows; the others are the lanes in one
+  std::vector<Written> results_;
+  Kernel::Rows rows_;
 };
 
 // ---- what can be computed in a kernel ----
@@ -139,7 +208,7 @@ struct Pointwise {
   bool serves(const Call& call) const {
     if (call.effect || call.opaque() || call.random() || !element_rule(*call.op) || call.results.empty()) return false;
     for (const ValueId id : call.results)
-      if (id == kNoValue || !fits(value(id)) || value(id).sizes != lanes(call) || !is_contiguous(value(id)))
+      if (id == kNoValue || !fits(value(id)) || value(id).sizes != lanes(call) || !order_in_memory(value(id)))
         return false;
     for (const ValueId id : call.operands)
       if (!fits(value(id))) return false;
@@ -200,6 +269,8 @@ class Groups {
       if (groups_[n].pointwise) join_what_is_read(n);
     }
   }
+
+  bool is_pointwise(const std::vector<size_t>& calls) { return groups_[root(calls[0])].pointwise; }
 
   /// In an order in which each finds what it reads; the calls of each in the graph's order.
   std::vector<std::vector<size_t>> in_order() {
@@ -318,28 +389,33 @@ class Writer {
     Call result;
     std::unordered_map<ValueId, Id> made;
     std::vector<std::pair<std::pair<ValueId, Places>, Id>> read;
-    std::unordered_map<ValueId, size_t> inside;  // uses within the region
-    const Sizes& lanes = pointwise_.lanes(graph_.calls[calls[0]]);
+    result.results = read_elsewhere(calls);
+    // Lanes are in the order in which what leaves lies in memory.
+    const Value& model = pointwise_.value(result.results.at(0));
+    const Places order = *order_in_memory(model);
+    const Sizes lanes = ordered(model.sizes, order);
+    const size_t outer = outer_dimensions(calls, lanes, order);
 
     // The element of a value from outside.
     const auto outside = [&](const Call& call, size_t k) {
       const ValueId id = call.operands[k];
       const Value& v = pointwise_.value(id);
       const Type type = *type_of(v.dtype);
-      const bool repeated = count(v.sizes) == 1 && count(lanes) != 1;
       if (v.origin == Origin::constant && count(v.sizes) == 1) {
         const at::Scalar number = v.tensor.item();
         return number.isFloatingPoint() ? region.graph.constant(type, number.toDouble())
                                         : region.graph.constant(type, number.toLong());
       }
-      const std::pair key(id, repeated ? Places() : pointwise_.places(call, k));
+      const std::pair key(id, ordered(pointwise_.places(call, k), order));
       for (const auto& [known, element] : read)
         if (known == key) return element;
+      const Row row = row_of(v.sizes, key.second, lanes, outer);
       const auto operand = std::find(result.operands.begin(), result.operands.end(), id);
-      readings.push_back({static_cast<size_t>(operand - result.operands.begin()), repeated, key.second});
+      readings.push_back({static_cast<size_t>(operand - result.operands.begin()), key.second, row == Row::repeated,
+                          row == Row::mixed});
       if (operand == result.operands.end()) result.operands.push_back(id);
       const Id element = region.graph.input(type, region.inputs.size());
-      region.inputs.push_back({type, repeated});
+      region.inputs.push_back({type, row == Row::repeated});
       read.emplace_back(key, element);
       return element;
     };
@@ -348,26 +424,21 @@ class Writer {
       const Call& call = graph_.calls[n];
       const std::vector<Id> ids = pointwise_.elements_of(region.graph, call, [&](size_t k) {
         const auto it = made.find(call.operands[k]);
-        if (it == made.end()) return outside(call, k);
-        ++inside[call.operands[k]];
-        return it->second;
+        return it == made.end() ? outside(call, k) : it->second;
       });
       for (size_t k = 0; k < ids.size(); ++k) made.emplace(call.results[k], ids[k]);
       fused.operators.push_back(call.op->name());
     }
-    // What others read leaves the region.
-    std::vector<at::ScalarType> dtypes;
-    for (const size_t n : calls) {
-      for (const ValueId id : graph_.calls[n].results) {
-        if (uses_[static_cast<size_t>(id)] <= inside[id]) continue;
-        result.results.push_back(id);
-        region.outputs.push_back(made.at(id));
-        dtypes.push_back(pointwise_.value(id).dtype);
-      }
+    std::vector<Written> written;
+    for (const ValueId id : result.results) {
+      const Value& v = pointwise_.value(id);
+      region.outputs.push_back(made.at(id));
+      written.push_back(
+          {v.sizes, strides_in_order(v.sizes, order), strides_in_order(v.sizes, *order_in_memory(v)), v.dtype});
     }
     fused.kernel = kernels_.get(region);
     fused.lanes = count(lanes);
-    auto op = c10::make_intrusive<KernelOperator>(fused.kernel, std::move(readings), lanes, std::move(dtypes));
+    auto op = c10::make_intrusive<KernelOperator>(fused.kernel, std::move(readings), lanes, outer, std::move(written));
     report.push_back(std::move(fused));
 
     c10::List<Tensor> holes;
@@ -383,6 +454,51 @@ class Writer {
   }
 
  private:
+  // How an operand goes along with the lanes of a row.
+  enum class Row : uint8_t { whole, repeated, mixed };
+  static Row row_of(const Sizes& sizes, const Places& places, const Sizes& lanes, size_t outer) {
+    bool varies = false, repeats = false;
+    for (size_t d = outer; d < lanes.size(); ++d) {
+      if (lanes[d] == 1) continue;
+      const bool has = places[d] >= 0 && sizes[static_cast<size_t>(places[d])] != 1;
+      (has ? varies : repeats) = true;
+    }
+    return varies && repeats ? Row::mixed : repeats ? Row::repeated : Row::whole;
+  }
+
+  // What the calls give and somebody else reads.
+  std::vector<ValueId> read_elsewhere(const std::vector<size_t>& calls) const {
+    std::unordered_map<ValueId, size_t> here;
+    for (const size_t n : calls)
+      for (const ValueId id : graph_.calls[n].operands) ++here[id];
+    std::vector<ValueId> ids;
+    for (const size_t n : calls)
+      for (const ValueId id : graph_.calls[n].results)
+        if (uses_[static_cast<size_t>(id)] > here[id]) ids.push_back(id);
+    // Nobody reads anything: what is computed last stands for it.
+    if (ids.empty()) ids.push_back(graph_.calls[calls.back()].results[0]);
+    return ids;
+  }
+
+  // As few dimensions of rows as will do for rows in which no operand is mixed; none, if the rows would be short.
+  size_t outer_dimensions(const std::vector<size_t>& calls, const Sizes& lanes, const Places& order) const {
+    size_t outer = 0;
+    std::unordered_set<ValueId> made;
+    for (const size_t n : calls) {
+      const Call& call = graph_.calls[n];
+      for (size_t k = 0; k < call.operands.size(); ++k) {
+        const ValueId id = call.operands[k];
+        if (made.count(id)) continue;
+        const Places places = ordered(pointwise_.places(call, k), order);
+        while (row_of(pointwise_.value(id).sizes, places, lanes, outer) == Row::mixed) ++outer;
+      }
+      made.insert(call.results.begin(), call.results.end());
+    }
+    int64_t row = 1;
+    for (size_t d = outer; d < lanes.size(); ++d) row *= lanes[d];
+    return row >= kShortestRow ? outer : 0;
+  }
+
   const Graph& graph_;
   const Pointwise pointwise_;
   Kernels& kernels_;
@@ -406,13 +522,16 @@ std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
   return known;
 }
 
-FusedGraph fuse(const Graph& graph, Kernels& kernels) {
+FusedGraph fuse(const Graph& graph, Kernels& kernels, size_t fewest) {
   FusedGraph fused{graph, {}};
   fused.graph.calls.clear();
   Writer writer(graph, kernels);
-  for (const std::vector<size_t>& calls : Groups(graph).in_order()) {
-    if (calls.size() == 1) fused.graph.calls.push_back(graph.calls[calls[0]]);
-    else fused.graph.calls.push_back(writer.write(calls, fused.kernels));
+  Groups groups(graph);
+  for (const std::vector<size_t>& calls : groups.in_order()) {
+    if (calls.size() >= fewest && groups.is_pointwise(calls))
+      fused.graph.calls.push_back(writer.write(calls, fused.kernels));
+    else
+      for (const size_t n : calls) fused.graph.calls.push_back(graph.calls[n]);
   }
   return fused;
 }

@@ -34,8 +34,7 @@ struct Fused {
   std::shared_ptr<const Kernel> kernel;
 };
 
-/// The graph with a call of a kernel in the place of every region of at least two calls, and what these are. Throws a
-/// CompileError where LLVM fails; where there is none, too.
+/// The graph with calls of kernels in the place of regions, and what these are.
 struct FusedGraph {
   Graph graph;
   std::vector<Fused> kernels;
@@ -43,6 +42,7 @@ struct FusedGraph {
   /// One line a kernel: operators, lanes, instructions, bytes, milliseconds to compile.
   std::string report() const;
 };
-FusedGraph fuse(const Graph& graph, Kernels& kernels);
+/// Regions of fewer than `fewest` calls are left alone. Throws a CompileError where LLVM fails, or where there is none.
+FusedGraph fuse(const Graph& graph, Kernels& kernels, size_t fewest = 2);
 
 }  // namespace tower::compiler

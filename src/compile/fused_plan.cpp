@@ -1,7 +1,7 @@
 #include "compile/fused_plan.h"
 
-#include <c10/util/Exception.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -23,9 +23,7 @@ bool is_plain(const Tensor& t) {
 
 bool plain_or_undefined(const Tensor& t) { return !t.defined() || is_plain(t); }
 
-bool nobody_looks() {
-  return !top() && !thread_state.recorder && !c10::impl::TorchDispatchModeTLS::any_modes_set();
-}
+bool nobody_looks() { return !top() && !thread_state.recorder && !c10::impl::TorchDispatchModeTLS::any_modes_set(); }
 
 }  // namespace
 
@@ -34,7 +32,8 @@ const FusedPlan::Fast* FusedPlan::fast() const {
     try {
       FusedGraph fused = fuse(plain_.graph(), *kernels_);
       std::string report = fused.report();
-      if (!fused.kernels.empty()) fast_.emplace(Plan(std::move(fused.graph)), std::move(fused.kernels), std::move(report));
+      if (!fused.kernels.empty())
+        fast_.emplace(Plan(std::move(fused.graph)), std::move(fused.kernels), std::move(report));
     } catch (const CompileError& e) {
       TORCH_WARN_ONCE("tower::compile: functions run operator by operator, not as machine code: ", e.what());
     }

@@ -47,22 +47,46 @@ Kernel::Kernel(const Region& region, const Llvm& llvm) : inputs_(region.inputs) 
   grain_ = (lanes / text.lanes + 1) * text.lanes;
 }
 
-void Kernel::run(int64_t lanes, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
+void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
   TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
+  int64_t count = 1;
+  for (const int64_t size : rows.sizes) count *= size;
   uint8_t fault = 0;
-  if (lanes <= grain_ || at::get_num_threads() == 1) {
-    run_range(0, lanes, inputs, outputs, &fault);
+  // One row is shared by lanes, many by rows.
+  const int64_t chunk = facts_.vector_lanes, pieces = count == 1 ? (rows.lanes + chunk - 1) / chunk : count;
+  const auto piece = [&](int64_t begin, int64_t end, uint8_t* mine) {
+    if (count == 1) run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, mine);
+    else run_rows(rows, begin, end, inputs, outputs, mine);
+  };
+  if (count * rows.lanes <= grain_ || at::get_num_threads() == 1) {
+    piece(0, pieces, &fault);
   } else {
     std::atomic<uint8_t> any{0};
-    const int64_t chunk = facts_.vector_lanes;
-    at::parallel_for(0, (lanes + chunk - 1) / chunk, grain_ / chunk, [&](int64_t begin, int64_t end) {
+    const int64_t lanes = count == 1 ? chunk : rows.lanes;
+    at::parallel_for(0, pieces, std::max<int64_t>(grain_ / lanes, 1), [&](int64_t begin, int64_t end) {
       uint8_t mine = 0;
-      run_range(begin * chunk, std::min(end * chunk, lanes), inputs, outputs, &mine);
+      piece(begin, end, &mine);
       if (mine) any = mine;
     });
     fault = any;
   }
   TORCH_CHECK(!fault, "ZeroDivisionError");
+}
+
+void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
+                      c10::ArrayRef<void*> outputs, uint8_t* fault) const {
+  std::vector<const void*> from(inputs.begin(), inputs.end());
+  std::vector<void*> to(outputs.begin(), outputs.end());
+  for (int64_t row = begin; row < end; ++row) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      int64_t left = row, offset = 0;
+      for (size_t d = rows.sizes.size(); d-- > 0; left /= rows.sizes[d])
+        offset += left % rows.sizes[d] * rows.strides[i][d];
+      from[i] = at(inputs[i], offset, inputs_[i].type);
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) to[i] = at(outputs[i], row * rows.lanes, outputs_[i]);
+    run_range(0, rows.lanes, from, to, fault);
+  }
 }
 
 void Kernel::run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,

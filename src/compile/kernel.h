@@ -12,9 +12,10 @@
 #pragma once
 
 #include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
 
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "compile/emit.h"
 #include "compile/llvm.h"
@@ -28,7 +29,17 @@ class Kernel {
 
   /// Reads and writes `lanes` elements (one, of inputs that are repeated), on LibTorch's threads where they are many.
   /// An output may be an input's memory, if the type is the same. Throws where an integer was divided by zero.
-  void run(int64_t lanes, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const;
+  void run(int64_t lanes, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
+    run(Rows{{}, lanes, {}}, inputs, outputs);
+  }
+
+  /// Rows of lanes: in outputs they follow each other, in inputs they begin where the strides say.
+  struct Rows {
+    c10::SmallVector<int64_t, 4> sizes;                 // how many, by dimensions; none: one row
+    int64_t lanes;                                      // in each
+    std::vector<c10::SmallVector<int64_t, 4>> strides;  // for each input, in elements
+  };
+  void run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const;
 
   /// For reports.
   struct Facts {
@@ -42,6 +53,8 @@ class Kernel {
 
  private:
   using Function = void(int64_t begin, int64_t end, const void* const* inputs, void* const* outputs, uint8_t* fault);
+  void run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
+                c10::ArrayRef<void*> outputs, uint8_t* fault) const;
   void run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                  uint8_t* fault) const;
   void run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,

@@ -102,9 +102,10 @@ void activation_backwards() {
       .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& min, const Scalar& max) {
         return at::hardtanh_backward(*t, x, min, max);
       });
+  // The sixth is a float for every dtype.
   op<at::_ops::hardsigmoid_backward>()
       .pointwise()
-      .element([](E g, E x) { return where((x > -3) & (x < 3), g * (1.0 / 6), 0); })
+      .element([](E g, E x) { return where((x > -3) & (x < 3), g * (1.0f / 6), 0); })
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& x) { return at::hardsigmoid_backward(*t, x); });
   op<at::_ops::softshrink_backward>()

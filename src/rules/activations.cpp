@@ -60,7 +60,9 @@ void activations() {
       .derivative<0>([](Along t, const Tensor& x) { return at::hardswish_backward(*t, x); });
   op<at::_ops::softshrink>()
       .pointwise()
-      .element([](E x, E lambda) { return where(x > lambda, x - lambda, where(x < -lambda, x + lambda, x * 0)); })
+      .element([](E x, E lambda) {
+        return where(x > lambda, x - lambda, where(x < -lambda, x + lambda, where(isnan(x), x, 0)));
+      })
       .derivative<0>(
           [](Along t, const Tensor& x, const Scalar& lambda) { return at::softshrink_backward(*t, x, lambda); });
   op<at::_ops::hardshrink>()

@@ -19,11 +19,9 @@ using compiler::Raw;
 using compiler::Type;
 using Number = std::optional<Scalar>;
 
-// Of numbers as bounds: NaN among them makes all NaN.
 E between(E x, std::optional<E> min, std::optional<E> max) {
   const E raised = min ? at_least(x, *min) : x;
-  const E result = max ? at_most(raised, *max) : raised;
-  return min ? where(isnan(*min), *min, result) : result;
+  return max ? at_most(raised, *max) : raised;
 }
 
 E finite(E x, std::optional<E> nan, std::optional<E> positive, std::optional<E> negative) {

@@ -11,7 +11,7 @@
 
 namespace {
 
-namespace compile = tower::compiler;
+namespace compiler = tower::compiler;
 using compiler::E;
 using kernels::compute;
 using kernels::special;
