@@ -8,6 +8,10 @@
 // autograd) see its operators. What the function does besides calling operators is done once, while it is traced: it
 // prints once, and a number that it takes from anywhere but its arguments is the same ever after.
 //
+// Functions that are operators (the branches of cond, functions with rules of their own) are kept and run again, so
+// they capture by value, as for pullbacks. A captured tensor is the tensor itself: a variable that later holds another
+// one is not looked at again.
+//
 // A function is traced once for each structure, dtype, size, stride and device of its arguments and each value of
 // static ones (numbers, strings, …), and once for each state of grad mode, autocast and the default dtype. A value that
 // is read (item(), bool) or a shape that depends on values is refused: an UnsupportedError names the operator.

@@ -138,6 +138,12 @@ void Trace::process(const Operator& op, Stack& stack) {
   const bool recorded = depends(op, base, stack);
   Call call;
   if (recorded) {
+    if (base.custom && !base.handle() && thread_state.substitutions)
+      throw UnsupportedError(
+          describe() + ": " + base.name() +
+          " is code of its own that runs again at each call, and it is called while other tensors "
+          "stand for those of a module (functional_call, Substitution), which it might read. Call it "
+          "outside of that, with the tensors as arguments.");
     call = described(op, stack);
     if (!gives_only_tensors(base))
       throw UnsupportedError(describe() + ": " + base.name() +

@@ -43,6 +43,35 @@ TEST(Compile, ASecondCallRunsTheGraphOnItsOwnValues) {
   EXPECT_EQ(f.graphs(), 1u);
 }
 
+struct Options {
+  int power;
+  bool twice;
+  bool operator==(const Options&) const = default;
+};
+constexpr auto tower_fields(const Options&) { return std::tuple(); }
+
+struct Particle {
+  Tensor position;
+  int steps;
+};
+constexpr auto tower_fields(const Particle&) { return std::tuple(&Particle::position, &Particle::steps); }
+
+TEST(Compile, StructsAreComparedByAllOfTheirFields) {
+  const auto power =
+      tower::compile([](const Tensor& x, const Options& o) { return x.pow(o.power) * (o.twice ? 2 : 1); });
+  const Tensor x = vec({1, 2, 3});
+  EXPECT_TRUE(same(power(x, Options{2, false}), x * x));
+  EXPECT_TRUE(same(power(x, Options{3, false}), x * x * x));
+  EXPECT_TRUE(same(power(x, Options{3, true}), 2 * x * x * x));
+  const auto move = tower::compile([](const Particle& p) { return Particle{p.position * p.steps, p.steps + 1}; });
+  for (const int steps : {1, 2, 1, 5}) {
+    const Particle moved = move(Particle{x, steps});
+    EXPECT_TRUE(same(moved.position, x * steps));
+    EXPECT_EQ(moved.steps, steps + 1);
+  }
+  EXPECT_EQ(move.graphs(), 3u);
+}
+
 TEST(Compile, WhatIsStaticIsComparedByValue) {
   const auto f = tower::compile([](const Tensor& x, double scale, const std::string& how) {
     const Tensor y = x * scale;

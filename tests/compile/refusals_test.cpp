@@ -8,6 +8,7 @@
 #include <tower/compile.h>
 #include <tower/cond.h>
 #include <tower/function.h>
+#include <tower/substitution.h>
 #include <tower/transforms.h>
 
 #include "support/libtorch_duals.h"
@@ -178,7 +179,7 @@ TEST(CompileCond, BranchesReadWhatTheyCapture) {
   const auto f = [](const Tensor& x) {
     const Tensor y = x * 2, z = at::ones_like(x);
     return tower::cond(
-        x.sum() > 0, [&](const Tensor& v) { return v + y; }, [&](const Tensor& v) { return v * y + z; }, x);
+        x.sum() > 0, [=](const Tensor& v) { return v + y; }, [=](const Tensor& v) { return v * y + z; }, x);
   };
   const auto compiled = tower::compile(f);
   const Tensor x = vec({1, 4, 9});
@@ -222,6 +223,34 @@ TEST(CompileFunctions, RulesOfUsersAreHonoured) {
     compiled(leaf).backward();
     EXPECT_TRUE(same(leaf.grad(), 6 * x));
   }
+}
+
+TEST(CompileFunctions, AreRefusedWhereTensorsStandForAModules) {
+  const Tensor w = waves({3}), stands = waves({3}, 0.5);
+  const auto f = tower::compile([&](const Tensor& x, const Tensor& v) {
+    const tower::Substitution stand_in({{w, v}});
+    return Loud::apply(x) * w;
+  });
+  const std::string text = refusal<tower::UnsupportedError>([&] { f(waves({3}), stands); });
+  EXPECT_TRUE(says(text, {"compile (level 1)", "Loud", "functional_call", "arguments"})) << text;
+}
+
+TEST(CompileFunctions, TensorsThatStandForOthersAroundTheCallAreReadAtEachCall) {
+  const Tensor w = waves({3}), x = waves({3}, 0.3);
+  const auto f = tower::compile([&](const Tensor& v) { return v * w; });
+  for (const double phase : {0.5, 0.6}) {
+    const Tensor stands = waves({3}, phase);
+    {
+      const tower::Substitution stand_in({{w, stands}});
+      EXPECT_TRUE(same(f(x), x * stands));
+    }
+    EXPECT_TRUE(same(f(x), x * w));
+  }
+  const auto gradient = tower::grad([&](const Tensor& v) {
+    const tower::Substitution stand_in({{w, v}});
+    return f(x).sum();
+  });
+  EXPECT_TRUE(same(gradient(waves({3}, 0.9)), x));
 }
 
 }  // namespace

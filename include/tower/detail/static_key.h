@@ -39,7 +39,7 @@ template <class T>
 bool same_static(const T& a, const T& b) {
   if constexpr (std::is_floating_point_v<T> || std::is_same_v<T, at::Scalar>) {
     return same_number(a, b);
-  } else if constexpr (requires { Tree<T>::children(a, [](const auto&) {}); }) {
+  } else if constexpr (!HasFields<T> && requires { Tree<T>::children(a, [](const auto&) {}); }) {
     // A container without tensors: its elements may have a == that is not enough.
     std::vector<const void*> of_b;
     Tree<T>::children(b, [&](const auto& child) { of_b.push_back(&child); });
