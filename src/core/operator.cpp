@@ -1,6 +1,5 @@
 #include "core/operator.h"
 
-#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/core/enum_tag.h>
 
@@ -13,6 +12,8 @@
 #include <unordered_map>
 
 #include "core/bind.h"
+#include "core/broadcast.h"
+#include "core/reuse.h"
 #include "frontend/views.h"
 #include "tower/errors.h"
 
@@ -80,7 +81,8 @@ inline void VjpFrame::put(size_t k, Tensor&& gradient) {
     if (gradient.is_complex() && !c10::isComplexType(meta.dtype)) gradient = at::real(gradient);
     if (gradient.scalar_type() != meta.dtype) gradient = gradient.to(meta.dtype);
   }
-  gradients[k] = gradients[k].defined() ? at::add(gradients[k], gradient) : std::move(gradient);
+  Tensor& sum = gradients[k];
+  sum = sum.defined() ? add_overwriting(std::move(sum), std::move(gradient)) : std::move(gradient);
 }
 
 void VjpFrame::give(size_t arg, Tensor gradient, size_t element) {
@@ -100,7 +102,7 @@ void VjpFrame::give_broadcast(size_t arg, Tensor gradient) {
   for (size_t k = 0; k < wanted.size(); ++k) {
     if (wanted[k].arg != arg) continue;
     if (!gradient.sizes().equals(wanted_meta[k]->sizes))
-      gradient = at::sum_to(std::move(gradient), wanted_meta[k]->sizes);
+      gradient = summed_to(gradient, wanted_meta[k]->sizes);
     return put(k, std::move(gradient));
   }
 }
@@ -119,7 +121,8 @@ void JvpFrame::give(size_t out, Tensor t) {
     if (t.scalar_type() != meta.dtype) t = t.to(meta.dtype);
   }
   if (!t.sizes().equals(meta.sizes)) t = t.expand(meta.sizes);
-  tangents[out] = tangents[out].defined() ? at::add(tangents[out], t) : std::move(t);
+  Tensor& sum = tangents[out];
+  sum = sum.defined() ? add_overwriting(std::move(sum), std::move(t)) : std::move(t);
 }
 
 void VmapFrame::to_front(size_t arg, bool expand_unbatched) {

@@ -35,8 +35,6 @@ const at::impl::SavedTensorDefaultHooksTLS& saved_tensor_hooks() {
                          "context before.");
 }
 
-bool is_plain(const Tensor& t) { return !t.key_set().has(kKey) && !libtorch_follows(t); }
-
 template <class F>
 void for_each_kept(const Node& node, F&& f) {
   for (const auto& v : node.kept) {
@@ -60,7 +58,7 @@ const Operator* scatter_of_read(const Operator& op) {
 // NOTE [Gradients of parts]
 // The gradient of a part of a tensor is zero but for the part. It is added there to what has come together for the
 // tensor already, in place if that is nobody else's: a thousand rows that are read cost a thousand rows.
-bool add_to_part(const Node& node, const Tensor& g, Tensor& sum, bool in_place) {
+bool add_to_part(const Node& node, const Tensor& g, Tensor& sum) {
   const Operator& op = *node.op;
   const Operator* scatter = scatter_of_read(op);
   if (!scatter || op.custom || !g.defined() || !sum.defined() || sum.numel() < kSmall * g.numel() ||
@@ -69,6 +67,7 @@ bool add_to_part(const Node& node, const Tensor& g, Tensor& sum, bool in_place) 
   const auto args = c10::ArrayRef<IValue>(node.kept).slice(0, op.num_args());
   Stack call;
   if (op.is_view()) {
+    const bool in_place = is_own(sum) && is_plain(g);
     Stack part = call_on_part(sum, args);
     bind_call(op, part);
     if (in_place) {
@@ -80,9 +79,7 @@ bool add_to_part(const Node& node, const Tensor& g, Tensor& sum, bool in_place) 
     call = {IValue(), args[1], g, true};
   }
   call[0] = std::move(sum);
-  const Reuse reuse;
-  bind_call(*scatter, call);
-  sum = std::move(call[0]).toTensor();
+  sum = call_overwriting(*scatter, std::move(call));
   return true;
 }
 
@@ -91,7 +88,6 @@ bool add_to_part(const Node& node, const Tensor& g, Tensor& sum, bool in_place) 
 // taken, and allocates.
 struct Cotangent {
   Tensor sum;
-  bool owned = false;  // nobody else has seen the sum: it may be added to in place
   bool is_input = false;
 };
 thread_local std::vector<Cotangent> kept_cotangents;
@@ -223,15 +219,8 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
   bool plain = plain_;
   const auto accumulate = [&](int64_t slot, Tensor&& g) {
     if (!g.defined()) return;
-    Cotangent& at = by_slot[slot];
-    if (!at.sum.defined()) {
-      at.sum = std::move(g);
-    } else if (at.owned && plain) {
-      at.sum.add_(g);
-    } else {
-      at.sum = at::add(at.sum, g);
-      at.owned = true;
-    }
+    Tensor& sum = by_slot[slot].sum;
+    sum = sum.defined() ? add_overwriting(std::move(sum), std::move(g)) : std::move(g);
   };
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (!cotangents[k].defined() || outputs[k] < 0) continue;
@@ -261,10 +250,7 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
     }
     const auto goes_to_part = [&] {
       if (node.inputs.size() != 1) return false;
-      Cotangent& whole = by_slot[node.inputs[0].slot];
-      if (!add_to_part(node, of_outputs[0], whole.sum, whole.owned && plain)) return false;
-      whole.owned = true;
-      return true;
+      return add_to_part(node, of_outputs[0], by_slot[node.inputs[0].slot].sum);
     };
     if (any) check_unchanged(node);
     if (any && !goes_to_part()) {

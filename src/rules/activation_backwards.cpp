@@ -7,8 +7,10 @@
 #include <cmath>
 
 #include "compile/element.h"
+#include "core/broadcast.h"
 #include "rules/masks.h"
 #include "rules/op.h"
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -83,6 +85,7 @@ void activation_backwards() {
   // ---- piecewise linear functions ----
   op<at::_ops::threshold_backward>()
       .pointwise()
+      .evaluated_by(evaluate_pointwise<at::_ops::threshold_backward, at::_ops::threshold_backward_grad_input>)
       .element([](E g, E x, E threshold) { return where(x <= threshold, 0, g); })
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& threshold) {
@@ -233,21 +236,30 @@ void activation_backwards() {
   // ---- smooth functions of the result: t conj(f'), so conjugate-linear in y ----
   op<at::_ops::sigmoid_backward>()
       .pointwise()
+      .evaluated_by(evaluate_pointwise<at::_ops::sigmoid_backward, at::_ops::sigmoid_backward_grad_input>)
       .element([](E g, E y) { return g * (1 - y) * y; })
       .derivative<0>([](Along t, Skip, const Tensor& y) { return at::sigmoid_backward(*t, y); })
       .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
-        return at::sum_to(conjugate(*ct) * g * one_minus(2 * conjugate(y)), y.sizes());
+        return summed_to(conjugate(*ct) * g * one_minus(2 * conjugate(y)), y.sizes());
       })
       .jvp<1>(
           [](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * one_minus(2 * conjugate(y)); });
   op<at::_ops::tanh_backward>()
       .pointwise()
       .element([](E g, E y) { return g * (1 - y * y); })
-      .derivative<0>([](Along t, Skip, const Tensor& y) { return at::tanh_backward(*t, y); })
-      .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
-        return at::sum_to(conjugate(*ct) * g * (-2 * conjugate(y)), y.sizes());
+      .evaluated_by(evaluate_pointwise<at::_ops::tanh_backward, at::_ops::tanh_backward_grad_input>)
+      .vjp<0>([](Ct<0> ct, Skip, const Tensor& y, Like<0> g) {
+        return summed_to(at::tanh_backward(*ct, conjugate(y)), g->sizes);
       })
-      .jvp<1>([](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * (-2 * conjugate(y)); });
+      .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
+        return summed_to(conjugate(*ct) * g * (-2 * conjugate(y)), y.sizes());
+      })
+      .jvp<0, 1>([](const Tensor& g, const Tensor& y, Tan<0> dg, Tan<1> dy) {
+        const Tensor along = dg->defined() ? at::tanh_backward(*dg, y) : Tensor();
+        if (!dy->defined()) return along;
+        const Tensor half = times(conjugate(y), conjugate(*dy) * g);
+        return along.defined() ? at::sub(along, half, 2) : half * -2;
+      });
 
   // ---- gated: x = (a, b), y = a σ(b) ----
   op<at::_ops::glu_backward>().along({2}).decomposes([](const Tensor& g, const Tensor& x, int64_t dim) {

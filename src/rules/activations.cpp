@@ -8,6 +8,7 @@
 #include "compile/element.h"
 #include "rules/masks.h"
 #include "rules/op.h"
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -27,9 +28,10 @@ std::optional<E> smooth_relu(E x, const std::string& approximate) {
 
 void activations() {
   // ---- piecewise linear ----
-  op<at::_ops::relu>().pointwise().element([](E x) { return at_least(x, 0); }).derivative<0>([](Along t, Out<0> y) {
+  op<at::_ops::relu>().pointwise().element([](E x) { return at_least(x, 0); }).jvp<0>([](Tan<0> t, Skip, Out<0> y) {
     return at::threshold_backward(*t, *y, 0);
   });
+  pulls_back_by<at::_ops::relu, at::_ops::threshold_backward>([](Skip, Out<0> y) { return Stack{*y, 0}; });
   op<at::_ops::_add_relu_Tensor>().decomposes(
       [](const Tensor& a, const Tensor& b, const Scalar& alpha) { return at::relu(at::add(a, b, alpha)); });
   op<at::_ops::_add_relu_Scalar>().decomposes(

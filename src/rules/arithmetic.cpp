@@ -2,10 +2,14 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <cmath>
+
 #include "compile/element.h"
 #include "core/bind.h"
+#include "core/broadcast.h"
 #include "rules/masks.h"
 #include "rules/op.h"
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -23,6 +27,22 @@ Scalar one_minus(const Scalar& a) {
   return 1.0 - a.toDouble();
 }
 bool is_zero(const Scalar& a) { return a.isComplex() ? a.toComplexDouble() == 0.0 : a.toDouble() == 0.0; }
+
+// a + factor·b.
+template <class Op, class Into>
+void sum_with(Scalar (*factor)(const Scalar& alpha)) {
+  op<Op>()
+      .pointwise()
+      .evaluated_by(evaluate_pointwise<Op, Into>)
+      .template vjp<0>([](Ct<0> ct, Like<0> a) { return summed_to(*ct, a->sizes); })
+      .template vjp<1>([factor](Ct<0> ct, Skip, Skip, const Scalar& alpha, Like<1> b) {
+        return summed_to(times(*ct, factor(alpha).conj()), b->sizes);
+      })
+      .template jvp<0, 1>([factor](Skip, Skip, const Scalar& alpha, Tan<0> da, Tan<1> db) {
+        if (!db->defined()) return *da;
+        return da->defined() ? at::add(*da, *db, factor(alpha)) : times(*db, factor(alpha));
+      });
+}
 
 // Where 0 to the power p is constant in p: p >= 0.
 Tensor nonnegative(const Tensor& p) {
@@ -103,17 +123,11 @@ E interpolated(E start, E end, E weight) {
 
 void arithmetic() {
   // ---- sums ----
-  op<at::_ops::add_Tensor>()
-      .pointwise()
-      .element([](E a, E b, E alpha) { return fma(b, alpha, a); })
-      .derivative<0>(one)
-      .derivative<1>([](Skip, Skip, const Scalar& alpha) { return alpha; });
+  sum_with<at::_ops::add_Tensor, at::_ops::add_out>([](const Scalar& alpha) { return alpha; });
+  op<at::_ops::add_Tensor>().element([](E a, E b, E alpha) { return fma(b, alpha, a); });
   op<at::_ops::add_Scalar>().pointwise().element([](E a, E b, E alpha) { return fma(b, alpha, a); }).derivative<0>(one);
-  op<at::_ops::sub_Tensor>()
-      .pointwise()
-      .element([](E a, E b, E alpha) { return fma(b, -alpha, a); })
-      .derivative<0>(one)
-      .derivative<1>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
+  sum_with<at::_ops::sub_Tensor, at::_ops::sub_out>([](const Scalar& alpha) { return -alpha; });
+  op<at::_ops::sub_Tensor>().element([](E a, E b, E alpha) { return fma(b, -alpha, a); });
   op<at::_ops::sub_Scalar>()
       .pointwise()
       .element([](E a, E b, E alpha) { return fma(b, -alpha, a); })
@@ -132,6 +146,7 @@ void arithmetic() {
   // ---- products ----
   op<at::_ops::mul_Tensor>()
       .pointwise()
+      .evaluated_by(evaluate_pointwise<at::_ops::mul_Tensor, at::_ops::mul_out>)
       .element([](E a, E b) { return a * b; })
       .derivative<0>([](Skip, const Tensor& b) { return b; })
       .derivative<1>([](const Tensor& a) { return a; });

@@ -7,6 +7,7 @@
 
 #include "compile/element.h"
 #include "rules/op.h"
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -48,8 +49,8 @@ void elementary() {
   op<at::_ops::sigmoid>()
       .pointwise()
       .element([](E x) { return sigmoid(x); })
-      .vjp<0>([](Ct<0> ct, Skip, Out<0> y) { return at::sigmoid_backward(*ct, *y); })
-      .jvp<0>([](Tan<0> t, Skip, Out<0> y) { return *t * (*y * one_minus(*y)); });
+      .jvp<0>([](Tan<0> t, Skip, Out<0> y) { return at::sigmoid_backward(*t, conjugate(*y)); });
+  pulls_back_by<at::_ops::sigmoid, at::_ops::sigmoid_backward>([](Skip, Out<0> y) { return Stack{*y}; });
   // Outside of [eps, 1 - eps] the argument is clamped, so the derivative is zero.
   op<at::_ops::logit>().pointwise().derivative<0>(
       [](Along t, const Tensor& x, const std::optional<double>& eps) { return at::logit_backward(*t, x, eps); });
@@ -104,8 +105,8 @@ void elementary() {
   op<at::_ops::tanh>()
       .pointwise()
       .element([](E x) { return tanh(x); })
-      .vjp<0>([](Ct<0> ct, Skip, Out<0> y) { return at::tanh_backward(*ct, *y); })
-      .jvp<0>([](Tan<0> t, Skip, Out<0> y) { return *t * one_minus(*y * *y); });
+      .jvp<0>([](Tan<0> t, Skip, Out<0> y) { return at::tanh_backward(*t, conjugate(*y)); });
+  pulls_back_by<at::_ops::tanh, at::_ops::tanh_backward>([](Skip, Out<0> y) { return Stack{*y}; });
   op<at::_ops::asinh>().pointwise().element([](E x) { return asinh(x); }).derivative<0>([](const Tensor& x) {
     return (x * x + 1).rsqrt();
   });

@@ -6,6 +6,7 @@
 
 #include "core/bind.h"
 #include "core/reuse.h"
+#include "core/wrapper.h"
 
 namespace tower::rules {
 
@@ -178,20 +179,24 @@ void vmap_draw_elementwise(VmapFrame& frame) {
 
 Tensor conjugate(const Tensor& t) { return t.is_complex() ? t.conj() : t; }
 
-namespace {
-// Whether t * d may be written to d: a plain tensor like t that nobody else holds or sees, and nothing follows. Where t
-// lies in an order of its own, the product does, too.
-bool may_overwrite(const Tensor& d, const Tensor& t) {
-  constexpr c10::DispatchKeySet kSpecial = c10::DispatchKeySet(kKey) | c10::DispatchKeySet(c10::DispatchKey::Python);
-  return d.use_count() == 1 && d.key_set() == t.key_set() && !d.key_set().has_any(kSpecial) && d.has_storage() &&
-         d.storage().use_count() == 1 && d.scalar_type() == t.scalar_type() && d.sizes() == t.sizes() &&
-         d.is_non_overlapping_and_dense() && (d.strides() == t.strides() || !t.is_non_overlapping_and_dense()) &&
-         !libtorch_follows(d) && !libtorch_follows(t);
+Tensor times(const Tensor& t, Tensor&& d) {
+  if (d.use_count() != 1) return at::mul(t, d);
+  if (may_hold_result(d, t)) return d.mul_(t);
+  if (!as_wrapper(d)) return at::mul(t, d);
+  static const Operator& mul = *Operator::find("aten::mul", "Tensor");
+  Stack call{t, IValue()};
+  call[1] = std::move(d);
+  return call_overwriting(mul, std::move(call));
 }
-}  // namespace
 
-Tensor times(const Tensor& t, Tensor&& d) { return may_overwrite(d, t) ? d.mul_(t) : at::mul(t, d); }
-Tensor times(const Tensor& t, const at::Scalar& d) { return !d.isComplex() && d.toDouble() == 1.0 ? t : at::mul(t, d); }
+Tensor times(const Tensor& t, const at::Scalar& d) {
+  if (d.isComplex()) return at::mul(t, d);
+  const double factor = d.toDouble();
+  if (factor == 1.0) return t;
+  // A number has to be made a tensor for the product.
+  return factor == -1.0 && (t.is_floating_point() || t.is_complex()) ? at::neg(t) : at::mul(t, d);
+}
+
 Tensor times_conjugate(const Tensor& t, Tensor&& d) {
   return d.is_complex() ? at::mul(t, d.conj()) : times(t, std::move(d));
 }

@@ -14,12 +14,6 @@ bool goes_into(const Tensor& part, const Tensor& base) {
 
 Tensor taken_cotangent(VjpFrame& frame) { return std::move(const_cast<Tensor&>(frame.cotangents[0])); }
 
-Tensor call_overwriting(const Operator& op, Stack&& stack) {
-  const Reuse reuse;
-  bind_call(op, stack);
-  return std::move(stack[0]).toTensor();
-}
-
 void jvp_by_overwriting(JvpFrame& frame, Mask linear) {
   const Reuse reuse;
   jvp_by_calling(frame, linear);

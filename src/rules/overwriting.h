@@ -1,4 +1,5 @@
-// Rules of operators that replace a part of their first argument, and write into it where Reuse allows (core/reuse.h).
+// Rules of operators that write into an argument where Reuse allows (core/reuse.h): those that replace a part of their
+// first, and pointwise ones, whose result takes the memory of a temporary.
 #pragma once
 
 #include "core/reuse.h"
@@ -17,20 +18,52 @@ void evaluate_overwriting(Stack& stack) {
   stack.assign(1, base);
 }
 
+namespace detail {
+
+template <class Into, class... A>
+void call_into(const Tensor& into, Stack& stack, Tensor (*)(A...)) {
+  Tensor result = into;
+  [&]<size_t... i>(std::index_sequence<i...>) { Into::call(unbox<A>(stack[i])..., result); }
+  (std::make_index_sequence<sizeof...(A)>{});
+  stack.assign(1, std::move(result));
+}
+
+}  // namespace detail
+
+/// Evaluates a pointwise operator on plain tensors; `Into` is its form that writes to a tensor given last.
+template <class Op, class Into>
+void evaluate_pointwise(Stack& stack) {
+  static void (*const call)(Stack&) = detail::unboxed_call<Op>(static_cast<typename Op::schema*>(nullptr));
+  const Tensor* into = Reuse::to_write_result(stack);
+  if (!into) return call(stack);
+  detail::call_into<Into>(*into, stack, static_cast<typename Op::schema*>(nullptr));
+}
+
 /// Whether `part` can be written into plain memory like `base` without a conversion, and nothing follows it.
 bool goes_into(const Tensor& part, const Tensor& base);
 
 /// The cotangent (the tangent of the first argument) that the caller may have given up: it leaves the frame.
 Tensor taken_cotangent(VjpFrame& frame);
 
-/// The operator itself, which may overwrite what is moved into the stack's first place.
-Tensor call_overwriting(const Operator& op, Stack&& stack);
-
 /// jvp_by_calling, which may overwrite the tangent of the first argument.
 void jvp_by_overwriting(JvpFrame& frame, Mask linear);
 
 /// The derivatives of a scatter that is linear in its first argument and in `part` together.
 void overwrites(Operator& record, size_t part, Keeps vjp_keeps, std::function<void(VjpFrame&)> vjp);
+
+/// The gradient of a pointwise operator's tensor by an operator of the cotangent, which is used for the last time, and
+/// of what `rest` gives.
+template <class Op, class Backward, class Function>
+void pulls_back_by(Function rest) {
+  using Rest = detail::Bound<Op, Function>;
+  record_of(Op::name, Op::overload_name).vjp.push_back({Mask{1}, Rest::keeps(), [rest](VjpFrame& f) {
+    if (!f.cotangents[0].defined()) return;
+    static const Operator& backward = record_of(Backward::name, Backward::overload_name);
+    Stack call = Rest::call(rest, f);
+    call.insert(call.begin(), taken_cotangent(f));
+    f.give(0, call_overwriting(backward, std::move(call)));
+  }});
+}
 
 /// The records of the scatters of views: evaluation and derivatives.
 void scatters_of_views();

@@ -1,17 +1,16 @@
 // Writes to parts of a tensor reuse its memory where nobody else sees the old values: what they cost, what they mean,
 // and who must go on seeing the old ones.
-#include <c10/core/Allocator.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <functional>
-#include <memory>
 
+#include "support/allocated.h"
 #include "support/prelude.h"
 
 namespace {
 
+using support::allocated_by;
 using support::gradient;
 using support::mapped;
 using support::summed;
@@ -221,22 +220,6 @@ TEST(RowWrites, InNoGradModeAreNotRecorded) {
 }
 
 // ---- what they cost ----
-
-class Allocated : public c10::MemoryReportingInfoBase {
- public:
-  int64_t bytes = 0;
-  bool memoryProfilingEnabled() const override { return true; }
-  void reportMemoryUsage(void*, int64_t change, size_t, size_t, c10::Device) override {
-    bytes += std::max<int64_t>(change, 0);
-  }
-};
-
-int64_t allocated_by(const std::function<void()>& body) {
-  const auto meter = std::make_shared<Allocated>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-  body();
-  return meter->bytes;
-}
 
 // Copies of the tensor would make twice the steps allocate four times as much.
 TEST(RowWrites, AllocateRowsAndNotVersionsOfTheTensor) {

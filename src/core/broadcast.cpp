@@ -1,0 +1,20 @@
+#include "core/broadcast.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/sum.h>
+
+#include <numeric>
+#include <vector>
+
+namespace tower {
+
+at::Tensor summed_to(const at::Tensor& t, at::IntArrayRef sizes) {
+  if (t.sizes().equals(sizes)) return t;
+  const auto rows = static_cast<size_t>(t.dim()) - sizes.size();
+  if (rows == 0 || !t.sizes().slice(rows).equals(sizes)) return at::sum_to(t, sizes);
+  std::vector<int64_t> dims(rows);
+  std::iota(dims.begin(), dims.end(), 0);
+  return t.sum(dims);
+}
+
+}  // namespace tower
