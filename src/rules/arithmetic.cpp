@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <bit>
 #include <cmath>
 
 #include "compile/element.h"
@@ -42,6 +43,32 @@ void sum_with(Scalar (*factor)(const Scalar& alpha)) {
         if (!db->defined()) return *da;
         return da->defined() ? at::add(*da, *db, factor(alpha)) : times(*db, factor(alpha));
       });
+}
+
+// x to a whole power by multiplications: pow goes through logarithms, which takes as long as fifteen of them.
+Tensor whole_power(const Tensor& x, uint64_t n) {
+  Tensor y = x;
+  for (int bit = std::bit_width(n) - 2; bit >= 0; --bit) {
+    y = y * y;
+    if (n >> bit & 1) y = y * x;
+  }
+  return y;
+}
+
+// t p x^(p - 1), and zero for p = 0.
+Tensor along_power(const Tensor& t, const Tensor& x, const Scalar& p) {
+  if (p.isComplex()) return t * (x.pow(p.toComplexDouble() - 1.0) * p);
+  const double exponent = p.toDouble(), less = exponent - 1;
+  if (exponent == 0.0) return Tensor();
+  if (exponent == 1.0) return t;
+  if (less == 1.0) return times(t, x * 2);
+  // From -2 to 3 pow multiplies itself; beyond 8 it is the more exact.
+  const bool multiplies = less == std::trunc(less) && (less < -2 || less > 3) && std::abs(less) <= 8;
+  if (multiplies && x.is_floating_point()) {
+    Tensor power = whole_power(x, static_cast<uint64_t>(std::abs(less)));
+    return (less > 0 ? times(t, std::move(power)) : t / power) * p;
+  }
+  return times(t, x.pow(p.isFloatingPoint() ? Scalar(less) : Scalar(p.toLong() - 1)) * p);
 }
 
 // Where 0 to the power p is constant in p: p >= 0.
@@ -221,15 +248,7 @@ void arithmetic() {
   // ---- powers ----
   // x^0 is constant in x, also at 0; 0^p is constant in p where p >= 0.
   op<at::_ops::pow_Tensor_Scalar>().pointwise().element(power).derivative<0>(
-      [](Along t, const Tensor& x, const Scalar& p) {
-        if (is_zero(p)) return Tensor();
-        if (!p.isComplex() && p.toDouble() == 1.0) return *t;
-        if (!p.isComplex() && p.toDouble() == 2.0) return *t * (x * 2);
-        const Scalar less = p.isComplex()         ? Scalar(p.toComplexDouble() - 1.0)
-                            : p.isFloatingPoint() ? Scalar(p.toDouble() - 1.0)
-                                                  : Scalar(p.toLong() - 1);
-        return *t * (x.pow(less) * p);
-      });
+      [](Along t, const Tensor& x, const Scalar& p) { return along_power(*t, x, p); });
   op<at::_ops::pow_Tensor_Tensor>()
       .pointwise()
       .element(floating_power)
