@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "core/broadcast.h"
 #include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/products.h"
@@ -126,7 +127,7 @@ Tensor push_forward(const Tensor& self, const Tensor& da, const Tensor& db, cons
 template <class Op>
 Rule<Op> fused() {
   return op<Op>().template vjp<0>([](Ct<0> ct, Skip, Skip, Skip, const Scalar& beta, Like<0> self) {
-    return at::sum_to(times(*ct, beta.conj()), self->sizes);
+    return summed_to(times(*ct, beta.conj()), self->sizes);
   });
 }
 
@@ -167,11 +168,20 @@ Tensor linear_by_products(const Tensor& x, const Tensor& weight, const Tensor& b
   return at::add(product, addend);
 }
 
+Tensor input_gradient(const Tensor& ct, const Tensor& weight, const Meta& x) {
+  if (weight.dim() == 1) return at::mul(ct.unsqueeze(-1), conjugate(weight));
+  if (x.dim() == 1) return at::mv(adjoint_of(weight), ct);
+  return x.dim() == 2 && x.by_columns ? left_gradient(ct, weight.t(), x) : at::matmul(ct, conjugate(weight));
+}
+
 // With respect to the weight. A single row and vectors are the products that they look like.
 Tensor weight_gradient(const Tensor& ct, const Tensor& x, const Meta& weight) {
   if (weight.dim() == 1 && x.dim() == 1) return at::mul(ct, conjugate(x));
   if (weight.dim() == 1) return at::mv(adjoint_of(x.flatten(0, -2)), ct.reshape({-1}));
-  if (x.dim() == 1) return weight.by_columns ? at::outer(conjugate(x), ct).t() : at::outer(ct, conjugate(x));
+  if (x.dim() == 1) {
+    const Tensor row = conjugate(x).unsqueeze(0), column = ct.unsqueeze(-1);
+    return weight.by_columns ? at::mul(row.t(), column.t()).t() : at::mul(column, row);
+  }
   const Tensor rows = x.flatten(0, -2), of_rows = ct.flatten(0, -2);
   return weight.by_columns ? at::mm(adjoint_of(rows), of_rows).t() : at::mm(of_rows.t(), conjugate(rows));
 }
@@ -237,21 +247,18 @@ void affine() {
   // x·weightᵀ + bias. Its derivatives are its own, so that a layer is one entry of a tape.
   op<at::_ops::linear>()
       .decomposes(linear_by_products)
-      .vjp<0>([](Ct<0> ct, Skip, const Tensor& weight, Like<0> x) {
-        if (weight.dim() == 1) return at::mul(ct->unsqueeze(-1), conjugate(weight));
-        const bool columns = x->dim() == 2 && x->by_columns;
-        return columns ? left_gradient(*ct, weight.t(), x.meta) : at::matmul(*ct, conjugate(weight));
-      })
+      .vjp<0>([](Ct<0> ct, Skip, const Tensor& weight, Like<0> x) { return input_gradient(*ct, weight, x.meta); })
       .vjp<1>([](Ct<0> ct, const Tensor& x, Like<1> weight) { return weight_gradient(*ct, x, weight.meta); })
-      .vjp<2>([](Ct<0> ct, Like<2> bias) { return at::sum_to(*ct, bias->sizes); })
+      .vjp<2>([](Ct<0> ct, Like<2> bias) { return summed_to(*ct, bias->sizes); })
       .jvp<0, 1, 2>([](const Tensor& x, const Tensor& weight, Tan<0> dx, Tan<1> dweight, Tan<2> dbias) {
         std::optional<Tensor> rest;
         if (dbias->defined()) rest = *dbias;
         Tensor tangent;
         if (dx->defined()) tangent = at::linear(*dx, weight, std::exchange(rest, std::nullopt));
         if (!dweight->defined()) return tangent.defined() ? tangent : *dbias;
-        const Tensor term = at::linear(x, *dweight, rest);
-        return tangent.defined() ? at::add(tangent, term) : term;
+        if (!tangent.defined()) return at::linear(x, *dweight, rest);
+        if (x.dim() == 2 && weight.dim() == 2) return add_product(std::move(tangent), x, dweight->t());
+        return at::add(tangent, at::linear(x, *dweight));
       });
 }
 

@@ -67,6 +67,22 @@ void vdot_vmap(VmapFrame& f) {
   dot_vmap(f);
 }
 
+// For matrices, and for batches of them. The second term of a tangent is added to the first as it is computed.
+template <class Op>
+void of_matrices(void (*vmap)(VmapFrame&)) {
+  op<Op>()
+      .vmap(vmap)
+      .template linear<0>([](Ct<0> ct, Skip, const Tensor& b, Like<0> a) { return left_gradient(*ct, b, a.meta); })
+      .template vjp<1>([](Ct<0> ct, const Tensor& a, Like<1> b) { return right_gradient(*ct, a, b.meta); });
+  record_of(Op::name, Op::overload_name).jvp.push_back({Mask{2}, Keeps{Mask{1}, 0, 0}, [](JvpFrame& f) {
+    const Tensor& db = f.tangent(1);
+    if (!db.defined()) return;
+    Tensor& sum = f.tangents[0];
+    if (sum.defined()) sum = add_product(std::move(sum), f.tensor(0), db);
+    else f.give(0, Op::call(f.tensor(0), db));
+  }});
+}
+
 // ---- what the kernels demand ----
 
 void demand_matrices(const Example& e) {
@@ -90,15 +106,8 @@ void demand_vectors(const Example& e) {
 }  // namespace
 
 void matmul() {
-  op<at::_ops::mm>()
-      .vmap(mm_vmap)
-      .linear<0>([](Ct<0> ct, Skip, const Tensor& b, Like<0> a) { return left_gradient(*ct, b, a.meta); })
-      .linear<1>([](Ct<0> ct, const Tensor& a, Like<1> b) { return right_gradient(*ct, a, b.meta); });
-
-  op<at::_ops::bmm>()
-      .vmap(bmm_vmap)
-      .linear<0>([](Ct<0> ct, Skip, const Tensor& b, Like<0> a) { return left_gradient(*ct, b, a.meta); })
-      .linear<1>([](Ct<0> ct, const Tensor& a, Like<1> b) { return right_gradient(*ct, a, b.meta); });
+  of_matrices<at::_ops::mm>(mm_vmap);
+  of_matrices<at::_ops::bmm>(bmm_vmap);
 
   op<at::_ops::mv>()
       .vmap(mv_vmap)

@@ -8,6 +8,8 @@
 
 #include <ATen/Functions.h>
 
+#include "core/reuse.h"
+#include "core/wrapper.h"
 #include "rules/demands.h"
 #include "rules/op.h"
 
@@ -42,6 +44,14 @@ inline Tensor add_product_of_batches(const Tensor& self, const Tensor& a, const 
   if (b.size(-1) != 1) return at::baddbmm(self, a, b, beta, alpha);
   const Tensor row = self.dim() < 2 ? self : self.mT();
   return at::baddbmm(row, b.mT(), a.mT(), beta, alpha).squeeze(-2).unsqueeze(-1);
+}
+
+/// sum + a·b for matrices or batches of them, in the memory of `sum` where nobody else sees that.
+inline Tensor add_product(Tensor sum, const Tensor& a, const Tensor& b) {
+  const bool batches = a.dim() == 3;
+  if (a.layout() != at::kStrided || b.layout() != at::kStrided) return at::add(sum, at::matmul(a, b));
+  if (is_own(sum) && is_plain(a) && is_plain(b)) return batches ? sum.baddbmm_(a, b) : sum.addmm_(a, b);
+  return batches ? at::baddbmm(sum, a, b) : at::addmm(sum, a, b);
 }
 
 inline void demand_batches(const Example& e, size_t a, size_t b) {
