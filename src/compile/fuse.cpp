@@ -146,7 +146,8 @@ class KernelOperator final : public Operator {
 
  private:
   static Tensor in_wanted_order(const Tensor& t, const Written& result) {
-    return at::detail::empty_strided_cpu(result.sizes, result.wanted, result.dtype).copy_(t);
+    const Tensor made = at::detail::empty_strided_cpu(result.sizes, result.wanted, result.dtype);
+    return made.copy_(t);
   }
   static c10::Argument list(const char* name) { return c10::Argument(name, c10::ListType::ofTensors()); }
 
