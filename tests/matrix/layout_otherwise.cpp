@@ -32,8 +32,8 @@ const std::vector<LaidOtherwise>& laid_otherwise() {
          "_native_batch_norm_legit.no_stats _native_batch_norm_legit_functional "
          "_native_batch_norm_legit_no_training _neg_view_copy _weight_norm_interface batch_norm "
          "batch_norm_backward glu_jvp huber_loss_backward masked_scatter max_pool1d mse_loss_backward "
-         "native_batch_norm native_batch_norm_backward native_layer_norm_backward renorm rrelu "
-         "smooth_l1_loss_backward soft_margin_loss_backward"},
+         "native_batch_norm native_batch_norm_backward renorm rrelu smooth_l1_loss_backward "
+         "soft_margin_loss_backward"},
         {"outputs",
          "_fake_quantize_learnable_per_channel_affine_backward "
          "_fake_quantize_learnable_per_tensor_affine_backward log_sigmoid_backward masked_fill.Tensor"}}},
@@ -42,7 +42,7 @@ const std::vector<LaidOtherwise>& laid_otherwise() {
        {{"tangents",
          "_foreach_pow.ScalarAndTensor _log_softmax _log_softmax_backward_data _softmax_backward_data "
          "layer_norm log_sigmoid log_sigmoid_forward log_softmax.int mvlgamma native_layer_norm "
-         "pow.Scalar special_multigammaln"}}},
+         "native_layer_norm_backward pow.Scalar special_multigammaln"}}},
       {"The kernel gives its result in an order of its own (heads last). The tangent is made of "
        "products of matrices.",
        {{"tangents", "_scaled_dot_product_flash_attention_for_cpu_backward"}}},
