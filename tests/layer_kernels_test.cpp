@@ -71,6 +71,43 @@ TEST(LayerNorm, DerivativesOfItsStatisticsAreThoseOfTheirFormulas) {
   EXPECT_TRUE(same(td::jvp(by_kernel, {x}, {direction}).second[0], (leaf.grad() * direction).sum()));
 }
 
+// ---- batch normalization ----
+
+const Function batch_norm = [](const Tensors& in) -> Tensors {
+  return {std::get<0>(at::native_batch_norm(in[0], in[1], in[2], {}, {}, true, 0.1, 1e-5)).sin().sum()};
+};
+
+TEST(BatchNorm, IsALayerNormOfItsChannelsInABatch) {
+  const Tensor x = waves({3, 5, 4, 2, 3}), weight = waves({4}), bias = waves({4}, 0.7);
+  const auto f = td::vmap(td::grad(batch_norm, {0, 1, 2}), {0, std::nullopt, std::nullopt}, {0});
+  const auto names = operators_of([&] { f({x, weight, bias}); });
+  EXPECT_TRUE(names.contains("aten::native_layer_norm"));
+  EXPECT_FALSE(names.contains("aten::var_mean.correction"));
+  const Tensors batch = f({x, weight, bias});
+  for (int64_t i = 0; i < 3; ++i) {
+    Tensors leaves{x[i].clone(), weight.clone(), bias.clone()};
+    for (Tensor& t : leaves) t.requires_grad_();
+    batch_norm(leaves)[0].backward();
+    for (size_t k = 0; k < 3; ++k) EXPECT_TRUE(same(batch[k][i], leaves[k].grad())) << i << k;
+  }
+}
+
+TEST(BatchNorm, RunningVarianceKeepsItsDigitsWhereEpsilonIsTheLarger) {
+  const Tensor x = (waves({3, 6, 2}) * 1e-5 + 1).to(at::kFloat), zeros = at::zeros({2}), ones = at::ones({2});
+  const auto f = of_one([&](const Tensor& t) {
+    return std::get<4>(at::_native_batch_norm_legit_functional(t, {}, {}, zeros, ones, true, 1, 1e-2));
+  });
+  EXPECT_TRUE(at::allclose(td::vmap(f, {0}, {0})({x})[0], x.var(1), 1e-3, 0));
+}
+
+TEST(Contiguous, BringsEachExampleIntoChannelsLast) {
+  const auto f = of_one([](const Tensor& t) { return t.contiguous(at::MemoryFormat::ChannelsLast) * 1; });
+  const Tensor x = waves({3, 2, 4, 5, 6});
+  const Tensor y = td::vmap(f, {0}, {0})({x})[0];
+  EXPECT_TRUE(y[0].is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(at::equal(y, x));
+}
+
 // ---- softmax that leaves out what is masked ----
 
 TEST(SafeSoftmax, IsLibTorchsAtInfinitiesAndNan) {

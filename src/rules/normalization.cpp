@@ -8,6 +8,7 @@
 #include "core/bind.h"
 #include "frontend/mutation.h"
 #include "rules/demands.h"
+#include "rules/losses.h"
 #include "rules/op.h"
 #include "rules/registry.h"
 
@@ -41,17 +42,27 @@ Ints all_but_channels(int64_t dim) {
 
 struct BatchNorm {
   Tensor y, mean, rstd;  // statistics have one value per channel
-  Tensor normalized;     // the numbers of a channel in a row
 };
 
-// The layer norm of each channel's numbers, whose kernels are several times as fast as var_mean.
+// The numbers of each channel in a row; and back, lying as `like` does.
+Tensor rows_of_channels(const Tensor& x) { return x.transpose(0, 1).flatten(1); }
+Tensor from_rows_of_channels(const Tensor& rows, const Tensor& like) {
+  return rows.view(like.transpose(0, 1).sizes()).transpose(0, 1).contiguous(like.suggest_memory_format());
+}
+
+// The layer norm of each channel's numbers, whose kernels are several times as fast as batch norm's and var_mean.
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  const Tensor by_channels = in_precision_of(weight, x).transpose(0, 1);
-  const Tensor rows = by_channels.flatten(1);
+  const Tensor rows = rows_of_channels(in_precision_of(weight, x));
   const auto [normalized, mean, rstd] = at::native_layer_norm(rows, {rows.size(1)}, std::nullopt, std::nullopt, eps);
-  const Tensor items = normalized.view(by_channels.sizes()).transpose(0, 1).contiguous(x.suggest_memory_format());
-  const Tensor y = scaled(items, per_channel(weight, x.dim()), per_channel(bias, x.dim())).to(x.scalar_type());
-  return {y, mean.flatten(), rstd.flatten(), normalized};
+  const Tensor y =
+      scaled(from_rows_of_channels(normalized, x), per_channel(weight, x.dim()), per_channel(bias, x.dim()));
+  return {y.to(x.scalar_type()), mean.flatten(), rstd.flatten()};
+}
+
+// The same as one operator, which has derivatives of its own.
+BatchNorm batch_norm_of_batch(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  const auto [y, mean, rstd] = at::_native_batch_norm_legit(x, given(weight), given(bias), true, 0, eps);
+  return {y, mean, rstd};
 }
 
 std::tuple<Tensor, Tensor, Tensor> batch_norm_by_running_statistics(const Tensor& x, const Tensor& weight,
@@ -79,10 +90,11 @@ void check_buffer(const Tensor& running, const Tensor& now) {
                           "(without track_running_stats), or evaluation mode.");
 }
 
-// What the running variance takes up. Not 1 / rstd² - eps, which has no digits where eps is the larger.
-Tensor unbiased_variance(const BatchNorm& n) {
-  const Tensor rows = n.normalized.detach(), lengths = at::linalg_vector_norm(rows, 2, at::IntArrayRef{1});
-  return (lengths / n.rstd.detach()).square() / static_cast<double>(rows.size(1) - 1);
+// What the running variance takes up. Not from 1 / rstd² - eps, which has no digits where eps is the larger.
+Tensor unbiased_variance(const Tensor& x, const Tensor& mean) {
+  const Tensor centered = x.detach() - per_channel(mean.detach(), x.dim());
+  const double count = static_cast<double>(x.numel()) / static_cast<double>(x.size(1));
+  return at::linalg_vector_norm(centered, 2, all_but_channels(x.dim())).square() / (count - 1);
 }
 
 // The result, the batch's statistics, and the running ones after it.
@@ -90,8 +102,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> batch_norm_in_training(const 
                                                                           const Tensor& bias, const Tensor& mean,
                                                                           const Tensor& variance, double momentum,
                                                                           double eps) {
-  const BatchNorm n = batch_norm(x, weight, bias, eps);
-  return {n.y, n.mean, n.rstd, updated(mean, n.mean, momentum), updated(variance, unbiased_variance(n), momentum)};
+  const BatchNorm n = batch_norm_of_batch(x, weight, bias, eps);
+  return {n.y, n.mean, n.rstd, updated(mean, n.mean, momentum),
+          updated(variance, unbiased_variance(x, n.mean), momentum)};
 }
 
 Ints last(int64_t count, int64_t dim) {
@@ -130,8 +143,6 @@ Ints all_but_last(int64_t count, int64_t dim) {
   return dims;
 }
 
-std::optional<Tensor> if_defined(const Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; }
-
 struct LayerNormGradients {
   Tensor x, weight, bias;
 };
@@ -157,9 +168,20 @@ LayerNormGradients layer_norm_backward(const Tensor& g, const Tensor& x, const I
   for (const Tensor& t : {g, x, mean, rstd, weight})
     if (t.defined() && is_libtorch_dual(t))
       return layer_norm_backward_formula(g, x, shape, mean, rstd, weight, bias, mask);
-  auto [dx, dw, db] =
-      at::native_layer_norm_backward(g, x, shape, mean, rstd, if_defined(weight), if_defined(bias), mask);
+  auto [dx, dw, db] = at::native_layer_norm_backward(g, x, shape, mean, rstd, given(weight), given(bias), mask);
   return {dx, dw, db};
+}
+
+// Adds what comes through the statistics, for cotangents shaped like them.
+void add_through_statistics(Tensor& dx, const Tensor& dmean, const Tensor& drstd, const Tensor& x, const Tensor& mean,
+                            const Tensor& rstd) {
+  const double count = static_cast<double>(x.numel()) / static_cast<double>(mean.numel());
+  const auto add = [&](const Tensor& more) {
+    const Tensor gradient = more.expand(x.sizes()).to(x.scalar_type());
+    dx = dx.defined() ? dx + gradient : gradient.contiguous(x.suggest_memory_format());
+  };
+  if (dmean.defined()) add(dmean / count);
+  if (drstd.defined()) add(drstd * rstd.square() * (x - mean) * rstd / -count);
 }
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_vjp(Cts cts, const Tensor& x, const Ints& shape, const Tensor& weight,
@@ -169,14 +191,28 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_vjp(Cts cts, const Tensor& x, cons
   if (cts[0].defined())
     d = layer_norm_backward(cts[0], x, shape, *mean, *rstd, weight, bias,
                             {wants_x.wanted, wants_weight.wanted, wants_bias.wanted});
-  const auto count = static_cast<double>(c10::multiply_integers(shape));
-  const auto add = [&](const Tensor& more) {
-    const Tensor gradient = more.expand(x.sizes()).to(x.scalar_type());
-    d.x = d.x.defined() ? d.x + gradient : gradient;
-  };
-  if (wants_x && cts[1].defined()) add(cts[1] / count);
-  if (wants_x && cts[2].defined()) add(cts[2] * rstd->square() * (x - *mean) * *rstd / -count);
+  if (wants_x) add_through_statistics(d.x, cts[1], cts[2], x, *mean, *rstd);
   return {d.x, d.weight, d.bias};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_vjp(Cts cts, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                  Skip, Skip, Skip, Out<1> mean, Out<2> rstd, Wants<0> wants_x,
+                                                  Wants<1> wants_weight, Wants<2> wants_bias) {
+  const auto channels = [&](const Tensor& t) { return per_channel(t, x.dim()); };
+  const Ints dims = all_but_channels(x.dim());
+  Tensor dx, dw, db;
+  if (const Tensor& g = cts[0]; g.defined()) {
+    if (wants_x) {
+      const Tensor rows = rows_of_channels(weight.defined() ? g * channels(weight) : g);
+      const auto d = layer_norm_backward(rows, rows_of_channels(x).to(rows.scalar_type()), {rows.size(1)},
+                                         mean->unsqueeze(1), rstd->unsqueeze(1), {}, {}, {true, false, false});
+      dx = from_rows_of_channels(d.x, x).to(x.scalar_type());
+    }
+    if (wants_weight) dw = (g * ((x - channels(*mean)) * channels(*rstd))).sum(dims);
+    if (wants_bias) db = g.sum(dims).to(bias.scalar_type());
+  }
+  if (wants_x) add_through_statistics(dx, channels(cts[1]), channels(cts[2]), x, channels(*mean), channels(*rstd));
+  return {dx, dw, db};
 }
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_jvp(Tan<0> dx, Tan<2> dweight, Tan<3> dbias, const Tensor& x,
@@ -345,10 +381,10 @@ void normalization() {
                                                   const Tensor& running_mean, const Tensor& running_var, bool training,
                                                   double momentum, double eps) {
     if (!training) return batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
-    const BatchNorm n = batch_norm(x, weight, bias, eps);
+    const BatchNorm n = batch_norm_of_batch(x, weight, bias, eps);
     Tensor mean, variance;
     if (running_mean.defined()) mean = updated(running_mean, n.mean, momentum);
-    if (running_var.defined()) variance = updated(running_var, unbiased_variance(n), momentum);
+    if (running_var.defined()) variance = updated(running_var, unbiased_variance(x, n.mean), momentum);
     check_buffer(running_mean, mean);
     check_buffer(running_var, variance);
     if (mean.defined()) Tensor(running_mean).copy_(mean);
@@ -380,8 +416,9 @@ void normalization() {
     auto [y, mean, rstd] = batch_norm_by_running_statistics(x, weight, bias, running_mean, running_var, eps);
     return std::tuple(y, mean, rstd, at::empty({0}, x.options().dtype(at::kByte)));
   });
-  op<at::_ops::_native_batch_norm_legit_no_stats>().decomposes(
-      [](const Tensor& x, const Tensor& weight, const Tensor& bias, bool, double, double eps) {
+  op<at::_ops::_native_batch_norm_legit_no_stats>()
+      .vjp<0, 1, 2>(batch_norm_vjp)
+      .decomposes([](const Tensor& x, const Tensor& weight, const Tensor& bias, bool, double, double eps) {
         const BatchNorm n = batch_norm(x, weight, bias, eps);
         return std::tuple(n.y, n.mean, n.rstd);
       });
