@@ -62,6 +62,11 @@ void copy_vmap(VmapFrame& f) {
                 "required rank 5 tensor to use channels_last_3d format");
     f.to_front(0, false);
     f.stack[format] = at::MemoryFormat::Contiguous;
+    if (*asked != at::MemoryFormat::Contiguous) {
+      f.stack[0] = f.tensor(0).movedim(2, -1);
+      f.call();
+      return f.result(f.tensor(0).movedim(-1, 2));
+    }
   }
   f.out_dims.assign(1, f.in_dims[0]);
   f.call();
