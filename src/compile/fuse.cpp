@@ -4,6 +4,7 @@
 #include "compile/fuse.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/copy.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -518,9 +519,13 @@ std::string text_of(const Region& region) {
 
 std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
   const std::lock_guard lock(mutex_);
-  auto& known = known_[text_of(region)];
-  if (!known) known = std::make_shared<const Kernel>(region);
-  return known;
+  std::string text = text_of(region);
+  if (const auto found = known_.find(text); found != known_.end())
+    if (auto kernel = found->second.lock()) return kernel;
+  std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+  auto kernel = std::make_shared<const Kernel>(region);
+  known_.emplace(std::move(text), kernel);
+  return kernel;
 }
 
 FusedGraph fuse(const Graph& graph, Kernels& kernels, size_t fewest) {

@@ -16,7 +16,8 @@
 
 namespace tower::compiler {
 
-/// What has been compiled, by the region's text: graphs that differ in the number of lanes share their kernels.
+/// What has been compiled and is still there, by the region's text: graphs that differ in the number of lanes share
+/// their kernels.
 class Kernels {
  public:
   /// Throws a CompileError.
@@ -24,7 +25,7 @@ class Kernels {
 
  private:
   std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_ptr<const Kernel>> known_;
+  std::unordered_map<std::string, std::weak_ptr<const Kernel>> known_;
 };
 
 /// For reports: one kernel of a graph.

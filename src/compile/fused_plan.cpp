@@ -18,7 +18,7 @@ bool is_plain(const Tensor& t) {
                                          DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
   const c10::DispatchKeySet keys = t.key_set();
   return t.device().is_cpu() && t.layout() == at::kStrided && !keys.has(kKey) && !keys.has_any(special) &&
-         !libtorch_follows(t);
+         !is_libtorch_dual(t) && !(libtorch_records(t) && autograd_state().get_grad_mode());
 }
 
 bool plain_or_undefined(const Tensor& t) { return !t.defined() || is_plain(t); }
@@ -26,6 +26,12 @@ bool plain_or_undefined(const Tensor& t) { return !t.defined() || is_plain(t); }
 bool nobody_looks() { return !top() && !thread_state.recorder && !c10::impl::TorchDispatchModeTLS::any_modes_set(); }
 
 }  // namespace
+
+FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
+    : plain_(std::move(graph)), kernels_(std::move(kernels)) {
+  for (const Value& v : plain_.graph().values)
+    if (v.tensor.defined()) held_.push_back(v.tensor);
+}
 
 const FusedPlan::Fast* FusedPlan::fast() const {
   std::call_once(once_, [&] {
@@ -43,8 +49,7 @@ const FusedPlan::Fast* FusedPlan::fast() const {
 
 dynamic::Tensors FusedPlan::run(const dynamic::Tensors& args) const {
   const bool plain = nobody_looks() && std::all_of(args.begin(), args.end(), plain_or_undefined) &&
-                     std::all_of(plain_.graph().values.begin(), plain_.graph().values.end(),
-                                 [](const Value& v) { return plain_or_undefined(v.tensor); });
+                     std::all_of(held_.begin(), held_.end(), is_plain);
   if (plain)
     if (const Fast* fast = this->fast()) return fast->plan.run(args);
   return plain_.run(args);

@@ -14,7 +14,7 @@ namespace tower::compiler {
 class FusedPlan {
  public:
   /// `kernels` are shared with other plans of the same function.
-  FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels) : plain_(std::move(graph)), kernels_(std::move(kernels)) {}
+  FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels);
 
   bool fits() const { return plain_.fits(); }
   dynamic::Tensors run(const dynamic::Tensors& args) const;
@@ -30,6 +30,7 @@ class FusedPlan {
   const Fast* fast() const;
 
   Plan plain_;
+  std::vector<Tensor> held_;  // what the graph holds: captured tensors and constants
   std::shared_ptr<Kernels> kernels_;
   mutable std::once_flag once_;
   mutable std::optional<Fast> fast_;

@@ -8,6 +8,8 @@
 #include <tower/dynamic.h>
 #include <tower/tower.h>
 
+#include <cstdlib>
+
 #include "compile/kernels.h"
 #include "compile/plan.h"
 #include "compile/trace.h"
@@ -214,6 +216,20 @@ TEST(CompiledKernels, LeaveTransformsAndAutogradWhatTheyFollow) {
     plain(z, y).backward();
     EXPECT_TRUE(x.grad().equal(z.grad()));
   }
+}
+
+// In a process of its own: whether there is LLVM is found out once.
+TEST(CompiledKernelsDeathTest, WithoutLlvmAllRunsOperatorByOperatorWithAWarning) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto without_llvm = [] {
+    setenv("TOWER_LLVM", "/nowhere/libLLVM.so", 1);
+    const auto f = tower::compile(polynomial);
+    const Tensor x = at::ones({20}), y = at::arange(20, at::kFloat);
+    bool right = true;
+    for (int i = 0; i < 3; ++i) right = right && f(x, y).equal(polynomial(x, y));
+    std::exit(right ? 0 : 1);
+  };
+  EXPECT_EXIT(without_llvm(), testing::ExitedWithCode(0), "operator by operator.*/nowhere/libLLVM.so");
 }
 
 TEST(CompiledKernels, ReportAnIntegerDividedByZeroAsLibTorchDoes) {
