@@ -11,7 +11,8 @@
 //   grad, vmap(grad)   3   the states, which cos keeps; rows, which square keeps; d(rows)
 //   jvp                4   rows and their square, each with a tangent (the list: its states and their tangents besides)
 //   linearize          4   the states, rows; d(rows) and d(square)
-//   grad(grad)         5   of every step the state, its sine and the cotangent that the inner gradient multiplied; rows;
+//   grad(grad)         5   of every step the state, its sine and the cotangent that the inner gradient multiplied;
+//   rows;
 //                          d(rows) of the inner gradient
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -110,7 +111,8 @@ const Transform kTransforms[] = {
     {"vmap(grad)", 3,
      [](const Function& f, const Tensor& x) { return td::vmap(td::grad(f, {0}), {0}, {0})({at::stack({x, -x})}); }},
     {"jvp", 4, [](const Function& f, const Tensor& x) { return td::jvp(f, {x}, {at::ones_like(x)}).second; }},
-    {"linearize", 4, [](const Function& f, const Tensor& x) { return td::linearize(f, {x}).second({at::ones_like(x)}); }},
+    {"linearize", 4,
+     [](const Function& f, const Tensor& x) { return td::linearize(f, {x}).second({at::ones_like(x)}); }},
     {"grad(grad)", 5,
      [](const Function& f, const Tensor& x) {
        const Function g = td::grad(f, {0});
@@ -188,8 +190,8 @@ int main(int argc, char** argv) try {
         // LibTorch's autograd refuses rows that are read back: the buffer was modified since.
         const bool plain = t.name == std::string("grad") && n <= 4'000 && (v.f == recorded || v.f == by_index);
         const double theirs = plain ? fastest({[&] { autograd(of(v.f, n), x0); }})[0] : 0;
-        const bool met = seconds[k] <= kTimeBudget * seconds[0] &&
-                         static_cast<double>(bytes) <= 1.02 * t.memory_budget * buffer;
+        const bool met =
+            seconds[k] <= kTimeBudget * seconds[0] && static_cast<double>(bytes) <= 1.02 * t.memory_budget * buffer;
         table.add({t.name, std::to_string(n), v.name, ms(seconds[k]), ms(seconds[0]),
                    fmt::format("{:.2f}", seconds[k] / seconds[0]), plain ? ms(theirs) : "-", mebibytes(bytes),
                    mebibytes(of_list), fmt::format("{:.2f}", static_cast<double>(bytes) / buffer),

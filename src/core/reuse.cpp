@@ -6,6 +6,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/bind.h"
@@ -17,41 +18,56 @@ constinit thread_local const Reuse* Reuse::current_ = nullptr;
 
 namespace {
 
-// References to a storage that a payload and what lies below it have, of tensors and wrappers nobody else holds.
-// `held`: a tensor to which the stack has one reference besides.
-size_t references(const Payload& payload, const c10::StorageImpl* storage, const Tensor& held) {
-  size_t found = 0;
-  for (const Tensor* t : {&payload.value, &payload.tangent}) {
-    if (!t->defined()) continue;
-    const bool is_held = t->is_same(held);
-    if (t->use_count() != 1 + static_cast<size_t>(is_held)) continue;
-    // A constant shows its value's storage.
-    found += !is_held && t->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage;
-    if (Wrapper* w = as_wrapper(*t)) found += references(w->stored(), storage, held);
-  }
-  return found;
-}
+// Counts the references to a storage of which it is known who has them. A tensor to which all references are known
+// passes on those that it has: a wrapper to what its payload holds and to the tensor that it is a view of, a view of
+// LibTorch's to the tensor that it is one of.
+class Known {
+ public:
+  explicit Known(c10::StorageImpl* storage) : storage_(storage) {}
 
-bool holds(const Payload& payload, const Tensor& held) {
-  for (const Tensor* t : {&payload.value, &payload.tangent}) {
-    if (!t->defined()) continue;
-    if (t->is_same(held)) return true;
-    Wrapper* w = as_wrapper(*t);
-    if (w && t->use_count() == 1 && holds(w->stored(), held)) return true;
+  void refer(const Payload& payload) {
+    for (const Tensor* t : {&payload.value, &payload.tangent})
+      if (t->defined()) refer(t->unsafeGetTensorImpl());
   }
-  return false;
-}
+  void refer(c10::TensorImpl* impl) {
+    auto entry = std::find_if(tensors_.begin(), tensors_.end(), [&](const Entry& e) { return e.impl == impl; });
+    if (entry == tensors_.end()) entry = tensors_.insert(tensors_.end(), Entry{impl, 0});
+    if (++entry->references != c10::raw::intrusive_ptr::use_count(impl)) return;
+    storages_ += impl->unsafe_storage().unsafeGetStorageImpl() == storage_;
+    if (impl->key_set().has(kKey)) {
+      auto& wrapper = static_cast<Wrapper&>(*impl);
+      refer(wrapper.stored());
+      if (wrapper.view()) refer(wrapper.view()->base.get());
+    } else {
+      const Tensor t(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(impl));
+      if (t.is_view()) refer(t._base().unsafeGetTensorImpl());
+    }
+  }
+  bool all() const { return c10::raw::intrusive_ptr::use_count(storage_) == storages_; }
+
+ private:
+  struct Entry {
+    c10::TensorImpl* impl;
+    size_t references;
+  };
+  c10::StorageImpl* storage_;
+  size_t storages_ = 0;  // tensors that have it, of those to which all references are known
+  c10::SmallVector<Entry, 8> tensors_;
+};
 
 constexpr c10::DispatchKeySet kSpecial =
     c10::DispatchKeySet(kKey) | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
                                                      c10::DispatchKey::FuncTorchGradWrapper});
 
-// Of a kind that is written to: what an operator makes of plain tensors, when it makes memory.
-bool is_writable(const Tensor& t) {
+// Of a kind that is written to.
+bool has_own_values(const Tensor& t) {
   return t.defined() && !t.key_set().has_any(kSpecial) && t.layout() == at::kStrided && t.has_storage() &&
-         !t.is_conj() && !t.is_neg() && t.is_non_overlapping_and_dense() && !libtorch_follows(t) &&
+         !t.is_conj() && !t.is_neg() && !libtorch_follows(t) &&
          (!t.is_inference() || c10::InferenceMode::is_enabled());
 }
+
+// What an operator makes of plain tensors, when it makes memory.
+bool is_writable(const Tensor& t) { return has_own_values(t) && t.is_non_overlapping_and_dense(); }
 
 // Whether a pointwise operator of `into` and `other` gives what `into` is: its shape, its type, its order in memory.
 bool gives_same(const Tensor& into, const Tensor& other) {
@@ -76,21 +92,23 @@ bool may_hold_result(const Tensor& into, const Tensor& other) {
   return is_own(into) && is_inexact(into) && gives_same(into, other);
 }
 
-// Whether anybody but the stack, and the tensor to be replaced, has a reference. The storage of external memory cannot
+// Whether anybody but the stack, and the tensors to be replaced, has a reference. The storage of external memory cannot
 // be resized: others may see that without one.
 bool Reuse::is_seen(const Tensor& t) {
-  const Wrapper* replaced = current_->replaced_;
-  const bool kept = replaced && holds(replaced->stored(), t);
-  if (!t.storage().resizable() || t.use_count() != 1 + static_cast<size_t>(kept)) return true;
-  const size_t others = replaced ? references(replaced->stored(), t.storage().unsafeGetStorageImpl(), t) : 0;
-  return t.storage().use_count() != 1 + others;
+  if (!t.storage().resizable()) return true;
+  if (t.use_count() == 1 && t.storage().use_count() == 1) return false;
+  Known known(t.storage().unsafeGetStorageImpl());
+  known.refer(t.unsafeGetTensorImpl());
+  for (Wrapper* w = current_->replaced_; w != nullptr; w = w->view() ? &base_of(*w->view()) : nullptr)
+    known.refer(w->stored());
+  return !known.all();
 }
 
 Tensor Reuse::to_overwrite(const Stack& stack) {
   if (!active() || !stack[0].isTensor()) return {};
   const Tensor& t = stack[0].toTensor();
-  if (!is_writable(t)) return {};
-  return is_seen(t) ? t.clone() : t;
+  if (!has_own_values(t)) return {};
+  return is_writable(t) && !is_seen(t) ? t : t.clone();
 }
 
 const Tensor* Reuse::to_write_result(const Stack& stack) {
@@ -142,8 +160,15 @@ const Operator* scatter_of(const Operator& view) {
 bool replaces_part(const Operator& op) {
   static const Operator* known[] = {Operator::find("aten::index_put", ""),
                                     Operator::find("aten::_unsafe_index_put", ""),
-                                    Operator::find("aten::_index_put_impl", "")};
-  return &op == known[0] || &op == known[1] || &op == known[2];
+                                    Operator::find("aten::_index_put_impl", ""),
+                                    Operator::find("aten::scatter", "src"),
+                                    Operator::find("aten::scatter", "value"),
+                                    Operator::find("aten::scatter_add", ""),
+                                    Operator::find("aten::index_add", ""),
+                                    Operator::find("aten::index_copy", ""),
+                                    Operator::find("aten::index_fill", "int_Scalar"),
+                                    Operator::find("aten::masked_fill", "Scalar")};
+  return std::find(std::begin(known), std::end(known), &op) != std::end(known);
 }
 
 Stack call_on_part(Tensor base, c10::ArrayRef<IValue> view_args) {

@@ -21,12 +21,12 @@
 namespace tower {
 
 /// While it lives, a call is under way whose caller has given up the old value of its first argument. Whoever has
-/// moved the only reference into the stack says no more; a tensor whose value the call will replace may keep its
-/// payload until then, so that it is as it was if the call throws.
+/// moved the only reference into the stack says no more; a tensor whose value the call will replace, and those that it
+/// is a view of, may keep their payloads until then, so that they are as they were if the call throws.
 class Reuse {
  public:
   Reuse() : outer_(current_), replaced_(outer_ ? outer_->replaced_ : nullptr) { current_ = this; }
-  explicit Reuse(const Wrapper& replaced) : outer_(current_), replaced_(&replaced) { current_ = this; }
+  explicit Reuse(Wrapper& replaced) : outer_(current_), replaced_(&replaced) { current_ = this; }
   ~Reuse() { current_ = outer_; }
   Reuse(const Reuse&) = delete;
   Reuse& operator=(const Reuse&) = delete;
@@ -43,7 +43,7 @@ class Reuse {
   static bool is_seen(const Tensor& t);
 
   const Reuse* outer_;
-  const Wrapper* replaced_;
+  Wrapper* replaced_;
   static constinit thread_local const Reuse* current_ __attribute__((tls_model("initial-exec")));
 };
 

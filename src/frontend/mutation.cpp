@@ -229,7 +229,7 @@ Tensor old_value(const Tensor& t, const Operator& twin, const Level& highest) {
 
 // The tensor itself where the call may take its old value for the new one. Nothing refuses the result afterwards: it
 // has the tensor's shape, dtype and level.
-const Wrapper* given_up(const Operator& twin, const Tensor& target, const Level& highest) {
+Wrapper* given_up(const Operator& twin, const Tensor& target, const Level& highest) {
   if (!replaces_part(twin) || !target.defined()) return nullptr;
   Wrapper* w = as_wrapper_of(target, highest);
   return w && may_give_up(*w) ? w : nullptr;
@@ -287,7 +287,7 @@ void write_by_twin(const Operator& op, const Twin& twin, Stack& stack, const Ten
     decompose(*twin.op, results);
   } else {
     std::optional<Reuse> reuse;
-    if (const Wrapper* w = given_up(*twin.op, target, highest)) reuse.emplace(*w);
+    if (Wrapper* w = given_up(*twin.op, target, highest)) reuse.emplace(*w);
     bind_call(*twin.op, results);
   }
   c10::SmallVector<Write, 2> writes;

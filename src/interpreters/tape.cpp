@@ -47,40 +47,60 @@ void for_each_kept(const Node& node, F&& f) {
   }
 }
 
-// The operator by which what is added to the part that `op` reads gets into the whole; null if it reads no part.
-const Operator* scatter_of_read(const Operator& op) {
-  static const Operator &index = *Operator::find("aten::index", "Tensor"),
-                        &put = *Operator::find("aten::index_put", "");
-  if (op.is_view()) return scatter_of(op);
-  return &op == &index ? &put : nullptr;
-}
-
 // NOTE [Gradients of parts]
 // The gradient of a part of a tensor is zero but for the part. It is added there to what has come together for the
 // tensor already, in place if that is nobody else's: a thousand rows that are read cost a thousand rows.
+bool add_to_shown(const Node& node, const Operator& scatter, const Tensor& g, Tensor& sum) {
+  const bool in_place = is_own(sum) && is_plain(g);
+  const auto args = c10::ArrayRef<IValue>(node.kept).slice(0, node.op->num_args());
+  Stack part = call_on_part(sum, args);
+  bind_call(*node.op, part);
+  if (in_place) {
+    part[0].toTensor().add_(g);
+    return true;
+  }
+  Stack call = call_on_part(Tensor(), at::add(part[0].toTensor(), g), args);
+  part.clear();
+  call[0] = std::move(sum);
+  sum = call_overwriting(scatter, std::move(call));
+  return true;
+}
+
+// What a tensor is read by, and what adds to it there: the same arguments with the source at the end, and some more.
+struct Adder {
+  const Operator* scatter;
+  std::optional<IValue> last;
+};
+const Adder* adder_of(const Operator& op) {
+  static const auto find = [](const char* name, const char* overload) { return Operator::find(name, overload); };
+  static const std::pair<const Operator*, Adder> known[] = {
+      {find("aten::index", "Tensor"), {find("aten::index_put", ""), true}},
+      {find("aten::index_select", ""), {find("aten::index_add", ""), 1}},
+      {find("aten::gather", ""), {find("aten::scatter_add", ""), std::nullopt}}};
+  for (const auto& [read, adder] : known)
+    if (read == &op) return &adder;
+  return nullptr;
+}
+
+bool add_by_index(const Node& node, const Adder& adder, const Tensor& g, Tensor& sum) {
+  Stack call{IValue()};
+  for (size_t i = 1; i < adder.scatter->num_args() - (adder.last ? 2 : 1); ++i) call.push_back(node.kept[i]);
+  call.emplace_back(g);
+  if (adder.last) call.push_back(*adder.last);
+  call[0] = std::move(sum);
+  sum = call_overwriting(*adder.scatter, std::move(call));
+  return true;
+}
+
 bool add_to_part(const Node& node, const Tensor& g, Tensor& sum) {
   const Operator& op = *node.op;
-  const Operator* scatter = scatter_of_read(op);
-  if (!scatter || op.custom || !g.defined() || !sum.defined() || sum.numel() < kSmall * g.numel() ||
-      sum.scalar_type() != g.scalar_type())
+  if (!sum.defined() || !g.defined() || sum.numel() < kSmall * g.numel() || sum.scalar_type() != g.scalar_type() ||
+      op.custom)
     return false;
-  const auto args = c10::ArrayRef<IValue>(node.kept).slice(0, op.num_args());
-  Stack call;
-  if (op.is_view()) {
-    const bool in_place = is_own(sum) && is_plain(g);
-    Stack part = call_on_part(sum, args);
-    bind_call(op, part);
-    if (in_place) {
-      part[0].toTensor().add_(g);
-      return true;
-    }
-    call = call_on_part(Tensor(), at::add(part[0].toTensor(), g), args);
-  } else {
-    call = {IValue(), args[1], g, true};
-  }
-  call[0] = std::move(sum);
-  sum = call_overwriting(*scatter, std::move(call));
-  return true;
+  if (const Operator* scatter = op.is_view() ? scatter_of(op) : nullptr)
+    return add_to_shown(node, *scatter, g, sum);
+  const Adder* adder = adder_of(op);
+  return adder && add_by_index(node, *adder, g, sum);
 }
 
 // What one reverse pass needs for every slot. The thread keeps the memory: allocations of this size, made once a pass,

@@ -7,6 +7,7 @@
 #include "rules/dims.h"
 #include "rules/index_plan.h"
 #include "rules/op.h"
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
 
@@ -54,7 +55,7 @@ void index_vmap(VmapFrame& f) {
 }
 
 Tensor index_transpose(Ct<0> ct, Shape x, const std::vector<Tensor>& indices) {
-  return at::index_put(at::zeros(x.sizes, ct->options()), optional_list(indices), *ct, true);
+  return overwritten<at::_ops::index_put>(at::zeros(x.sizes, ct->options()), optional_list(indices), *ct, true);
 }
 
 // ---- one dimension ----
@@ -227,10 +228,10 @@ void indexing() {
   op<at::_ops::index_select>()
       .vmap(index_select_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
-        return at::index_add(at::zeros(x.sizes, ct->options()), dim, index, *ct);
+        return overwritten<at::_ops::index_add>(at::zeros(x.sizes, ct->options()), dim, index, *ct, 1);
       });
   op<at::_ops::gather>().vmap(gather_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
-    return at::scatter_add(at::zeros(x.sizes, ct->options()), dim, index, *ct);
+    return overwritten<at::_ops::scatter_add>(at::zeros(x.sizes, ct->options()), dim, index, *ct);
   });
   op<at::_ops::take>().vmap(take_vmap).linear<0>([](Ct<0> ct, Shape x, const Tensor& index) {
     return at::put(at::zeros(x.sizes, ct->options()), index, *ct, true);

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <algorithm>
+
 #include "core/bind.h"
 
 namespace tower::rules {
@@ -14,15 +16,40 @@ bool goes_into(const Tensor& part, const Tensor& base) {
 
 Tensor taken_cotangent(VjpFrame& frame) { return std::move(const_cast<Tensor&>(frame.cotangents[0])); }
 
-void jvp_by_overwriting(JvpFrame& frame, Mask linear) {
-  const Reuse reuse;
-  jvp_by_calling(frame, linear);
+void linear_by_overwriting(Operator& record, size_t part) {
+  const Mask serves = Mask{1} | Mask{1} << part;
+  record.jvp.push_back({serves, Keeps{~serves, serves, 0}, [serves](JvpFrame& f) {
+                          const Reuse reuse;
+                          jvp_by_calling(f, serves);
+                        }});
 }
 
 void overwrites(Operator& record, size_t part, Keeps vjp_keeps, std::function<void(VjpFrame&)> vjp) {
-  const Mask serves = Mask{1} | Mask{1} << part;
-  record.jvp.push_back({serves, Keeps{~serves, serves, 0}, [serves](JvpFrame& f) { jvp_by_overwriting(f, serves); }});
-  record.vjp.push_back({serves, vjp_keeps, std::move(vjp)});
+  linear_by_overwriting(record, part);
+  record.vjp.push_back({Mask{1} | Mask{1} << part, vjp_keeps, std::move(vjp)});
+}
+
+void overwrites_with_number(Operator& record, size_t value) {
+  const auto zeroed = [value](const Frame& f, Tensor t) {
+    Stack call(f.args.begin(), f.args.end());
+    call[value] = 0;
+    call[0] = std::move(t);
+    return call_overwriting(f.op, std::move(call));
+  };
+  const Keeps keeps{~Mask{1}, 0, 0};
+  record.vjp.push_back({Mask{1}, keeps, [zeroed](VjpFrame& f) {
+                          if (f.cotangents[0].defined()) f.give(0, zeroed(f, taken_cotangent(f)));
+                        }});
+  record.jvp.push_back(
+      {Mask{1}, keeps, [zeroed](JvpFrame& f) { f.give(0, zeroed(f, std::move(const_cast<Tensor&>(f.tangent(0))))); }});
+}
+
+bool in_range(const Tensor& index, int64_t least, int64_t size) {
+  if (!index.is_cpu() || index.scalar_type() != at::kLong || index.key_set().has(c10::DispatchKey::Python))
+    return false;
+  const Tensor flat = index.contiguous();
+  const auto* i = flat.const_data_ptr<int64_t>();
+  return std::all_of(i, i + flat.numel(), [=](int64_t at) { return least <= at && at < size; });
 }
 
 namespace {

@@ -45,8 +45,19 @@ bool goes_into(const Tensor& part, const Tensor& base);
 /// The cotangent (the tangent of the first argument) that the caller may have given up: it leaves the frame.
 Tensor taken_cotangent(VjpFrame& frame);
 
-/// jvp_by_calling, which may overwrite the tangent of the first argument.
-void jvp_by_overwriting(JvpFrame& frame, Mask linear);
+/// call_overwriting (core/reuse.h) with the arguments one by one.
+template <class Op, class... Args>
+Tensor overwritten(Tensor base, Args&&... args) {
+  static const Operator& record = record_of(Op::name, Op::overload_name);
+  Stack call;
+  call.reserve(1 + sizeof...(args));
+  call.emplace_back(std::move(base));
+  (call.emplace_back(std::forward<Args>(args)), ...);
+  return call_overwriting(record, std::move(call));
+}
+
+/// The jvp of an operator that is linear in its first argument and in `part` together.
+void linear_by_overwriting(Operator& record, size_t part);
 
 /// The derivatives of a scatter that is linear in its first argument and in `part` together.
 void overwrites(Operator& record, size_t part, Keeps vjp_keeps, std::function<void(VjpFrame&)> vjp);
@@ -64,6 +75,13 @@ void pulls_back_by(Function rest) {
     f.give(0, call_overwriting(backward, std::move(call)));
   }});
 }
+
+/// The derivatives of an operator that writes the number in place `value` to elements of its first argument.
+void overwrites_with_number(Operator& record, size_t value);
+
+/// Whether all indices lie in [least, size): kernels that write find a wrong one in the middle. False, too, where they
+/// are better left to the kernel.
+bool in_range(const Tensor& index, int64_t least, int64_t size);
 
 /// The records of the scatters of views: evaluation and derivatives.
 void scatters_of_views();

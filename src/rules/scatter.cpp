@@ -51,6 +51,49 @@ Tensor corner(Tensor src, const Tensor& index) {
 
 Tensor without_written(const Tensor& t, int64_t dim, const Tensor& index) { return t.scatter(dim, index, 0); }
 
+// The source's gradient first: then the cotangent with zeros where it went is the base's, and may be made in place.
+void pull_back_scatter(VjpFrame& f) {
+  if (!f.cotangents[0].defined()) return;
+  const int64_t dim = f.args[1].toInt();
+  const Tensor& index = f.args[2].toTensor();
+  if (f.wants(3)) f.give(3, read(f.cotangents[0], dim, index, f.meta(3).sizes));
+  if (f.wants(0)) f.give(0, overwritten<at::_ops::scatter_value>(taken_cotangent(f), dim, index, 0));
+}
+
+// ---- scatter along a dimension: in place ----
+
+bool fits_along(const Tensor& base, const Stack& stack, int64_t least_index) {
+  if (base.dim() == 0) return false;
+  const int64_t size = base.size(at::maybe_wrap_dim(stack[1].toInt(), base.dim()));
+  return in_range(stack[2].toTensor(), least_index * size, size);
+}
+template <bool add>
+bool write_along(const Tensor& base, const Stack& stack) {
+  const Tensor &index = stack[2].toTensor(), &src = stack[3].toTensor();
+  if (!goes_into(src, base) || !fits_along(base, stack, 0)) return false;
+  if constexpr (add) base.scatter_add_(stack[1].toInt(), index, src);
+  else base.scatter_(stack[1].toInt(), index, src);
+  return true;
+}
+bool write_number_along(const Tensor& base, const Stack& stack) {
+  if (!fits_along(base, stack, 0)) return false;
+  base.scatter_(stack[1].toInt(), stack[2].toTensor(), stack[3].toScalar());
+  return true;
+}
+template <bool add>
+bool write_slices(const Tensor& base, const Stack& stack) {
+  const Tensor &index = stack[2].toTensor(), &source = stack[3].toTensor();
+  if (!goes_into(source, base) || !fits_along(base, stack, 0)) return false;
+  if constexpr (add) base.index_add_(stack[1].toInt(), index, source, stack[4].toScalar());
+  else base.index_copy_(stack[1].toInt(), index, source);
+  return true;
+}
+bool write_number_to_slices(const Tensor& base, const Stack& stack) {
+  if (!fits_along(base, stack, -1)) return false;
+  base.index_fill_(stack[1].toInt(), stack[2].toTensor(), stack[3].toScalar());
+  return true;
+}
+
 // Sums and means: how many numbers each element of the result is made of.
 Tensor parts_of_mean(const Tensor& like, int64_t dim, const Tensor& index, bool include_self) {
   const Tensor start = include_self ? at::ones_like(like) : at::zeros_like(like);
@@ -142,12 +185,13 @@ void index_write_vmap(VmapFrame& f) {
   f.to_front(0, true);
   f.to_front(3, true);
   Tensor self = f.tensor(0), source = f.tensor(3);
+  f.stack[0] = IValue();  // so that it may be overwritten
   if (scalar) self = self.unsqueeze(1);
   if (one) source = source.unsqueeze(1);
   if (!f.batched(2)) {
-    f.stack[0] = self;
+    f.stack[0] = std::move(self);
     f.stack[1] = dim;
-    f.stack[2] = f.tensor(2).dim() == 0 ? f.tensor(2).unsqueeze(0) : f.tensor(2);
+    if (f.tensor(2).dim() == 0) f.stack[2] = f.tensor(2).unsqueeze(0);
     f.stack[3] = source;
     f.call();
   } else {
@@ -160,8 +204,12 @@ void index_write_vmap(VmapFrame& f) {
     TORCH_CHECK_INDEX(index.size(1) == source.size(dim), f.op.name(), ": Number of indices (", index.size(1),
                       ") should be equal to source.size(dim): (", source.size(dim), "), for dim: ", dim - 1);
     index = index.view(ones).expand(source.sizes());
-    if constexpr (add) f.result(self.scatter_add(dim, index, times(source, f.stack[4].toScalar())));
-    else f.result(self.scatter(dim, index, source));
+    if constexpr (add) {
+      const Tensor each = times(source, f.stack[4].toScalar());
+      f.result(overwritten<at::_ops::scatter_add>(std::move(self), dim, index, each));
+    } else {
+      f.result(overwritten<at::_ops::scatter_src>(std::move(self), dim, index, source));
+    }
   }
   if (scalar) f.result(f.stack[0].toTensor().squeeze(1));
 }
@@ -170,10 +218,10 @@ void index_fill_vmap(VmapFrame& f) {
   const bool scalar = f.logical_dim(0) == 0;
   const int64_t dim = at::maybe_wrap_dim(f.stack[1].toInt(), std::max<int64_t>(f.logical_dim(0), 1)) + 1;
   f.to_front(0, true);
-  const Tensor self = scalar ? f.tensor(0).unsqueeze(1) : f.tensor(0);
-  Tensor y;
+  Tensor self = scalar ? f.tensor(0).unsqueeze(1) : f.tensor(0), y;
+  f.stack[0] = IValue();  // so that it may be overwritten
   if (!f.batched(2)) {
-    y = self.index_fill(dim, f.tensor(2), f.stack[3].toScalar());
+    y = overwritten<at::_ops::index_fill_int_Scalar>(std::move(self), dim, f.tensor(2), f.stack[3].toScalar());
   } else {
     f.to_front(2, false);
     Tensor index = f.tensor(2);
@@ -183,7 +231,8 @@ void index_fill_vmap(VmapFrame& f) {
     ones[static_cast<size_t>(dim)] = sizes[static_cast<size_t>(dim)] = index.size(1);
     const int64_t n = self.size(dim);
     index = at::where(index.lt(0), index + n, index);
-    y = self.scatter(dim, index.view(ones).expand(sizes), f.stack[3].toScalar());
+    y = overwritten<at::_ops::scatter_value>(std::move(self), dim, index.view(ones).expand(sizes),
+                                             f.stack[3].toScalar());
   }
   f.result(scalar ? y.squeeze(1) : y);
 }
@@ -191,6 +240,14 @@ void index_fill_vmap(VmapFrame& f) {
 // The gradient of a source that was spread by index: read where it went.
 Tensor read_slices(const Tensor& ct, int64_t dim, const Tensor& index, const Meta& source) {
   return in_shape(ct.index_select(dim, index), source.sizes);
+}
+
+void pull_back_slices(VjpFrame& f) {
+  if (!f.cotangents[0].defined()) return;
+  const int64_t dim = f.args[1].toInt();
+  const Tensor& index = f.args[2].toTensor();
+  if (f.wants(3)) f.give(3, read_slices(f.cotangents[0], dim, index, f.meta(3)));
+  if (f.wants(0)) f.give(0, overwritten<at::_ops::index_fill_int_Scalar>(taken_cotangent(f), dim, index, 0));
 }
 
 // ---- index_put ----
@@ -321,11 +378,23 @@ Tensor gradient_of_values(const Tensor& ct, const std::vector<Tensor>& indices, 
   return at::sum_to(at::index(ct, optional_list(indices)), values.sizes);
 }
 
-// Reading what will be written checks the indices; the kernel that writes finds a wrong one in the middle.
+bool all_in_range(const Tensor& base, const OptionalTensors& indices) {
+  if (static_cast<int64_t>(indices.size()) > base.dim()) return false;
+  for (size_t d = 0; d < indices.size(); ++d) {
+    const std::optional<Tensor> index = indices.get(d);
+    const int64_t size = base.size(static_cast<int64_t>(d));
+    if (index && index->defined() && !in_range(*index, -size, size)) return false;
+  }
+  return true;
+}
+
+// Masks, and indices that may be wrong, are checked by reading what will be written.
 bool write_by_index(const Tensor& base, const Stack& stack) {
   const Tensor& values = stack[2].toTensor();
   const auto indices = stack[1].to<OptionalTensors>();
-  if (!goes_into(values, base) || !at::is_expandable_to(values.sizes(), at::index(base, indices).sizes())) return false;
+  if (!goes_into(values, base)) return false;
+  if (!all_in_range(base, indices) && !at::is_expandable_to(values.sizes(), at::index(base, indices).sizes()))
+    return false;
   base.index_put_(indices, values, stack[3].toBool());
   return true;
 }
@@ -380,23 +449,24 @@ void demand_filling(const Example& e) {
 }  // namespace
 
 void scatter() {
+  // What a derivative of those needs that write a source: where, and the source's shape.
+  constexpr Keeps kIndexAndShape{Mask{1} << 2, Mask{1} << 3, 0};
   // ---- along a dimension ----
   op<at::_ops::scatter_src>()
       .vmap(scatter_vmap)
-      .jointly_linear<0, 3>()
-      .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return without_written(*ct, dim, index); })
-      .vjp<3>(
-          [](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
+      .evaluated_by(evaluate_overwriting<at::_ops::scatter_src, write_along<false>>);
+  overwrites(record_of("aten::scatter", "src"), 3, kIndexAndShape, pull_back_scatter);
   op<at::_ops::scatter_value>()
       .vmap(scatter_vmap)
-      .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return without_written(*ct, dim, index); })
-      .jvp<0>([](Tan<0> dself, Skip, int64_t dim, const Tensor& index) { return without_written(*dself, dim, index); });
+      .evaluated_by(evaluate_overwriting<at::_ops::scatter_value, write_number_along>);
+  overwrites_with_number(record_of("aten::scatter", "value"), 3);
   op<at::_ops::scatter_add>()
       .vmap(scatter_vmap)
-      .jointly_linear<0, 3>()
+      .evaluated_by(evaluate_overwriting<at::_ops::scatter_add, write_along<true>>)
       .vjp<0>([](Ct<0> ct) { return *ct; })
       .vjp<3>(
           [](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
+  linear_by_overwriting(record_of("aten::scatter_add", ""), 3);
   op<at::_ops::scatter_reduce_two>().vmap(scatter_vmap).vjp<0, 3>(scatter_reduce_vjp).jvp<0, 3>(scatter_reduce_jvp);
   // The older spelling of the same: "add" and "multiply".
   op<at::_ops::scatter_reduce>().decomposes(
@@ -412,22 +482,20 @@ void scatter() {
   // ---- slices by index ----
   op<at::_ops::index_add>()
       .vmap(index_write_vmap<true>)
-      .jointly_linear<0, 3>()
+      .evaluated_by(evaluate_overwriting<at::_ops::index_add, write_slices<true>>)
       .vjp<0>([](Ct<0> ct) { return *ct; })
       .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape source, const Scalar& alpha) {
         return times_conjugate(read_slices(*ct, dim, index, source), alpha);
       });
+  linear_by_overwriting(record_of("aten::index_add", ""), 3);
   op<at::_ops::index_copy>()
       .vmap(index_write_vmap<false>)
-      .jointly_linear<0, 3>()
-      .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return ct->index_fill(dim, index, 0); })
-      .vjp<3>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape source) {
-        return read_slices(*ct, dim, index, source);
-      });
+      .evaluated_by(evaluate_overwriting<at::_ops::index_copy, write_slices<false>>);
+  overwrites(record_of("aten::index_copy", ""), 3, kIndexAndShape, pull_back_slices);
   op<at::_ops::index_fill_int_Scalar>()
       .vmap(index_fill_vmap)
-      .vjp<0>([](Ct<0> ct, Skip, int64_t dim, const Tensor& index) { return ct->index_fill(dim, index, 0); })
-      .jvp<0>([](Tan<0> dself, Skip, int64_t dim, const Tensor& index) { return dself->index_fill(dim, index, 0); });
+      .evaluated_by(evaluate_overwriting<at::_ops::index_fill_int_Scalar, write_number_to_slices>);
+  overwrites_with_number(record_of("aten::index_fill", "int_Scalar"), 3);
   op<at::_ops::index_fill_int_Tensor>().decomposes(
       [](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& value) {
         TORCH_CHECK(value.dim() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ",

@@ -1,4 +1,5 @@
 // Choosing between values element by element: where, clamp, maximum, masked_fill and their relatives.
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
@@ -9,6 +10,7 @@
 #include "rules/demands.h"
 #include "rules/masks.h"
 #include "rules/op.h"
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -51,6 +53,13 @@ void vmap_masked_fill(VmapFrame& frame) {
                                 : at::masked_fill(self, mask, value));
 }
 
+bool fill_where(const Tensor& base, const Stack& stack) {
+  const Tensor& mask = stack[1].toTensor();
+  if (mask.scalar_type() != at::kBool || !at::is_expandable_to(mask.sizes(), base.sizes())) return false;
+  base.masked_fill_(mask, stack[2].toScalar());
+  return true;
+}
+
 void demand_mask(const Example& e) {
   TORCH_CHECK(e.dtype(1) == at::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
               e.dtype(1));
@@ -68,6 +77,7 @@ void selection() {
 
   op<at::_ops::masked_fill_Scalar>()
       .pointwise()
+      .evaluated_by(evaluate_overwriting<at::_ops::masked_fill_Scalar, fill_where>)
       .element([](E x, Raw mask, E value) { return where(mask, value, x); })
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& mask) { return t->masked_fill(mask, 0); });
