@@ -9,6 +9,7 @@
 #include "core/bind.h"
 #include "core/reuse.h"
 #include "frontend/arguments.h"
+#include "frontend/parts.h"
 #include "tower/errors.h"
 #include "tower/higher_order.h"
 
@@ -20,6 +21,8 @@ Tensor handle(Wrapper& w) { return Tensor(c10::intrusive_ptr<Wrapper>::reclaim_c
 // Views that no derivative goes through have a history of their own, which writes to their bases leave as it is.
 bool cuts_history(const View& view) { return view.op->no_derivative(); }
 
+bool is_small(int64_t numel, const Wrapper& root) { return numel * kSmall <= root.numel(); }
+
 // NOTE [Small views of written tensors]
 // What a tape keeps of a part that was read would keep the whole of the tensor's memory, and every later write would
 // have to copy that. So a small view of a tensor that has been written to has memory of its own; a larger one has not,
@@ -27,7 +30,7 @@ bool cuts_history(const View& view) { return view.op->no_derivative(); }
 // of the caller's tensor, and what nothing tracks has memory that can be written to behind the transform's back.
 void own_small_view(Wrapper& view) {
   Wrapper& root = view.root();
-  if (view.numel() * kSmall > root.numel() || root.shares_memory() || cuts_history(*view.view()) ||
+  if (!is_small(view.numel(), root) || root.shares_memory() || cuts_history(*view.view()) ||
       !as_wrapper(strip_constants(handle(view))) || !Arguments::made_inside(root))
     return;
   view.own_memory();
@@ -170,12 +173,33 @@ Tensor in_order_of(Wrapper& target, const Tensor& value) {
   return value.permute(there).clone(at::MemoryFormat::Contiguous).permute(back);
 }
 
+// A small part of a tensor that has been written to is read from it directly: a tape would know each version of a
+// larger view between, and the gradient of a small part of that would be as large as the view.
+std::optional<Part> small_part(std::optional<Part> part, bool recorded) {
+  if (!part || part->base().view() || !is_small(part->numel(), part->base()) || !part->made_in_grad_mode(recorded))
+    part.reset();
+  return part;
+}
+
 // A part of the tensor replaced, in place where nobody else sees the old values.
 Tensor overwritten(const Operator& scatter, Wrapper& base, const Tensor& value, c10::ArrayRef<IValue> view_args) {
   Stack call = call_on_part(as_it_is(handle(base)), value, view_args);
   const Reuse reuse(base);
   bind_call(scatter, call);
   return std::move(call[0]).toTensor();
+}
+
+// Whether a tensor has all elements of its root, in another shape or order: what replaces it may be the root's memory.
+bool shows_all_of_root(Wrapper& w) {
+  static const Operator &view = *Operator::find("aten::view", ""), &alias = *Operator::find("aten::_reshape_alias", "");
+  Wrapper* at = &w;
+  while (at->view()) {
+    const auto part = Part::shown_by(*at);
+    if (part ? part->numel() != part->base().numel() : at->view()->op != &view && at->view()->op != &alias)
+      return false;
+    at = part ? &part->base() : &base_of(*at->view());
+  }
+  return true;
 }
 
 // Whether a tape, or LibTorch's autograd outside, knows where the value came from.
@@ -203,7 +227,12 @@ void make_view(const Operator& op, Stack& stack) {
   if (!as_wrapper(base)) return bind_call(op, stack);
   View::Args args(stack.begin(), stack.end());
   args[place] = IValue(Tensor());
-  bind_call(op, stack);
+  Wrapper& of = *as_wrapper(base);
+  std::optional<Part> part;
+  if (of.view() && of.root().generation() > 0 && &of.level() == &of.root().level())
+    part = small_part(Part::shown_by(of, op, args), c10::GradMode::is_enabled());
+  if (part) stack.assign(1, part->read());
+  else bind_call(op, stack);
   // What a decomposition makes besides belongs to the level on top, and so may the result: as a constant of that level.
   const int depth = as_wrapper(base)->level().depth();
   replace_outputs(stack, [&](Tensor&& t, size_t) { return strip_constants(t, depth); });
@@ -216,10 +245,11 @@ void refresh(Wrapper& w) {
   View& view = *w.view();
   const uint32_t generation = w.root().generation();
   Wrapper& base = base_of(view);
-  base.payload();  // the base may be an old view itself
   // The view was recorded or not when it was made, whatever the mode is where it happens to be read next.
   c10::AutoGradMode mode(view.recorded);
-  const Tensor now = view_again(view, handle(base));
+  const auto part = base.view() ? small_part(Part::shown_by(w), view.recorded) : std::nullopt;
+  if (!part) base.payload();  // the base may be an old view itself
+  const Tensor now = part ? part->read() : view_again(view, handle(base));
   w.take(cuts_history(view) ? with_history_of(wrap(w.level(), Payload(w.stored())), now, true) : now);
   view.seen = generation;
   own_small_view(w);
@@ -284,15 +314,18 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
     return;
   }
   const auto links = links_to_repetition(target);
-  Wrapper& base = base_of(links.empty() ? *view : *links.back());
+  const Operator* scatter = scatter_of(*view->op);
+  const bool direct = scatter && !base_of(*view).view();
+  const auto part = links.empty() && !direct ? Part::shown_by(target) : std::nullopt;
+  Wrapper& base = part ? part->base() : base_of(links.empty() ? *view : *links.back());
   // A level above the base's own may keep what it computes with: then it must be the base as it is now.
   Wrapper* v = as_wrapper(value);
   const bool above = v && v->level().depth() > base.level().depth();
   const Tensor before = above ? as_it_is(handle(base)) : handle(base);
-  const Operator* scatter = scatter_of(*view->op);
-  Tensor updated = !links.empty()                 ? put_by_position(before, value, links)
-                   : scatter && may_give_up(base) ? overwritten(*scatter, base, value, view->args)
-                                                  : view->op->view_inverse(before, value, view->args, view->out);
+  Tensor updated = !links.empty() ? put_by_position(before, value, links)
+                   : part ? part->write(value, shows_all_of_root(base) && may_give_up(base.root()) ? &target : nullptr)
+                   : direct && may_give_up(base) ? overwritten(*scatter, base, value, view->args)
+                                                 : view->op->view_inverse(before, value, view->args, view->out);
   updated = strip_constants(updated, base.level().depth());  // of what was made besides, as in make_view
   const Tensor own = recorded_or_not(target, value);
   write_through(base, updated, writer);

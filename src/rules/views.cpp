@@ -226,7 +226,8 @@ Tensor stack_parts(Cts cts, Shape x, int64_t dim) {
 
 Tensor back_to_shape(Ct<0> ct, Shape x) { return in_shape(*ct, x.sizes); }
 // A tangent may lie in memory in another order than its primal: no view of it need exist.
-Tensor to_shape(Tan<0> dx, OutShape<0> y) { return viewed(*dx, y.sizes); }
+// The sizes as they were asked for: a shape of the output would keep the output, which is all of the memory it shows.
+Tensor to_shape(Tan<0> dx, Skip, const Ints& sizes) { return viewed(*dx, at::infer_size(sizes, dx->numel())); }
 Tensor itself(Ct<0> ct) { return *ct; }
 
 int64_t end_of(const MaybeInt& end) { return end.value_or(std::numeric_limits<int64_t>::max()); }

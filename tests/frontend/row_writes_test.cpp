@@ -2,7 +2,6 @@
 // and who must go on seeing the old ones.
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "support/allocated.h"
@@ -237,7 +236,7 @@ TEST(RowWrites, AllocateRowsAndNotVersionsOfTheTensor) {
     for (size_t way = 0; way < std::size(kWays); ++way) {
       const auto allocated = [&](int64_t steps) {
         const Function f = of_one([=](const Tensor& x0) { return kWays[way](x0, steps).square().sum(); });
-        return static_cast<double>(allocated_by([&] { run(f); }));
+        return support::allocated_by([&] { run(f); });
       };
       EXPECT_LT(allocated(400), 2.3 * allocated(200)) << name << ", way " << way;
     }
