@@ -10,7 +10,6 @@
 #include "core/broadcast.h"
 #include "rules/masks.h"
 #include "rules/op.h"
-#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -85,7 +84,6 @@ void activation_backwards() {
   // ---- piecewise linear functions ----
   op<at::_ops::threshold_backward>()
       .pointwise()
-      .evaluated_by(evaluate_pointwise<at::_ops::threshold_backward, at::_ops::threshold_backward_grad_input>)
       .element([](E g, E x, E threshold) { return where(x <= threshold, 0, g); })
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& threshold) {
@@ -236,7 +234,6 @@ void activation_backwards() {
   // ---- smooth functions of the result: t conj(f'), so conjugate-linear in y ----
   op<at::_ops::sigmoid_backward>()
       .pointwise()
-      .evaluated_by(evaluate_pointwise<at::_ops::sigmoid_backward, at::_ops::sigmoid_backward_grad_input>)
       .element([](E g, E y) { return g * (1 - y) * y; })
       .derivative<0>([](Along t, Skip, const Tensor& y) { return at::sigmoid_backward(*t, y); })
       .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
@@ -247,7 +244,6 @@ void activation_backwards() {
   op<at::_ops::tanh_backward>()
       .pointwise()
       .element([](E g, E y) { return g * (1 - y * y); })
-      .evaluated_by(evaluate_pointwise<at::_ops::tanh_backward, at::_ops::tanh_backward_grad_input>)
       .vjp<0>([](Ct<0> ct, Skip, const Tensor& y, Like<0> g) {
         return summed_to(at::tanh_backward(*ct, conjugate(y)), g->sizes);
       })

@@ -10,7 +10,6 @@
 #include "core/broadcast.h"
 #include "rules/masks.h"
 #include "rules/op.h"
-#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -30,11 +29,10 @@ Scalar one_minus(const Scalar& a) {
 bool is_zero(const Scalar& a) { return a.isComplex() ? a.toComplexDouble() == 0.0 : a.toDouble() == 0.0; }
 
 // a + factor·b.
-template <class Op, class Into>
+template <class Op>
 void sum_with(Scalar (*factor)(const Scalar& alpha)) {
   op<Op>()
       .pointwise()
-      .evaluated_by(evaluate_pointwise<Op, Into>)
       .template vjp<0>([](Ct<0> ct, Like<0> a) { return summed_to(*ct, a->sizes); })
       .template vjp<1>([factor](Ct<0> ct, Skip, Skip, const Scalar& alpha, Like<1> b) {
         return summed_to(times(*ct, factor(alpha).conj()), b->sizes);
@@ -150,10 +148,10 @@ E interpolated(E start, E end, E weight) {
 
 void arithmetic() {
   // ---- sums ----
-  sum_with<at::_ops::add_Tensor, at::_ops::add_out>([](const Scalar& alpha) { return alpha; });
+  sum_with<at::_ops::add_Tensor>([](const Scalar& alpha) { return alpha; });
   op<at::_ops::add_Tensor>().element([](E a, E b, E alpha) { return fma(b, alpha, a); });
   op<at::_ops::add_Scalar>().pointwise().element([](E a, E b, E alpha) { return fma(b, alpha, a); }).derivative<0>(one);
-  sum_with<at::_ops::sub_Tensor, at::_ops::sub_out>([](const Scalar& alpha) { return -alpha; });
+  sum_with<at::_ops::sub_Tensor>([](const Scalar& alpha) { return -alpha; });
   op<at::_ops::sub_Tensor>().element([](E a, E b, E alpha) { return fma(b, -alpha, a); });
   op<at::_ops::sub_Scalar>()
       .pointwise()
@@ -173,7 +171,6 @@ void arithmetic() {
   // ---- products ----
   op<at::_ops::mul_Tensor>()
       .pointwise()
-      .evaluated_by(evaluate_pointwise<at::_ops::mul_Tensor, at::_ops::mul_out>)
       .element([](E a, E b) { return a * b; })
       .derivative<0>([](Skip, const Tensor& b) { return b; })
       .derivative<1>([](const Tensor& a) { return a; });

@@ -97,7 +97,39 @@ void scatter_of_view() {
   overwrites(record, 1, Keeps{0, Mask{1} << 1, 0}, pull_back_part<View>);
 }
 
+// Calls `Into`, the form of an operator that writes to a tensor given last.
+template <class Into, class... A>
+void call_into(const Tensor& into, Stack& stack, Tensor (*)(A...)) {
+  Tensor result = into;
+  [&]<size_t... i>(std::index_sequence<i...>) { Into::call(detail::unbox<A>(stack[i])..., result); }
+  (std::make_index_sequence<sizeof...(A)>{});
+  stack.assign(1, std::move(result));
+}
+
+template <class Op, class Into>
+void evaluate_pointwise(Stack& stack) {
+  constexpr typename Op::schema* signature = nullptr;
+  static void (*const call)(Stack&) = detail::unboxed_call<Op>(signature);
+  if (const Tensor* into = Reuse::to_write_result(stack)) call_into<Into>(*into, stack, signature);
+  else call(stack);
+}
+
+template <class Op, class Into>
+void into_spent() {
+  record_of(Op::name, Op::overload_name).unboxed = evaluate_pointwise<Op, Into>;
+}
+
 }  // namespace
+
+void pointwise_into_spent() {
+  using namespace at::_ops;
+  into_spent<add_Tensor, add_out>();
+  into_spent<sub_Tensor, sub_out>();
+  into_spent<mul_Tensor, mul_out>();
+  into_spent<threshold_backward, threshold_backward_grad_input>();
+  into_spent<sigmoid_backward, sigmoid_backward_grad_input>();
+  into_spent<tanh_backward, tanh_backward_grad_input>();
+}
 
 void scatters_of_views() {
   scatter_of_view<at::_ops::select_int, at::_ops::select_scatter>();

@@ -18,27 +18,6 @@ void evaluate_overwriting(Stack& stack) {
   stack.assign(1, base);
 }
 
-namespace detail {
-
-template <class Into, class... A>
-void call_into(const Tensor& into, Stack& stack, Tensor (*)(A...)) {
-  Tensor result = into;
-  [&]<size_t... i>(std::index_sequence<i...>) { Into::call(unbox<A>(stack[i])..., result); }
-  (std::make_index_sequence<sizeof...(A)>{});
-  stack.assign(1, std::move(result));
-}
-
-}  // namespace detail
-
-/// Evaluates a pointwise operator on plain tensors; `Into` is its form that writes to a tensor given last.
-template <class Op, class Into>
-void evaluate_pointwise(Stack& stack) {
-  static void (*const call)(Stack&) = detail::unboxed_call<Op>(static_cast<typename Op::schema*>(nullptr));
-  const Tensor* into = Reuse::to_write_result(stack);
-  if (!into) return call(stack);
-  detail::call_into<Into>(*into, stack, static_cast<typename Op::schema*>(nullptr));
-}
-
 /// Whether `part` can be written into plain memory like `base` without a conversion, and nothing follows it.
 bool goes_into(const Tensor& part, const Tensor& base);
 
@@ -85,5 +64,8 @@ bool in_range(const Tensor& index, int64_t least, int64_t size);
 
 /// The records of the scatters of views: evaluation and derivatives.
 void scatters_of_views();
+
+/// The evaluation of pointwise operators whose results take the memory of temporaries; after their other rules.
+void pointwise_into_spent();
 
 }  // namespace tower::rules

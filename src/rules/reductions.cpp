@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "core/bind.h"
 #include "core/reuse.h"
 #include "rules/demands.h"
 #include "rules/dims.h"
@@ -72,11 +71,9 @@ void evaluate_sum(Stack& stack) {
   else sum.handle()->callBoxed(stack);
 }
 
-Tensor sum_by_operator(const Tensor& t, at::IntArrayRef dims, const IValue& type) {
-  static const Operator& sum = record_of("aten::sum", "dim_IntList");
-  Stack call{t, dims, false, type};
-  bind_call(sum, call);
-  return std::move(call[0]).toTensor();
+Tensor sum_of_rows(const Tensor& t, at::IntArrayRef dims, const IValue& type) {
+  const Tensor result = sum_of_short_rows({t, dims, false, type});
+  return result.defined() ? result : t.sum(dims, false, type.to<MaybeType>());
 }
 
 // ---- batching of reductions over everything ----
@@ -270,7 +267,7 @@ void reductions() {
   // ---- sums and means ----
   op<at::_ops::sum>()
       .vmap(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack& args) {
-        return sum_by_operator(t, dims, args[1]);
+        return sum_of_rows(t, dims, args[1]);
       }))
       .linear<0>([](Ct<0> ct, Shape x) { return ct->expand(x.sizes); });
   op<at::_ops::sum_dim_IntList>()
@@ -281,7 +278,7 @@ void reductions() {
       });
   op<at::_ops::mean>()
       .vmap(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack& args) {
-        if (count(Meta(t), dims.vec()) == 1) return sum_by_operator(t, dims, args[1]);
+        if (count(Meta(t), dims.vec()) == 1) return sum_of_rows(t, dims, args[1]);
         return t.mean(dims, false, args[1].to<MaybeType>());
       }))
       .linear<0>([](Ct<0> ct, Shape x) { return shared(*ct, product(x.sizes)).expand(x.sizes); });

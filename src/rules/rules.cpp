@@ -1,5 +1,6 @@
 #include "rules/rules.h"
 
+#include "rules/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -45,6 +46,7 @@ void register_all() {
   orthogonal();
   fourier();
   lists();
+  pointwise_into_spent();
 }
 
 }  // namespace tower::rules
