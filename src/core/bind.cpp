@@ -175,7 +175,8 @@ void bind_call(const Operator& op, Stack& stack, Level* level) {
     if (mapped && (!level || mapped->depth() > level->depth())) level = mapped;
   }
   // NOTE [In sight of a trace] (level.h): what lies below one has to pass it.
-  if (Level* here = top(); level != here && here && here->trace() && (!level || level->depth() < here->trace()->depth()))
+  if (Level* here = top();
+      level != here && here && here->trace() && (!level || level->depth() < here->trace()->depth()))
     level = here->trace();
   if (thread_state.recorder) return run_recorded(*thread_state.recorder, level, op, stack);
   run_at(level, op, stack);
