@@ -106,6 +106,14 @@ TEST(Temporaries, AreNeverTheCallersTensors) {
   EXPECT_TRUE(at::equal(x, before));
 }
 
+// LibTorch's autograd hands out zeros without memory.
+TEST(Temporaries, ThatAreZerosWithoutMemoryAreNotWrittenTo) {
+  const auto f = of_one([](const Tensor& x) { return x * 2 + x * 3; });
+  const Tensor x = waves({3, 4});
+  const auto pullback = td::vjp(f, {x}).second;
+  EXPECT_TRUE(same(pullback({at::_efficientzerotensor({3, 4}, x.options())})[0].clone(), at::zeros_like(x)));
+}
+
 TEST(Temporaries, FollowedByLibTorchsAutogradAreLeftToIt) {
   const Tensor x = waves({3, 4}).requires_grad_();
   const auto f = [](const Tensor& y) { return y.tanh() + y.sigmoid().relu() * y; };

@@ -56,8 +56,9 @@ class Known {
 };
 
 constexpr c10::DispatchKeySet kSpecial =
-    c10::DispatchKeySet(kKey) | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
-                                                     c10::DispatchKey::FuncTorchGradWrapper});
+    c10::DispatchKeySet(kKey) |
+    c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::ZeroTensor,
+                         c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper});
 
 // Of a kind that is written to.
 bool has_own_values(const Tensor& t) {

@@ -61,6 +61,7 @@ void pull_back_scatter(VjpFrame& f) {
 }
 
 // ---- scatter along a dimension: in place ----
+// The kernels of scatter, scatter_add, index_add and index_copy give rows, whatever the order of the tensor in memory.
 
 bool fits_along(const Tensor& base, const Stack& stack, int64_t least_index) {
   if (base.dim() == 0) return false;
@@ -70,20 +71,20 @@ bool fits_along(const Tensor& base, const Stack& stack, int64_t least_index) {
 template <bool add>
 bool write_along(const Tensor& base, const Stack& stack) {
   const Tensor &index = stack[2].toTensor(), &src = stack[3].toTensor();
-  if (!goes_into(src, base) || !fits_along(base, stack, 0)) return false;
+  if (!base.is_contiguous() || !goes_into(src, base) || !fits_along(base, stack, 0)) return false;
   if constexpr (add) base.scatter_add_(stack[1].toInt(), index, src);
   else base.scatter_(stack[1].toInt(), index, src);
   return true;
 }
 bool write_number_along(const Tensor& base, const Stack& stack) {
-  if (!fits_along(base, stack, 0)) return false;
+  if (!base.is_contiguous() || !fits_along(base, stack, 0)) return false;
   base.scatter_(stack[1].toInt(), stack[2].toTensor(), stack[3].toScalar());
   return true;
 }
 template <bool add>
 bool write_slices(const Tensor& base, const Stack& stack) {
   const Tensor &index = stack[2].toTensor(), &source = stack[3].toTensor();
-  if (!goes_into(source, base) || !fits_along(base, stack, 0)) return false;
+  if (!base.is_contiguous() || !goes_into(source, base) || !fits_along(base, stack, 0)) return false;
   if constexpr (add) base.index_add_(stack[1].toInt(), index, source, stack[4].toScalar());
   else base.index_copy_(stack[1].toInt(), index, source);
   return true;

@@ -50,9 +50,13 @@ bool same_lines(const std::vector<std::string>& patterns, std::vector<std::strin
 }
 
 struct Captured {
-  Captured() : outer(std::cout.rdbuf(text.rdbuf())) {}
-  ~Captured() { std::cout.rdbuf(outer); }
+  Captured() : outer(std::cout.rdbuf(text.rdbuf())) { formats.copyfmt(std::cout); }
+  ~Captured() {
+    std::cout.copyfmt(formats);
+    std::cout.rdbuf(outer);
+  }
   std::ostringstream text;
+  std::ios formats{nullptr};
   std::streambuf* outer;
 };
 

@@ -31,8 +31,8 @@ const std::vector<LaidOtherwise>& laid_otherwise() {
          "_batch_norm_no_update _conj_copy _native_batch_norm_legit_functional "
          "_native_batch_norm_legit_no_training _neg_view_copy _weight_norm_interface batch_norm "
          "batch_norm_backward glu_jvp huber_loss_backward masked_scatter max_pool1d mse_loss_backward "
-         "native_batch_norm native_batch_norm_backward renorm rrelu "
-         "smooth_l1_loss_backward soft_margin_loss_backward"},
+         "native_batch_norm native_batch_norm_backward renorm rrelu smooth_l1_loss_backward "
+         "soft_margin_loss_backward"},
         {"outputs",
          "_fake_quantize_learnable_per_channel_affine_backward "
          "_fake_quantize_learnable_per_tensor_affine_backward log_sigmoid_backward masked_fill.Tensor"}}},
