@@ -98,7 +98,8 @@ void activation_backwards() {
       });
   op<at::_ops::hardtanh_backward>()
       .pointwise()
-      .element([](E g, E x, E min, E max) { return where((x <= min) | (x >= max), 0, g); })
+      // Of NaN as LibTorch's vectors have it: its single numbers give g.
+      .element([](E g, E x, E min, E max) { return where((x > min) & (x < max), g, 0); })
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& min, const Scalar& max) {
         return at::hardtanh_backward(*t, x, min, max);

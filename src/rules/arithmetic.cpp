@@ -101,9 +101,11 @@ E floor_divided(E a, E b) {
   const E rest = fmod(a, b);
   const E apart = (rest != 0) & ((b < 0) ^ (rest < 0));
   if (!a.floating()) return where(apart, a / b - 1, a / b);
-  const E exact = (a - rest) / b, quotient = where(apart, exact - 1, exact), rounded = floor(quotient);
-  const E whole = where(quotient - rounded > 0.5, rounded + 1, rounded);
-  return where(b == 0, a / b, where(quotient == 0, copysign(a.like(0), a / b), whole));
+  // The vector library's fmod is NaN where the quotient overflows.
+  const E simple = a / b, overflows = (abs(simple) == INFINITY) & (abs(a) != INFINITY);
+  const E exact = where(overflows, a, a - rest) / b, quotient = where(apart, exact - 1, exact);
+  const E rounded = floor(quotient), whole = where(quotient - rounded > 0.5, rounded + 1, rounded);
+  return where(b == 0, simple, where(quotient == 0, copysign(a.like(0), simple), whole));
 }
 
 std::optional<E> divided(E a, E b, const Mode& mode) {
@@ -180,7 +182,7 @@ void arithmetic() {
       .derivative<0>([](Skip, const Scalar& b) { return b; });
   op<at::_ops::addcmul>()
       .pointwise()
-      .element([](E x, E a, E b, E value) { return x + value * a * b; })
+      .element([](E x, E a, E b, E value) { return fma(value * a, b, x); })
       .derivative<0>(one)
       .derivative<1>([](Along t, Skip, Skip, const Tensor& b, const Scalar& value) { return *t * (b * value); })
       .derivative<2>([](Along t, Skip, const Tensor& a, Skip, const Scalar& value) { return *t * (a * value); });
