@@ -17,7 +17,7 @@ namespace tower {
 
 /// A tensor that a transform made, seen from outside.
 struct Inspected {
-  std::string transform;             ///< "vmap", "jvp" or "vjp"
+  std::string transform;             ///< "vmap", "jvp", "vjp" or "trace"
   std::string label;                 ///< the public function that started it: "vmap", "grad", "jacfwd", …
   int level = 0;                     ///< counted from the outermost transform, which is 1
   bool ended = false;                ///< the transform has ended: the tensor can no longer be used

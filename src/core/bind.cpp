@@ -27,7 +27,7 @@ namespace {
 
 void call_guarded(const Operator& op, Stack& stack, bool skip_libtorch_autograd) {
   DispatchGuard guard;
-  guard.see_every_operator(false);
+  guard.see_no_operator();
   if (skip_libtorch_autograd) guard.skip_libtorch_autograd();
   op.call(stack);
 }
@@ -174,6 +174,10 @@ void bind_call(const Operator& op, Stack& stack, Level* level) {
     Level* mapped = nearest_vmap(top());
     if (mapped && (!level || mapped->depth() > level->depth())) level = mapped;
   }
+  // NOTE [In sight of a trace] (level.h): what lies below one has to pass it.
+  if (Level* here = top();
+      level != here && here && here->trace() && (!level || level->depth() < here->trace()->depth()))
+    level = here->trace();
   if (thread_state.recorder) return run_recorded(*thread_state.recorder, level, op, stack);
   run_at(level, op, stack);
 }

@@ -57,6 +57,7 @@ std::string vmap_served(const Operator& op) {
 }  // namespace
 
 std::string served_by(const Operator& op, Kind kind) {
+  if (kind == Kind::trace) return "recorded";
   if (const auto& why = op.unsupported[static_cast<size_t>(kind)]) return "refused: " + *why;
   if (op.mutates()) {
     const frontend::Twin& twin = frontend::twin_of(op);

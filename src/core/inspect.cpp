@@ -42,6 +42,7 @@ std::string plain_text(const Tensor& t, const Plain& plain) {
 
 const char* class_name(const std::string& transform) {
   if (transform == "vmap") return "BatchedTensor";
+  if (transform == "trace") return "TracedTensor";
   return transform == "jvp" ? "DualTensor" : "TapedTensor";
 }
 
@@ -91,7 +92,7 @@ bool is_batched(const Tensor& t) {
 }
 
 bool is_tracked(const Tensor& t) {
-  return some_level_tracks(t, [](Kind kind) { return kind != Kind::vmap; });
+  return some_level_tracks(t, [](Kind kind) { return kind == Kind::jvp || kind == Kind::vjp; });
 }
 
 c10::DispatchKey dispatch_key() { return kKey; }
@@ -100,7 +101,7 @@ bool inside_transform() { return top() != nullptr; }
 
 struct Suspended::State {
   State() : previous(thread_state.top), recorder(thread_state.recorder), substitutions(thread_state.substitutions) {
-    keys.see_every_operator(false);
+    keys.see_no_operator();
     thread_state.top = nullptr;
     thread_state.recorder = nullptr;
     thread_state.substitutions = nullptr;

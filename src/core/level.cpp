@@ -24,6 +24,8 @@ const char* name(Kind kind) {
       return "jvp";
     case Kind::vjp:
       return "vjp";
+    case Kind::trace:
+      return "trace";
   }
   return "?";
 }
@@ -60,6 +62,9 @@ Scope::Scope(c10::intrusive_ptr<Level> level) : level_(std::move(level)), previo
   if (previous_) level_->below_ = c10::intrusive_ptr<Level>::reclaim_copy(previous_);
   level_->depth_ = previous_ ? previous_->depth() + 1 : 1;
   level_->ended_ = false;
+  Level* outer_trace = previous_ ? previous_->trace() : nullptr;
+  level_->traced_ = outer_trace != nullptr;
+  level_->trace_ = level_->kind() == Kind::trace ? level_.get() : outer_trace;
   thread_state.top = level_.get();
   keys_.see_every_operator(true);
   if (!previous_) {
@@ -76,6 +81,7 @@ Scope::~Scope() {
   level_->ended_ = true;
   // A tape below may keep a rule that captured a tensor of this level, which would keep the tape.
   level_->below_.reset();
+  level_->trace_ = nullptr;
   thread_state.top = previous_;
 }
 

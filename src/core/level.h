@@ -28,7 +28,8 @@ class Arguments;
 using c10::IValue;
 using torch::jit::Stack;
 
-enum class Kind : uint8_t { vmap, jvp, vjp };
+enum class Kind : uint8_t { vmap, jvp, vjp, trace };
+constexpr size_t kKinds = 4;
 
 /// The name of the transform kind as users know it.
 const char* name(Kind kind);
@@ -45,6 +46,10 @@ class Level : public c10::intrusive_ptr_target {
   /// Number of levels up to and including this one.
   int depth() const { return depth_; }
   Level* below() const { return below_.get(); }
+  /// The nearest trace at or below this level; null if there is none. See NOTE [In sight of a trace].
+  Level* trace() const { return trace_; }
+  /// Whether a trace lies below this level.
+  bool is_traced() const { return traced_; }
   bool ended() const { return ended_; }
   uint64_t thread() const { return thread_; }
   /// "grad (level 2)": how messages name it.
@@ -66,10 +71,12 @@ class Level : public c10::intrusive_ptr_target {
   friend class Scope;
   Kind kind_;
   bool ended_ = true;  // until a Scope starts it
+  bool traced_ = false;
   int depth_ = 0;
   const char* label_;
   uint64_t id_;
   uint64_t thread_;
+  Level* trace_ = nullptr;  // itself or kept alive by below_
   c10::intrusive_ptr<Level> below_;
 };
 
@@ -100,6 +107,8 @@ inline c10::AutogradState& autograd_state() {
 
 /// The level whose function or rule the thread is executing; null outside every transform.
 inline Level* top() { return thread_state.top; }
+/// The nearest trace that calls made now would come to; null if there is none.
+inline Level* tracing() { return thread_state.top ? thread_state.top->trace() : nullptr; }
 /// Number of this thread, never reused.
 uint64_t this_thread();
 /// True if `level` is running on this thread and visible from the current top.
@@ -113,9 +122,13 @@ class DispatchGuard {
   DispatchGuard(const DispatchGuard&) = delete;
   DispatchGuard& operator=(const DispatchGuard&) = delete;
 
-  void see_every_operator(bool yes) {
-    keys_->set_included(yes ? keys_->included() | kKeySet : keys_->included() - kKeySet);
-  }
+  // NOTE [In sight of a trace]
+  // A trace records every operator call that is made while it runs, also those that rules make of plain tensors (a
+  // constant, or a tensor from outside that the function captured): what it did not see would be the same for ever. So
+  // above a trace nothing hides operators, and bind_call brings it the calls that no level above it takes.
+  void see_every_operator(bool yes) { see(yes || tracing() != nullptr); }
+  /// For LibTorch's kernels, in which no level has a part.
+  void see_no_operator() { see(false); }
   /// Goes below LibTorch's autograd: for plain tensors of which none requires grad this only saves time.
   void skip_libtorch_autograd() { keys_->set_excluded(keys_->excluded() | c10::autograd_dispatch_keyset); }
   /// The opposite, for code that runs LibTorch's autograd on purpose.
@@ -126,6 +139,9 @@ class DispatchGuard {
   void skip_autocast() { keys_->set_excluded(keys_->excluded() | c10::autocast_dispatch_keyset); }
 
  private:
+  friend class Below;
+  void see(bool yes) { keys_->set_included(yes ? keys_->included() | kKeySet : keys_->included() - kKeySet); }
+
   c10::impl::PODLocalDispatchKeySet* keys_;
   c10::impl::PODLocalDispatchKeySet saved_;
 };
@@ -149,7 +165,7 @@ class Below {
  public:
   explicit Below(const Level& level) : previous_(thread_state.top) {
     thread_state.top = level.below();
-    keys_.see_every_operator(false);
+    keys_.see(level.is_traced());
   }
   ~Below() { thread_state.top = previous_; }
   Below(const Below&) = delete;

@@ -19,7 +19,7 @@ const Level* level_that_would_differentiate() {
   const bool reverse = c10::GradMode::is_enabled();
   for (const Level* level = top(); level; level = level->below()) {
     if (level->kind() == Kind::jvp && c10::AutogradState::get_tls_state().get_fw_grad_mode()) return level;
-    if (level->kind() == Kind::vjp && reverse) return level;
+    if ((level->kind() == Kind::vjp || level->kind() == Kind::trace) && reverse) return level;
   }
   return reverse ? top() : nullptr;
 }

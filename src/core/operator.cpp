@@ -371,6 +371,8 @@ bool Operator::has_rule(Kind kind) const {
       return !vjp.empty() || no_derivative_;
     case Kind::jvp:
       return !jvp.empty() || no_derivative_;
+    case Kind::trace:
+      return !composite_;  // any other is recorded as it is
   }
   return false;
 }

@@ -234,7 +234,8 @@ class Operator : public c10::intrusive_ptr_target {
   std::function<Tensor(const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t out)> view_inverse;
   /// For a view that can show an element of its base more than once (expand, unfold, …): whether this one does.
   std::function<bool(const Tensor& base, c10::ArrayRef<IValue> args)> view_repeats;
-  std::optional<std::string> unsupported[3];  // by Kind: why not, and what to do
+  std::optional<std::string> unsupported[kKinds];  // by Kind: why not, and what to do
+  bool reads_shapes_alone = false;  // zeros_like and its kin: the result is the same whatever the values
 
   // NOTE [Custom rules]
   // The rules of LibTorch's operators agree with what the operators compute, so any of them may be replaced by the

@@ -41,10 +41,9 @@ Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload&& payload)
 
 namespace {
 // LibTorch's autograd outside is to know where the value came from, whoever runs now.
-Tensor resolved(const Tensor& t) {
-  DispatchGuard keys;
-  keys.see_every_operator(false);
-  if (libtorch_follows(t)) keys.with_libtorch_autograd();
+Tensor resolved(const Tensor& t, const Level& level) {
+  Below below(level);
+  if (libtorch_follows(t)) below.keys().with_libtorch_autograd();
   const c10::AutoGradMode record(t.requires_grad());
   return t.resolve_conj().resolve_neg();
 }
@@ -65,7 +64,7 @@ void Wrapper::take_keys() {
 
 void Wrapper::take_metadata() {
   // A wrapper shows no lazy conjugation or negation, so its value must have none: view_as_real would refuse it.
-  if (payload_.value.is_conj() || payload_.value.is_neg()) payload_.value = resolved(payload_.value);
+  if (payload_.value.is_conj() || payload_.value.is_neg()) payload_.value = resolved(payload_.value, *level_);
   const TensorImpl* value = payload_.value.unsafeGetTensorImpl();
   if (level_->kind() == Kind::vmap && payload_.index >= 0) {
     TORCH_INTERNAL_ASSERT(payload_.index < value->dim());
@@ -105,8 +104,7 @@ void Wrapper::own_memory() {
       w->view_.reset();  // what it was taken of has been written to here, and is nobody's who would write to it below
       w->own_memory();
     } else if (!libtorch_follows(*t)) {
-      DispatchGuard keys;
-      keys.see_every_operator(false);
+      const Below below(*level_);
       *t = t->clone();
     }
   }

@@ -61,10 +61,16 @@ Level* tracking_level(const Operator& op, const Stack& stack) {
   return found;
 }
 
+// Whether a tensor is memory that a trace of `level` reads and writes at each run: what was there before it.
+bool is_outside_of_trace(const Level& level, const Tensor& target) {
+  Wrapper* w = as_wrapper(target);
+  return level.kind() == Kind::trace && (!w || w->level().depth() < level.depth());
+}
+
 // The level that tracks `value` and that `target` cannot belong to: it started after the target had been made.
 Level* too_deep_for(const Tensor& target, const Tensor& value) {
   Wrapper* v = as_wrapper(value);
-  if (!v) return nullptr;
+  if (!v || is_outside_of_trace(v->level(), target)) return nullptr;
   Wrapper* w = as_wrapper(target);
   if (!w) return &v->level();
   if (v->level().depth() <= w->level().depth() || w->root().made_in() >= v->level().id()) return nullptr;
@@ -170,6 +176,12 @@ void view_in_place(const Operator& op, Stack& stack, const Tensor& target) {
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
+// Then the write is part of what the trace records.
+bool written_at_each_run(const Tensor& target, const Tensor& value) {
+  Wrapper* v = as_wrapper(value);
+  return v && is_outside_of_trace(v->level(), target);
+}
+
 struct Write {
   Tensor target, value;
 };
@@ -193,12 +205,16 @@ Write fitted(const Operator& op, const Operator& twin, const Level& highest, con
   }
   value = strip_constants(value, w ? w->level().depth() : 0);
   if (Level* level = too_deep_for(target, value)) refuse_captured(op, *level, target, make_it_inside(*level));
-  if (w) check_writable(*w, value, op);
+  if (w && !written_at_each_run(target, value)) check_writable(*w, value, op);
   return {target, std::move(value)};
 }
 
 void commit(const Operator& op, const Write& write) {
-  if (Wrapper* w = as_wrapper(write.target)) write_through(*w, write.value, op);
+  if (written_at_each_run(write.target, write.value)) {
+    static const Operator& copy = *Operator::find("aten::copy_", "");
+    Stack stack{write.target, write.value, false};
+    bind_call(copy, stack);
+  } else if (Wrapper* w = as_wrapper(write.target)) write_through(*w, write.value, op);
   else write.target.copy_(write.value);
 }
 

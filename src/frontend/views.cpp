@@ -11,6 +11,7 @@
 #include "frontend/arguments.h"
 #include "frontend/parts.h"
 #include "tower/errors.h"
+#include "tower/higher_order.h"
 
 namespace tower::frontend {
 namespace {
@@ -361,6 +362,28 @@ Tensor with_libtorch_history_of(const Tensor& history, const Tensor& value, bool
   return result.copy_(value);
 }
 
+// The same as an operator of a graph: which derivatives there are is known when the graph is run.
+const HigherOrderOperator& history_operator(bool tangents) {
+  static const auto make = [](bool with_tangents) {
+    HigherOrderRules rules;
+    rules.name = with_tangents ? "value with history and tangents" : "value with history";
+    rules.forward = [](const std::vector<Tensor>& x, const Attributes&) { return std::vector<Tensor>{x[1].alias()}; };
+    rules.save = [](const auto&, const auto&, const Attributes&) { return Residuals{}; };
+    rules.vjp = [](const Residuals&, const std::vector<Tensor>& cts, const std::vector<bool>&, const Attributes&) {
+      return std::vector<Tensor>{cts[0], Tensor()};
+    };
+    rules.jvp = [with_tangents](const Residuals&, const std::vector<Tensor>& tangents, const Attributes&) {
+      if (with_tangents) return std::vector<Tensor>{tangents[0]};
+      if (!tangents[0].defined()) return std::vector<Tensor>{tangents[1]};
+      const Tensor now = tangents[1].defined() ? tangents[1] : at::zeros_like(tangents[0]);
+      return history_operator(false)({tangents[0], now});
+    };
+    return HigherOrderOperator(std::move(rules));
+  };
+  static const HigherOrderOperator reverse = make(false), both = make(true);
+  return tangents ? both : reverse;
+}
+
 }  // namespace
 
 Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents) {
@@ -390,6 +413,9 @@ Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents
         p->value = p->value.unsqueeze(0).expand(sizes);
       }
     result.index = size >= 0 ? 0 : -1;
+  } else if (level.kind() == Kind::trace) {
+    const c10::AutoGradMode record(true);
+    return history_operator(tangents)({history, value})[0];
   } else if (level.kind() == Kind::vjp) {
     // Forward mode heeds no_grad as little as LibTorch's does.
     result.index = tangents || level.heeds_no_grad() ? old.index : now.index;

@@ -4,6 +4,7 @@
 #include "interpreters/vmap.h"
 
 #include "core/bind.h"
+#include "interpreters/derivatives.h"
 #include "operators/custom.h"
 #include "operators/mapped.h"
 #include "rules/families.h"
@@ -70,8 +71,31 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
   return true;
 }
 
+namespace {
+
+// A trace records the operator itself, and which dimensions are mapped; the rule runs where the image is evaluated. But
+// where only LibTorch's formula differentiates the operator, which asks for single examples and how they lie in memory,
+// the operators that the rule is made of are recorded: those have derivatives.
+bool is_recorded_mapped(const Operator& op, const Stack& stack) {
+  if (op.reads_shapes_alone) return false;
+  if (op.custom || op.no_derivative()) return true;
+  Mask active = 0;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef leaf) {
+    if (t.is_floating_point() || t.is_complex()) active |= Mask{1} << leaf.arg;
+  });
+  return served_vjp(op, active & ~op.inactive_args) != Served::libtorch_autograd;
+}
+
+// Whether levels below are to meet the operator's image, not what its rule is made of.
+[[gnu::noinline]] bool binds_image(const Level& level, const Operator& op, const Stack& stack) {
+  if (level.is_traced() && is_recorded_mapped(op, stack)) return true;
+  return op.custom && derivative_may_be_wanted(level.below(), op, stack);
+}
+
+}  // namespace
+
 void Vmap::process(const Operator& op, Stack& stack) {
-  if (op.custom && derivative_may_be_wanted(below(), op, stack)) return bind_mapped(*this, op, stack);
+  if ((op.custom || is_traced()) && binds_image(*this, op, stack)) return bind_mapped(*this, op, stack);
   evaluate(op, stack);
 }
 

@@ -26,10 +26,21 @@ class SharedDraws {
 class Vmap final : public Level {
  public:
   Vmap(int64_t batch_size, Randomness randomness, const char* label, SharedDraws* shared_draws = nullptr)
-      : Level(Kind::vmap, label), batch_size_(batch_size), randomness_(randomness), shared_draws_(shared_draws) {}
+      : Level(Kind::vmap, label),
+        batch_size_(batch_size),
+        randomness_(randomness),
+        shared_draws_(shared_draws),
+        axis_(id()) {}
+  /// A level in which the image of an operator is evaluated: it maps over the examples that `axis` numbers.
+  Vmap(int64_t batch_size, Randomness randomness, const char* label, uint64_t axis)
+      : Vmap(batch_size, randomness, label) {
+    axis_ = axis;
+  }
 
   int64_t batch_size() const { return batch_size_; }
   Randomness randomness() const { return randomness_; }
+  /// Which examples it maps over: those that a user's vmap gave this number.
+  uint64_t axis() const { return axis_; }
   /// Null unless this is a chunk of a batch whose examples share their draws.
   SharedDraws* shared_draws() const { return shared_draws_; }
 
@@ -43,6 +54,7 @@ class Vmap final : public Level {
   int64_t batch_size_;
   Randomness randomness_;
   SharedDraws* shared_draws_;
+  uint64_t axis_;
 };
 
 /// Runs `op` once for each example and stacks the results: the slow way, for operators without a rule.

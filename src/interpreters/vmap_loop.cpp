@@ -181,7 +181,11 @@ class Draws {
   void rewind() {
     if (generator_ && level_.randomness() == Randomness::same) set_state(*generator_, before_);
   }
-  bool happened() { return generator_ && !at::equal(state_of(*generator_), before_); }
+  bool happened() {
+    DispatchGuard keys;
+    keys.see_no_operator();
+    return generator_ && !at::equal(state_of(*generator_), before_);
+  }
 
  private:
   Vmap& level_;

@@ -195,7 +195,8 @@ Tensors dynamic::cond(const Tensor& predicate, Function true_branch, Function fa
   Tensor choice = predicate.dim() == 0 ? predicate : predicate.reshape({});
   // A number has a derivative, a choice has none.
   if (choice.scalar_type() != at::kBool) choice = choice.ne(0);
-  if (!differs_between_examples(choice))
+  // A trace records the choice, which is made anew at each run.
+  if (!tracing() && !differs_between_examples(choice))
     return at::is_nonzero(strip_constants(choice)) ? true_branch(operands) : false_branch(operands);
   Tensors all{choice};
   all.insert(all.end(), operands.begin(), operands.end());

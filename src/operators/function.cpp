@@ -162,7 +162,7 @@ class Rules : public std::enable_shared_from_this<Rules> {
                             " is declared to be written to (mutates), but forward does not return it. Return it.");
       written.emplace_back(i, static_cast<std::size_t>(found - outs.begin()));
     }
-    call.written = std::move(written);
+    if (call.written != written) call.written = std::move(written);  // several threads may run one call of a graph
     check_dirty(call, operands, ctx);
     return outs;
   }
@@ -226,7 +226,12 @@ class Rules : public std::enable_shared_from_this<Rules> {
     Context ctx;
     const auto drawn = random_state();
     const Tensors again = evaluate(call, operands, ctx, true);
-    if (!drawn.equal(random_state()))
+    const auto drew = [&] {
+      DispatchGuard keys;
+      keys.see_no_operator();
+      return !drawn.equal(random_state());
+    };
+    if (drew())
       throw UnsupportedError(info_.name +
                              ": its forward draws random numbers and saves what depends on them, which nested "
                              "transforms would have to draw again. Draw them outside and pass them in, or return what "

@@ -1,5 +1,6 @@
 #include "operators/mapped.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 
 #include "core/bind.h"
@@ -35,11 +36,12 @@ class MappedOperator final : public Operator {
         base_(base),
         batch_size_(level.batch_size()),
         randomness_(level.randomness()),
+        axis_(level.axis()),
         label_(level.label()),
         args_(args) {
     if (!base.handle()) owner_ = c10::intrusive_ptr<const Operator>::reclaim_copy(&base);
     // Only the places of the tensors: a tape that keeps this operator must not keep its own level's tensors.
-    const Tensor place = at::empty({0});
+    static const Tensor place(at::detail::empty_cpu({0}, at::TensorOptions(at::kFloat)));
     replace_tensors(base, args_, [&](const Tensor& t, LeafRef leaf) {
       Wrapper* w = as_wrapper_of(t, level);
       leaves_.push_back(leaf);
@@ -47,6 +49,7 @@ class MappedOperator final : public Operator {
       return place;
     });
     custom = true;
+    random_ = base.random() && level.is_traced();
     vjp_is_linear = base.vjp_is_linear;
     lifts_captured = base.lifts_captured;
     implementation = [this](Stack& stack) { evaluate(stack); };
@@ -57,6 +60,7 @@ class MappedOperator final : public Operator {
     Mask tensors = 0;
     for (const LeafRef& leaf : leaves_) tensors |= Mask{1} << leaf.arg;
     tensors &= ~base.inactive_args;
+    set_no_derivative(base.no_derivative() || tensors == 0);
     const Served served = served_vjp(base, tensors);
     const Keeps needs = keeps_for_vjp(base, tensors, served);
     pulls_back_saved_alone_ = base.save && !(needs.args | needs.shapes | needs.outs);
@@ -64,6 +68,8 @@ class MappedOperator final : public Operator {
       vjp.push_back({1, pulls_back_saved_alone_ ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});
     if (!base.jvp.empty()) jvp.push_back({1, all, [this](JvpFrame& frame) { push_forward(frame); }});
   }
+
+  ImageOf image() const { return {base_, args_, leaves_, dims_, batch_size_, axis_}; }
 
   void call(Stack& stack) const override {
     if (record_in_libtorch(*this, stack)) return;
@@ -89,7 +95,9 @@ class MappedOperator final : public Operator {
   }
 
  private:
-  c10::intrusive_ptr<Vmap> new_level() const { return c10::make_intrusive<Vmap>(batch_size_, randomness_, label_); }
+  c10::intrusive_ptr<Vmap> new_level() const {
+    return c10::make_intrusive<Vmap>(batch_size_, randomness_, label_, axis_);
+  }
 
   static Tensor put_in(Vmap& level, const Tensor& t, int64_t dim) {
     return t.defined() && dim != kUnbatched ? wrap(level, Payload{t, {}, dim}) : t;
@@ -136,13 +144,14 @@ class MappedOperator final : public Operator {
   }
 
   Stack take_out_outputs(Vmap& level, const Stack& own) const {
-    list_sizes_.clear();
+    const bool known = outputs_known_;
     for (const IValue& v : own) {
       if (!v.isTensor() && !v.isTensorList())
         throw UnsupportedError(level.describe() + ": " + base_.name() +
                                " returns a value that is not a tensor; it cannot differ between examples.");
-      list_sizes_.push_back(v.isTensor() ? -1 : static_cast<int64_t>(v.toListRef().size()));
+      if (!known) list_sizes_.push_back(v.isTensor() ? -1 : static_cast<int64_t>(v.toListRef().size()));
     }
+    outputs_known_ = true;
     c10::List<Tensor> outs;
     for (const Tensor& t : flatten_outputs(own)) outs.push_back(take_out(level, t, 0));
     return {std::move(outs)};
@@ -289,16 +298,25 @@ class MappedOperator final : public Operator {
   c10::intrusive_ptr<const Operator> owner_;
   int64_t batch_size_;
   Randomness randomness_;
+  uint64_t axis_;
   const char* label_;
   Stack args_;                   // of the base operator, placeholders for its tensors
   std::vector<LeafRef> leaves_;  // where each operand goes among them
   std::vector<int64_t> dims_;    // batch dimension of each operand
   bool pulls_back_saved_alone_ = false;
-  // The outputs' structure, known after the first evaluation: -1 for a tensor, the length of a list.
+  // The outputs' structure, known after the first evaluation: -1 for a tensor, the length of a list. Later ones, which
+  // may be on several threads, only read it.
   mutable std::vector<int64_t> list_sizes_;
+  mutable bool outputs_known_ = false;
 };
 
 }  // namespace
+
+std::optional<ImageOf> image_of(const Operator& op) {
+  if (op.handle()) return std::nullopt;
+  const auto* mapped = dynamic_cast<const MappedOperator*>(&op);
+  return mapped ? std::optional(mapped->image()) : std::nullopt;
+}
 
 void bind_mapped(Vmap& level, const Operator& op, Stack& stack) {
   auto mapped = c10::make_intrusive<MappedOperator>(level, op, stack);
@@ -309,7 +327,13 @@ void bind_mapped(Vmap& level, const Operator& op, Stack& stack) {
     operands.push_back(w ? w->payload().value : t);
     any_batched = any_batched || (w && w->payload().tracked());
   });
-  if (!any_batched) return level.evaluate(op, stack);
+  // Each run of a graph draws anew.
+  const bool draws = op.random() && level.is_traced();
+  if (draws && level.shared_draws())
+    throw UnsupportedError(level.describe() + ": " + op.name() +
+                           " draws random numbers in chunks of a batch that share one draw, which a compiled function "
+                           "cannot repeat. Leave out the chunk size, or draw outside and pass the numbers in.");
+  if (!any_batched && !(draws && level.randomness() == Randomness::different)) return level.evaluate(op, stack);
   stack.clear();
   stack.emplace_back(std::move(operands));
   {

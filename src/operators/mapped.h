@@ -10,4 +10,15 @@ namespace tower {
 /// derivative rules of its own.
 void bind_mapped(Vmap& level, const Operator& op, Stack& stack);
 
+/// What an image is the image of.
+struct ImageOf {
+  const Operator& base;
+  const Stack& args;                   // of `base`, placeholders for its tensors
+  const std::vector<LeafRef>& leaves;  // where each operand goes among them
+  const std::vector<int64_t>& dims;    // batch dimension of each operand
+  int64_t batch_size;
+  uint64_t axis;
+};
+std::optional<ImageOf> image_of(const Operator& op);
+
 }  // namespace tower

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "compile/element.h"
 #include "core/broadcast.h"
 #include "rules/masks.h"
 #include "rules/op.h"
@@ -13,6 +14,8 @@
 
 namespace tower::rules {
 namespace {
+
+using compiler::E;
 
 Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
 
@@ -34,6 +37,17 @@ Tensor gelu_tanh_curvature(const Tensor& x) {
   const Tensor h = (k * (x + c * square * x)).tanh();
   const Tensor du = k * (1 + 3 * c * square), ddu = 6 * c * k * x;
   return one_minus(h * h) * (du + 0.5 * x * (ddu - 2 * h * du * du));
+}
+
+std::optional<E> gelu_slope(E g, E x, const std::string& approximate) {
+  if (approximate == "none") {
+    const E cdf = 0.5 * (1 + erf(x * M_SQRT1_2)), pdf = exp(x * x * -0.5) * (M_2_SQRTPI * M_SQRT1_2 * 0.5);
+    return g * (cdf + x * pdf);
+  }
+  if (approximate != "tanh") return std::nullopt;
+  const double k = std::sqrt(2 / M_PI), c = 0.044715;
+  const E h = tanh(k * (x + c * (x * x * x)));
+  return g * (0.5 * (1 + h) + 0.5 * x * ((1 - h * h) * (k * (1 + 3 * c * (x * x)))));
 }
 
 // For kernels that do not broadcast: every tensor is expanded over the batch.
@@ -68,24 +82,49 @@ std::tuple<Tensor, Tensor, Tensor> fake_quantize_backward(const Tensor& grad, co
 
 void activation_backwards() {
   // ---- piecewise linear functions ----
-  op<at::_ops::threshold_backward>().pointwise().inactive<1>().derivative<0>(
-      [](Along t, Skip, const Tensor& x, const Scalar& threshold) { return at::threshold_backward(*t, x, threshold); });
-  op<at::_ops::leaky_relu_backward>().pointwise().inactive<1>().derivative<0>(
-      [](Along t, Skip, const Tensor& x, const Scalar& slope, bool is_result) {
+  op<at::_ops::threshold_backward>()
+      .pointwise()
+      .element([](E g, E x, E threshold) { return where(x <= threshold, 0, g); })
+      .inactive<1>()
+      .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& threshold) {
+        return at::threshold_backward(*t, x, threshold);
+      });
+  op<at::_ops::leaky_relu_backward>()
+      .pointwise()
+      .element([](E g, E x, E slope) { return where(x > 0, g, g * slope); })
+      .inactive<1>()
+      .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& slope, bool is_result) {
         return at::leaky_relu_backward(*t, x, slope, is_result);
       });
-  op<at::_ops::hardtanh_backward>().pointwise().inactive<1>().derivative<0>(
-      [](Along t, Skip, const Tensor& x, const Scalar& min, const Scalar& max) {
+  op<at::_ops::hardtanh_backward>()
+      .pointwise()
+      // Of NaN as LibTorch's vectors have it: its single numbers give g.
+      .element([](E g, E x, E min, E max) { return where((x > min) & (x < max), g, 0); })
+      .inactive<1>()
+      .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& min, const Scalar& max) {
         return at::hardtanh_backward(*t, x, min, max);
       });
-  op<at::_ops::hardsigmoid_backward>().pointwise().inactive<1>().derivative<0>(
-      [](Along t, Skip, const Tensor& x) { return at::hardsigmoid_backward(*t, x); });
-  op<at::_ops::softshrink_backward>().pointwise().inactive<1>().derivative<0>(
-      [](Along t, Skip, const Tensor& x, const Scalar& lambda) { return at::softshrink_backward(*t, x, lambda); });
-  op<at::_ops::hardshrink_backward>().pointwise().inactive<1>().derivative<0>(
-      [](Along t, Skip, const Tensor& x, const Scalar& lambda) { return at::hardshrink_backward(*t, x, lambda); });
+  // The sixth is a float for every dtype.
+  op<at::_ops::hardsigmoid_backward>()
+      .pointwise()
+      .element([](E g, E x) { return where((x > -3) & (x < 3), g * (1.0f / 6), 0); })
+      .inactive<1>()
+      .derivative<0>([](Along t, Skip, const Tensor& x) { return at::hardsigmoid_backward(*t, x); });
+  op<at::_ops::softshrink_backward>()
+      .pointwise()
+      .element([](E g, E x, E lambda) { return where((x >= -lambda) & (x <= lambda), 0, g); })
+      .inactive<1>()
+      .derivative<0>(
+          [](Along t, Skip, const Tensor& x, const Scalar& lambda) { return at::softshrink_backward(*t, x, lambda); });
+  op<at::_ops::hardshrink_backward>()
+      .pointwise()
+      .element([](E g, E x, E lambda) { return where((x >= -lambda) & (x <= lambda), 0, g); })
+      .inactive<1>()
+      .derivative<0>(
+          [](Along t, Skip, const Tensor& x, const Scalar& lambda) { return at::hardshrink_backward(*t, x, lambda); });
   op<at::_ops::hardswish_backward>()
       .pointwise()
+      .element([](E g, E x) { return where(x <= -3, 0, where(x < 3, g * (x / 3 + 0.5), g)); })
       .derivative<0>([](Along t, Skip, const Tensor& x) { return at::hardswish_backward(*t, x); })
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
         return keep_where((x > -3).logical_and(x < 3), *t * g / 3);
@@ -107,6 +146,7 @@ void activation_backwards() {
 
   // ---- smooth functions of x ----
   op<at::_ops::gelu_backward>()
+      .element(gelu_slope)
       .vmap(vmap_expanded)
       .derivative<0>([](Along t, Skip, const Tensor& x, const std::string& approximate) {
         return at::gelu_backward(*t, x, approximate);
@@ -117,6 +157,10 @@ void activation_backwards() {
   // s = σ(x): (x s)'' = s (1 - s) (2 + x (1 - 2 s)).
   op<at::_ops::silu_backward>()
       .pointwise()
+      .element([](E g, E x) {
+        const E s = sigmoid(x);
+        return g * s * (1 + x * (1 - s));
+      })
       .derivative<0>([](Along t, Skip, const Tensor& x) { return at::silu_backward(*t, x); })
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
         const Tensor s = x.sigmoid();
@@ -125,6 +169,10 @@ void activation_backwards() {
   // s = σ(x), h = tanh(softplus(x)): (x h)'' = (1 - h²) s (2 + x (1 - s - 2 h s)).
   op<at::_ops::mish_backward>()
       .pointwise()
+      .element([](E g, E x) {
+        const E s = sigmoid(x), t = tanh(log1p(exp(x)));
+        return g * (t + x * s * (1 - t * t));
+      })
       .derivative<0>([](Along t, Skip, const Tensor& x) { return at::mish_backward(*t, x); })
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
         const Tensor s = x.sigmoid(), h = at::softplus(x).tanh();
@@ -132,6 +180,10 @@ void activation_backwards() {
       });
   op<at::_ops::softplus_backward>()
       .pointwise()
+      .element([](E g, E x, E beta, E threshold) {
+        const E z = exp(x * beta);
+        return where(x * beta > threshold, g, g * z / (z + 1));
+      })
       .derivative<0>([](Along t, Skip, const Tensor& x, const Scalar& beta, const Scalar& threshold) {
         return at::softplus_backward(*t, x, beta, threshold);
       })
@@ -142,6 +194,11 @@ void activation_backwards() {
   // Below zero: α scale (e^(κx) - 1) of slope κ (y + α scale), where y is the result.
   op<at::_ops::elu_backward>()
       .pointwise()
+      .element([](E g, E alpha, E scale, E kappa, bool is_result, E x) {
+        const E below = alpha * scale;
+        const E slope = is_result ? g * kappa * (x + below) : g * kappa * below * exp(x * kappa);
+        return where(x <= 0, slope, g * scale);
+      })
       .derivative<0>([](Along t, Skip, const Scalar& alpha, const Scalar& scale, const Scalar& kappa, bool is_result,
                         const Tensor& x) { return at::elu_backward(*t, alpha, scale, kappa, is_result, x); })
       .derivative<5>([](Along t, const Tensor& g, const Scalar& alpha, const Scalar& scale, const Scalar& kappa,
@@ -154,6 +211,10 @@ void activation_backwards() {
   // The scratch space of the kernel holds nothing that x does not.
   op<at::_ops::log_sigmoid_backward>()
       .pointwise()
+      .element([](E g, E x, E scratch) {
+        const E negative = x < 0;
+        return (where(negative, 1, g.like(0)) - where(negative, 1, g.like(-1)) * (scratch / (1 + scratch))) * g;
+      })
       .inactive<2>()
       .derivative<0>([](Along t, Skip, const Tensor& x) { return *t * at::sigmoid(-x); })
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
@@ -174,6 +235,7 @@ void activation_backwards() {
   // ---- smooth functions of the result: t conj(f'), so conjugate-linear in y ----
   op<at::_ops::sigmoid_backward>()
       .pointwise()
+      .element([](E g, E y) { return g * (1 - y) * y; })
       .derivative<0>([](Along t, Skip, const Tensor& y) { return at::sigmoid_backward(*t, y); })
       .vjp<1>([](Ct<0> ct, const Tensor& g, const Tensor& y) {
         return summed_to(conjugate(*ct) * g * one_minus(2 * conjugate(y)), y.sizes());
@@ -182,6 +244,7 @@ void activation_backwards() {
           [](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * one_minus(2 * conjugate(y)); });
   op<at::_ops::tanh_backward>()
       .pointwise()
+      .element([](E g, E y) { return g * (1 - y * y); })
       .vjp<0>([](Ct<0> ct, Skip, const Tensor& y, Like<0> g) {
         return summed_to(at::tanh_backward(*ct, conjugate(y)), g->sizes);
       })

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "compile/element.h"
 #include "core/bind.h"
 #include "core/broadcast.h"
 #include "rules/masks.h"
@@ -15,6 +16,8 @@ namespace tower::rules {
 namespace {
 
 using Mode = std::optional<std::string>;
+using compiler::E;
+using compiler::Raw;
 
 Scalar one() { return 1; }
 Scalar minus_one() { return -1; }
@@ -91,38 +94,106 @@ void vmap_copy(VmapFrame& frame) {
   frame.result(call[0].toTensor());
 }
 
+// ---- elements ----
+
+// ⌊a / b⌋, which for floats is not the floor of the rounded quotient.
+E floor_divided(E a, E b) {
+  const E rest = fmod(a, b);
+  const E apart = (rest != 0) & ((b < 0) ^ (rest < 0));
+  if (!a.floating()) return where(apart, a / b - 1, a / b);
+  // The vector library's fmod is NaN where the quotient overflows.
+  const E simple = a / b, overflows = (abs(simple) == INFINITY) & (abs(a) != INFINITY);
+  const E exact = where(overflows, a, a - rest) / b, quotient = where(apart, exact - 1, exact);
+  const E rounded = floor(quotient), whole = where(quotient - rounded > 0.5, rounded + 1, rounded);
+  return where(b == 0, simple, where(quotient == 0, copysign(a.like(0), simple), whole));
+}
+
+std::optional<E> divided(E a, E b, const Mode& mode) {
+  if (!mode) return a / b;
+  if (*mode == "trunc") return trunc(a / b);
+  if (*mode == "floor") return floor_divided(a, b);
+  return std::nullopt;
+}
+
+// With the sign of b.
+E remainder(E a, E b) {
+  const E rest = fmod(a, b);
+  return where((rest != 0) & ((b < 0) ^ (rest < 0)), rest + b, rest);
+}
+
+// LibTorch's kernels take the exponents that occur apart.
+std::optional<E> power(E x, const Scalar& p) {
+  if (p.isComplex()) return std::nullopt;
+  const double exponent = p.toDouble();
+  if (exponent == 0) return x.like(1);
+  if (exponent == 1) return x;
+  if (exponent == 2) return x * x;
+  if (exponent == 3) return x * x * x;
+  if (!x.floating()) return std::nullopt;
+  if (exponent == 0.5) return sqrt(x);
+  if (exponent == -0.5) return 1 / sqrt(x);
+  if (exponent == -1) return 1 / x;
+  if (exponent == -2) return 1 / (x * x);
+  return pow(x, x.like(exponent));
+}
+
+// Integers' powers are not computed by multiplication.
+std::optional<E> floating_power(E x, E p) { return x.floating() ? std::optional(pow(x, p)) : std::nullopt; }
+
+// start + weight (end - start), from the nearer end.
+E interpolated(E start, E end, E weight) {
+  const E near = abs(weight) < 0.5;
+  return fma(where(near, weight, weight - 1), end - start, where(near, start, end));
+}
+
 }  // namespace
 
 void arithmetic() {
   // ---- sums ----
   sum_with<at::_ops::add_Tensor>([](const Scalar& alpha) { return alpha; });
-  op<at::_ops::add_Scalar>().pointwise().derivative<0>(one);
+  op<at::_ops::add_Tensor>().element([](E a, E b, E alpha) { return fma(b, alpha, a); });
+  op<at::_ops::add_Scalar>().pointwise().element([](E a, E b, E alpha) { return fma(b, alpha, a); }).derivative<0>(one);
   sum_with<at::_ops::sub_Tensor>([](const Scalar& alpha) { return -alpha; });
-  op<at::_ops::sub_Scalar>().pointwise().derivative<0>(one);
+  op<at::_ops::sub_Tensor>().element([](E a, E b, E alpha) { return fma(b, -alpha, a); });
+  op<at::_ops::sub_Scalar>()
+      .pointwise()
+      .element([](E a, E b, E alpha) { return fma(b, -alpha, a); })
+      .derivative<0>(one);
   op<at::_ops::rsub_Tensor>()
       .pointwise()
+      .element([](E a, E b, E alpha) { return fma(a, -alpha, b); })
       .derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; })
       .derivative<1>(one);
-  op<at::_ops::rsub_Scalar>().pointwise().derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
-  op<at::_ops::neg>().pointwise().derivative<0>(minus_one);
+  op<at::_ops::rsub_Scalar>()
+      .pointwise()
+      .element([](E a, E b, E alpha) { return fma(a, -alpha, b); })
+      .derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
+  op<at::_ops::neg>().pointwise().element([](E a) { return -a; }).derivative<0>(minus_one);
 
   // ---- products ----
   op<at::_ops::mul_Tensor>()
       .pointwise()
+      .element([](E a, E b) { return a * b; })
       .derivative<0>([](Skip, const Tensor& b) { return b; })
       .derivative<1>([](const Tensor& a) { return a; });
-  op<at::_ops::mul_Scalar>().pointwise().derivative<0>([](Skip, const Scalar& b) { return b; });
+  op<at::_ops::mul_Scalar>()
+      .pointwise()
+      .element([](E a, E b) { return a * b; })
+      .derivative<0>([](Skip, const Scalar& b) { return b; });
   op<at::_ops::addcmul>()
       .pointwise()
+      .element([](E x, E a, E b, E value) { return fma(value * a, b, x); })
       .derivative<0>(one)
       .derivative<1>([](Along t, Skip, Skip, const Tensor& b, const Scalar& value) { return *t * (b * value); })
       .derivative<2>([](Along t, Skip, const Tensor& a, Skip, const Scalar& value) { return *t * (a * value); });
   op<at::_ops::lerp_Scalar>()
       .pointwise()
+      .element(interpolated)
       .derivative<0>([](Skip, Skip, const Scalar& weight) { return one_minus(weight); })
       .derivative<1>([](Skip, Skip, const Scalar& weight) { return weight; });
   op<at::_ops::lerp_Tensor>()
       .pointwise()
+      .element(interpolated)
       .derivative<0>([](Skip, Skip, const Tensor& weight) { return at::rsub(weight, 1); })
       .derivative<1>([](Skip, Skip, const Tensor& weight) { return weight; })
       .derivative<2>([](const Tensor& start, const Tensor& end) { return end - start; });
@@ -130,22 +201,30 @@ void arithmetic() {
   // ---- quotients ----
   op<at::_ops::div_Tensor>()
       .pointwise()
+      .element([](E a, E b) { return a / b; })
       .derivative<0>([](Along t, Skip, const Tensor& b) { return *t / b; })
       .derivative<1>([](Along t, Skip, const Tensor& b, Out<0> y) { return -*t * (*y / b); });
-  op<at::_ops::div_Scalar>().pointwise().derivative<0>([](Along t, Skip, const Scalar& b) { return *t / b; });
+  op<at::_ops::div_Scalar>()
+      .pointwise()
+      .element([](E a, E b) { return a / b; })
+      .derivative<0>([](Along t, Skip, const Scalar& b) { return *t / b; });
   op<at::_ops::div_Tensor_mode>()
       .pointwise()
+      .element(divided)
       .derivative<0>([](Along t, Skip, const Tensor& b, const Mode& mode) { return mode ? Tensor() : *t / b; })
       .derivative<1>([](Along t, const Tensor& a, const Tensor& b, const Mode& mode) {
         return mode ? Tensor() : -*t * ((a / b) / b);
       });
-  op<at::_ops::div_Scalar_mode>().pointwise().derivative<0>(
+  op<at::_ops::div_Scalar_mode>().pointwise().element(divided).derivative<0>(
       [](Along t, Skip, const Scalar& b, const Mode& mode) { return mode ? Tensor() : *t / b; });
-  op<at::_ops::floor_divide>().pointwise().inactive<0, 1>();
-  op<at::_ops::floor_divide_Scalar>().pointwise().inactive<0>();
-  op<at::_ops::reciprocal>().pointwise().derivative<0>([](Out<0> y) { return -(*y * *y); });
+  op<at::_ops::floor_divide>().pointwise().element(floor_divided).inactive<0, 1>();
+  op<at::_ops::floor_divide_Scalar>().pointwise().element(floor_divided).inactive<0>();
+  op<at::_ops::reciprocal>().pointwise().element([](E x) { return 1 / x; }).derivative<0>([](Out<0> y) {
+    return -(*y * *y);
+  });
   op<at::_ops::addcdiv>()
       .pointwise()
+      .element([](E x, E a, E b, E value) { return x + value * a / b; })
       .derivative<0>(one)
       .derivative<1>([](Along t, Skip, Skip, const Tensor& b, const Scalar& value) { return *t * (value / b); })
       .derivative<2>([](Along t, Skip, const Tensor& a, const Tensor& b, const Scalar& value) {
@@ -153,30 +232,37 @@ void arithmetic() {
       });
 
   // a mod b = a - b ⌊a / b⌋, and the quotient is piecewise constant.
-  op<at::_ops::remainder_Tensor>().pointwise().derivative<0>(one).derivative<1>(
+  op<at::_ops::remainder_Tensor>().pointwise().element(remainder).derivative<0>(one).derivative<1>(
       [](const Tensor& a, const Tensor& b) { return -a.div(b, "floor"); });
-  op<at::_ops::remainder_Scalar>().pointwise().derivative<0>(one);
-  op<at::_ops::remainder_Scalar_Tensor>().pointwise().derivative<1>(
+  op<at::_ops::remainder_Scalar>().pointwise().element(remainder).derivative<0>(one);
+  op<at::_ops::remainder_Scalar_Tensor>().pointwise().element(remainder).derivative<1>(
       [](const Scalar& a, const Tensor& b) { return -at::full_like(b, a).div(b, "floor"); });
-  op<at::_ops::fmod_Tensor>().pointwise().derivative<0>(one).derivative<1>(
-      [](const Tensor& a, const Tensor& b) { return -a.div(b, "trunc"); });
-  op<at::_ops::fmod_Scalar>().pointwise().derivative<0>(one);
+  op<at::_ops::fmod_Tensor>()
+      .pointwise()
+      .element([](E a, E b) { return fmod(a, b); })
+      .derivative<0>(one)
+      .derivative<1>([](const Tensor& a, const Tensor& b) { return -a.div(b, "trunc"); });
+  op<at::_ops::fmod_Scalar>().pointwise().element([](E a, E b) { return fmod(a, b); }).derivative<0>(one);
 
   // ---- powers ----
   // x^0 is constant in x, also at 0; 0^p is constant in p where p >= 0.
-  op<at::_ops::pow_Tensor_Scalar>().pointwise().derivative<0>(
+  op<at::_ops::pow_Tensor_Scalar>().pointwise().element(power).derivative<0>(
       [](Along t, const Tensor& x, const Scalar& p) { return along_power(*t, x, p); });
   op<at::_ops::pow_Tensor_Tensor>()
       .pointwise()
+      .element(floating_power)
       .derivative<0>(
           [](Along t, const Tensor& x, const Tensor& p) { return zero_where(p == 0, *t * (p * x.pow(p - 1))); })
       .derivative<1>([](Along t, const Tensor& x, const Tensor& p, Out<0> y) {
         return *t * zero_where((x == 0).logical_and(nonnegative(p)), *y * x.to(y->scalar_type()).log());
       });
-  op<at::_ops::pow_Scalar>().pointwise().derivative<1>([](Along t, const Scalar& x, const Tensor& p, Out<0> y) {
-    const Tensor slope = *y * x.log();
-    return *t * (is_zero(x) ? zero_where(nonnegative(p), slope) : slope);
-  });
+  op<at::_ops::pow_Scalar>()
+      .pointwise()
+      .element(floating_power)
+      .derivative<1>([](Along t, const Scalar& x, const Tensor& p, Out<0> y) {
+        const Tensor slope = *y * x.log();
+        return *t * (is_zero(x) ? zero_where(nonnegative(p), slope) : slope);
+      });
   op<at::_ops::ldexp_Tensor>()
       .pointwise()
       .derivative<0>([](Skip, const Tensor& e) { return at::pow(2.0, e); })
@@ -185,19 +271,24 @@ void arithmetic() {
   // ---- lengths and angles ----
   op<at::_ops::hypot>()
       .pointwise()
+      .element([](E a, E b) { return hypot(a, b); })
       .derivative<0>([](Along t, const Tensor& a, Skip, Out<0> y) { return *t * (a / *y); })
       .derivative<1>([](Along t, Skip, const Tensor& b, Out<0> y) { return *t * (b / *y); });
   // At the origin, where there is no angle, LibTorch takes zero.
   op<at::_ops::atan2>()
       .pointwise()
+      .element([](E y, E x) { return atan2(y, x); })
       .derivative<0>([](Along t, const Tensor& y, const Tensor& x) { return *t * over_square(x, y, x); })
       .derivative<1>([](Along t, const Tensor& y, const Tensor& x) { return -*t * over_square(y, y, x); });
   op<at::_ops::copysign_Tensor>()
       .pointwise()
+      .element([](E x, E sign) { return copysign(x, sign); })
       .derivative<0>([](const Tensor& x, Skip, Out<0> y) { return zero_where(x == 0, *y / x); })
       .inactive<1>();
-  op<at::_ops::copysign_Scalar>().pointwise().derivative<0>(
-      [](const Tensor& x, Skip, Out<0> y) { return zero_where(x == 0, *y / x); });
+  op<at::_ops::copysign_Scalar>()
+      .pointwise()
+      .element([](E x, E sign) { return copysign(x, sign); })
+      .derivative<0>([](const Tensor& x, Skip, Out<0> y) { return zero_where(x == 0, *y / x); });
   op<at::_ops::nextafter>()
       .pointwise()
       .derivative<0>([](Along t, const Tensor& x, const Tensor& toward) { return keep_where(x != toward, *t); })
@@ -209,12 +300,18 @@ void arithmetic() {
 
   // ---- what in-place writes become ----
   // LibTorch's autograd knows copy_ and zeros_like, but not the functional operators of these names.
-  op<at::_ops::copy>().vmap(vmap_copy).inactive<0>().derivative<1>(one).evaluated_by([](Stack& stack) {
-    const Tensor result = at::empty_like(stack[0].toTensor()).copy_(stack[1].toTensor(), stack[2].toBool());
-    stack.assign(1, result);
-  });
-  op<at::_ops::fill_Scalar>().pointwise().inactive<0>();
+  op<at::_ops::copy>()
+      .element([](Skip, Raw source) { return source; })
+      .vmap(vmap_copy)
+      .inactive<0>()
+      .derivative<1>(one)
+      .evaluated_by([](Stack& stack) {
+        const Tensor result = at::empty_like(stack[0].toTensor()).copy_(stack[1].toTensor(), stack[2].toBool());
+        stack.assign(1, result);
+      });
+  op<at::_ops::fill_Scalar>().pointwise().element([](Skip, E value) { return value; }).inactive<0>();
   op<at::_ops::fill_Tensor>()
+      .element([](Skip, E value) { return value; })
       .vmap([](VmapFrame& frame) {
         if (frame.batched(1)) return vmap_copy(frame);
         frame.to_front(0, false);
@@ -222,8 +319,9 @@ void arithmetic() {
       })
       .inactive<0>()
       .derivative<1>(one);
-  op<at::_ops::zero>().pointwise().inactive<0>().evaluated_by(
-      [](Stack& stack) { stack[0] = at::zeros_like(stack[0].toTensor()); });
+  op<at::_ops::zero>().pointwise().element([](E x) { return x.like(0); }).inactive<0>().evaluated_by([](Stack& stack) {
+    stack[0] = at::zeros_like(stack[0].toTensor());
+  });
 }
 
 }  // namespace tower::rules

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "compile/element.h"
 #include "core/wrapper.h"
 #include "rules/demands.h"
 #include "rules/op.h"
@@ -14,6 +15,8 @@
 
 namespace tower::rules {
 namespace {
+
+using compiler::E;
 
 Scalar i_unit() { return c10::complex<double>(0, 1); }
 
@@ -50,6 +53,7 @@ bool is_lazily(const Operator& view, const Tensor& t) {
 void complex() {
   op<at::_ops::abs>()
       .pointwise()
+      .element([](E x) { return abs(x); })
       .vjp<0>([](Ct<0> ct, const Tensor& z) { return *ct * z.sgn(); })
       .jvp<0>([](Tan<0> t, const Tensor& z) { return z.is_complex() ? at::real(*t * z.sgn().conj()) : *t * z.sgn(); });
   // dθ = Im(conj(z) dz) / |z|², and nothing for real numbers.

@@ -81,7 +81,7 @@ void guard(Operator& record, Check check) {
 
 void own_demands(const Example& e) {
   DispatchGuard keys;
-  keys.see_every_operator(false);
+  keys.see_no_operator();
   keys.skip_libtorch_autograd();
   Stack stack;
   for (size_t i = 0; i < e.op().num_args(); ++i)

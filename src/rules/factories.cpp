@@ -24,6 +24,7 @@ void like_vmap(VmapFrame& f) {
 template <class... Op>
 void makes_constant() {
   (op<Op>().vmap(like_vmap).no_derivative(), ...);
+  ((record_of(Op::name, Op::overload_name).reads_shapes_alone = true), ...);
 }
 
 using MaybeType = std::optional<at::ScalarType>;

@@ -110,7 +110,8 @@ Tensor plain(Tensor t) {
 // det(B) B⁻¹ is a polynomial in t of as many degrees as there are such pivots. So its value at t = 0 is extrapolated
 // from four points at which B is regular: exact up to degree three, and where four or more pivots vanish the adjugate
 // and its first derivatives do, too. Derivatives of any order go through the four terms.
-// Which formula is used is decided on values, for all examples together: both are right for a regular matrix.
+// Which formula is used is decided on values, for all examples together: both are right for a regular matrix. A trace,
+// whose graph is run on other values, gets the general one.
 double epsilon_of(const Tensor& t) {
   return c10::toRealValueType(t.scalar_type()) == at::kFloat ? std::numeric_limits<float>::epsilon()
                                                              : std::numeric_limits<double>::epsilon();
@@ -124,7 +125,7 @@ Tensor vanishing_pivots(const Tensor& lu) {
 // `kept` is the factorization that came with the determinant, of the matrix or its transpose.
 Tensor adjugate(const Tensor& a, const Tensor& det, const Tensor& kept) {
   if (a.size(-1) == 0) return at::zeros_like(a);
-  {
+  if (!tracing()) {
     const Tensor vanishing = plain(vanishing_pivots(kept));
     DispatchGuard keys;
     keys.see_every_operator(false);

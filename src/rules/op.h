@@ -36,6 +36,11 @@
 #include "core/operator.h"
 #include "rules/families.h"
 
+namespace tower::compiler {
+template <class Op, class Function>
+void set_element_rule(const Operator& record, Function f);
+}
+
 namespace tower::rules {
 
 using at::Scalar;
@@ -323,6 +328,16 @@ class Rule {
 
   /// A random operator whose elements are drawn independently of each other.
   Rule& draws_elementwise() { return family("elementwise random", vmap_draw_elementwise); }
+
+  // ---- compiled functions ----
+
+  /// Pointwise: one element of the output in terms of those of the arguments, as compile/element.h has them (which a
+  /// file with such rules includes). Compiled functions are made of these.
+  template <class Function>
+  Rule& element(Function f) {
+    compiler::set_element_rule<Op>(record_, std::move(f));
+    return *this;
+  }
 
   // ---- vmap ----
 

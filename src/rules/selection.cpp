@@ -4,7 +4,9 @@
 #include <ATen/Operators.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "compile/element.h"
 #include "rules/demands.h"
 #include "rules/masks.h"
 #include "rules/op.h"
@@ -14,7 +16,24 @@
 namespace tower::rules {
 namespace {
 
+using compiler::E;
+using compiler::Raw;
+using compiler::Type;
 using Number = std::optional<Scalar>;
+
+E between(E x, std::optional<E> min, std::optional<E> max) {
+  const E raised = min ? at_least(x, *min) : x;
+  return max ? at_most(raised, *max) : raised;
+}
+
+E finite(E x, std::optional<E> nan, std::optional<E> positive, std::optional<E> negative) {
+  if (!x.floating()) return x;
+  const E infinity = x.like(std::numeric_limits<double>::infinity());
+  const double largest = x.type() == Type::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const E low = where(x == -infinity, negative ? *negative : x.like(-largest), x);
+  const E high = where(x == infinity, positive ? *positive : x.like(largest), low);
+  return where(isnan(x), nan ? *nan : x.like(0), high);
+}
 
 // The derivative where two values tie is shared between them.
 Tensor half_at_ties(const Tensor& a, const Tensor& b, const Tensor& a_loses, const Tensor& t) {
@@ -51,6 +70,7 @@ void demand_mask(const Example& e) {
 void selection() {
   op<at::_ops::where_self>()
       .pointwise()
+      .element([](Raw mask, E a, E b) { return where(mask.to(Type::b1), a, b); })
       .inactive<0>()
       .derivative<1>([](Along t, const Tensor& mask) { return keep_where(mask, *t); })
       .derivative<2>([](Along t, const Tensor& mask) { return zero_where(mask, *t); });
@@ -58,34 +78,47 @@ void selection() {
   op<at::_ops::masked_fill_Scalar>()
       .pointwise()
       .evaluated_by(evaluate_overwriting<at::_ops::masked_fill_Scalar, fill_where>)
+      .element([](E x, Raw mask, E value) { return where(mask, value, x); })
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& mask) { return t->masked_fill(mask, 0); });
   op<at::_ops::masked_fill_Tensor>()
+      .element([](E x, Raw mask, E value) { return where(mask, value, x); })
       .vmap(vmap_masked_fill)
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& mask) { return t->masked_fill(mask, 0); })
       .derivative<2>([](Along t, Skip, const Tensor& mask) { return keep_where(mask, *t); });
 
   // ---- clamp: bounds are included, and a missing bound does not bind ----
-  op<at::_ops::clamp>().pointwise().derivative<0>([](Along t, const Tensor& x, const Number& min, const Number& max) {
-    if (min && max) return keep_where((x >= *min).logical_and(x <= *max), *t);
-    return keep_where(min ? x >= *min : x <= *max, *t);
-  });
-  op<at::_ops::clamp_min>().pointwise().derivative<0>(
-      [](Along t, const Tensor& x, const Scalar& min) { return keep_where(x >= min, *t); });
-  op<at::_ops::clamp_max>().pointwise().derivative<0>(
-      [](Along t, const Tensor& x, const Scalar& max) { return keep_where(x <= max, *t); });
+  op<at::_ops::clamp>().pointwise().element(between).derivative<0>(
+      [](Along t, const Tensor& x, const Number& min, const Number& max) {
+        if (min && max) return keep_where((x >= *min).logical_and(x <= *max), *t);
+        return keep_where(min ? x >= *min : x <= *max, *t);
+      });
+  op<at::_ops::clamp_min>()
+      .pointwise()
+      .element([](E x, E low) { return at_least(x, low); })
+      .derivative<0>([](Along t, const Tensor& x, const Scalar& min) { return keep_where(x >= min, *t); });
+  op<at::_ops::clamp_max>()
+      .pointwise()
+      .element([](E x, E high) { return at_most(x, high); })
+      .derivative<0>([](Along t, const Tensor& x, const Scalar& max) { return keep_where(x <= max, *t); });
   op<at::_ops::clamp_min_Tensor>()
       .pointwise()
+      .element([](E x, E low) { return maximum(x, low); })
       .derivative<0>([](Along t, const Tensor& x, const Tensor& min) { return keep_where(x >= min, *t); })
       .derivative<1>([](Along t, const Tensor& x, const Tensor& min) { return keep_where(x < min, *t); });
   op<at::_ops::clamp_max_Tensor>()
       .pointwise()
+      .element([](E x, E high) { return minimum(x, high); })
       .derivative<0>([](Along t, const Tensor& x, const Tensor& max) { return keep_where(x <= max, *t); })
       .derivative<1>([](Along t, const Tensor& x, const Tensor& max) { return keep_where(x > max, *t); });
   // Where the bounds cross, the upper one is the value.
   op<at::_ops::clamp_Tensor>()
       .pointwise()
+      .element([](E x, std::optional<E> min, std::optional<E> max) {
+        const E raised = min ? maximum(x, *min) : x;
+        return max ? minimum(raised, *max) : raised;
+      })
       .derivative<0>([](Along t, const Tensor& x, const Tensor& min, const Tensor& max) {
         if (min.defined() && max.defined()) return keep_where((x >= min).logical_and(x <= max), *t);
         return keep_where(min.defined() ? x >= min : x <= max, *t);
@@ -100,30 +133,37 @@ void selection() {
   // ---- the larger, the smaller ----
   op<at::_ops::maximum>()
       .pointwise()
+      .element([](E a, E b) { return maximum(a, b); })
       .derivative<0>([](Along t, const Tensor& a, const Tensor& b) { return half_at_ties(a, b, a < b, *t); })
       .derivative<1>([](Along t, const Tensor& a, const Tensor& b) { return half_at_ties(a, b, a > b, *t); });
   op<at::_ops::minimum>()
       .pointwise()
+      .element([](E a, E b) { return minimum(a, b); })
       .derivative<0>([](Along t, const Tensor& a, const Tensor& b) { return half_at_ties(a, b, a > b, *t); })
       .derivative<1>([](Along t, const Tensor& a, const Tensor& b) { return half_at_ties(a, b, a < b, *t); });
   // fmax and fmin prefer a number to NaN, and give the whole derivative to the first where two values tie.
   op<at::_ops::fmax>()
       .pointwise()
+      .element([](E a, E b) { return where((a >= b) | isnan(b), a, b); })
       .derivative<0>(
           [](Along t, const Tensor& a, const Tensor& b) { return keep_where((a >= b).logical_or(b.isnan()), *t); })
       .derivative<1>(
           [](Along t, const Tensor& a, const Tensor& b) { return zero_where((a >= b).logical_or(b.isnan()), *t); });
   op<at::_ops::fmin>()
       .pointwise()
+      .element([](E a, E b) { return where((a <= b) | isnan(b), a, b); })
       .derivative<0>(
           [](Along t, const Tensor& a, const Tensor& b) { return keep_where((a <= b).logical_or(b.isnan()), *t); })
       .derivative<1>(
           [](Along t, const Tensor& a, const Tensor& b) { return zero_where((a <= b).logical_or(b.isnan()), *t); });
 
-  op<at::_ops::nan_to_num>().pointwise().derivative<0>(
+  op<at::_ops::nan_to_num>().pointwise().element(finite).derivative<0>(
       [](Along t, const Tensor& x) { return keep_where(at::isfinite(x), *t); });
-  op<at::_ops::heaviside>().pointwise().inactive<0>().derivative<1>(
-      [](Along t, const Tensor& x) { return keep_where(x == 0, *t); });
+  op<at::_ops::heaviside>()
+      .pointwise()
+      .element([](E x, E at_zero) { return where(x == 0, at_zero, (x > 0).to(x.type())); })
+      .inactive<0>()
+      .derivative<1>([](Along t, const Tensor& x) { return keep_where(x == 0, *t); });
   demands<at::_ops::masked_fill_Scalar>(demand_mask);
   demands<at::_ops::masked_fill_Tensor>([](const Example& e) {
     demand_mask(e);

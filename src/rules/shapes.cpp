@@ -3,6 +3,7 @@
 #include <ATen/Operators.h>
 #include <ATen/native/TypeProperties.h>
 
+#include "compile/element.h"
 #include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
@@ -10,6 +11,8 @@
 
 namespace tower::rules {
 namespace {
+
+using compiler::Raw;
 
 using Format = std::optional<at::MemoryFormat>;
 
@@ -234,8 +237,8 @@ void shapes() {
       .no_derivative();
 
   // ---- copies ----
-  op<at::_ops::clone>().vmap(copy_vmap<1>).linear<0>(itself);
-  op<at::_ops::_to_copy>().vmap(copy_vmap<6>).linear<0>([](Ct<0> ct, Shape x) {
+  op<at::_ops::clone>().element([](Raw x) { return x; }).vmap(copy_vmap<1>).linear<0>(itself);
+  op<at::_ops::_to_copy>().element([](Raw x) { return x; }).vmap(copy_vmap<6>).linear<0>([](Ct<0> ct, Shape x) {
     return ct->device() == x.device ? *ct : ct->to(x.device);
   });
 

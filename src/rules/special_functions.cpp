@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "compile/element.h"
 #include "rules/masks.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -13,6 +14,8 @@
 
 namespace tower::rules {
 namespace {
+
+using compiler::E;
 
 const double kRootPi = std::sqrt(M_PI), kRootTwoPi = std::sqrt(2 * M_PI);
 
@@ -71,8 +74,12 @@ void special_functions() {
   without_formula<at::_ops::igammac, 0>();
 
   // ---- error function and the normal distribution ----
-  op<at::_ops::erf>().pointwise().derivative<0>([](const Tensor& x) { return (-(x * x)).exp() * (2 / kRootPi); });
-  op<at::_ops::erfc>().pointwise().derivative<0>([](const Tensor& x) { return (-(x * x)).exp() * (-2 / kRootPi); });
+  op<at::_ops::erf>().pointwise().element([](E x) { return erf(x); }).derivative<0>([](const Tensor& x) {
+    return (-(x * x)).exp() * (2 / kRootPi);
+  });
+  op<at::_ops::erfc>().pointwise().element([](E x) { return erfc(x); }).derivative<0>([](const Tensor& x) {
+    return (-(x * x)).exp() * (-2 / kRootPi);
+  });
   op<at::_ops::erfinv>().pointwise().derivative<0>([](Out<0> y) { return (*y * *y).exp() * (kRootPi / 2); });
   op<at::_ops::special_erfcx>().pointwise().derivative<0>(
       [](const Tensor& x, Out<0> y) { return 2 * x * *y - 2 / kRootPi; });

@@ -125,28 +125,30 @@ void check_form(const Tensors& inputs, const Tensors& originals, size_t i) {
                         "operator.");
 }
 
-void check_shared(const Tensors& originals, size_t i, const Level& level) {
+}  // namespace
+
+void check_shared(const Tensors& originals, size_t i, const std::string& transform) {
   for (size_t j = 0; j < originals.size(); ++j)
     if (j != i && originals[j].defined() && frontend::may_overlap(originals[i], originals[j]))
-      throw MutationError(level.describe() + ": " + ordinal("argument", i) + ", " + describe(originals[i]) +
+      throw MutationError(transform + ": " + ordinal("argument", i) + ", " + describe(originals[i]) +
                           ", was written to, and shares memory with " + ordinal("argument", j) +
                           ", which did not see it. Pass a clone() of one of them.");
 }
 
-}  // namespace
-
-bool write_back(const Level& level, const Tensors& inputs, const Tensors& originals, const dynamic::Dims& dims) {
-  bool any = false;
+std::vector<size_t> check_writes(const Level& level, const Tensors& inputs, const Tensors& originals) {
+  std::vector<size_t> found;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_form(inputs, originals, i);
-    any = any || written(inputs, originals, i);
+    if (written(inputs, originals, i)) found.push_back(i);
   }
-  if (!any) return false;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (written(inputs, originals, i)) check_shared(originals, i, level);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    Wrapper* w = written(inputs, originals, i);
-    if (!w) continue;
+  for (size_t i : found) check_shared(originals, i, level.describe());
+  return found;
+}
+
+bool write_back(const Level& level, const Tensors& inputs, const Tensors& originals, const dynamic::Dims& dims) {
+  const std::vector<size_t> writes = check_writes(level, inputs, originals);
+  for (size_t i : writes) {
+    Wrapper* w = as_wrapper(inputs[i]);
     Payload payload = w->payload();
     const Tensor& original = originals[i];
     // As in LibTorch the write is recorded, but for a leaf that requires grad, which cannot be written to in grad mode:
@@ -167,7 +169,7 @@ bool write_back(const Level& level, const Tensors& inputs, const Tensors& origin
     w->take(wrap(w->level(), std::move(payload)));
     w->wrote();
   }
-  return true;
+  return !writes.empty();
 }
 
 std::vector<int64_t> check_argnums(std::vector<int64_t> argnums, size_t num_args, const char* transform) {

@@ -43,6 +43,10 @@ Tensor as_new(Tensor derivative);
 /// out of the level before may be out of date. Throws MutationError, before anything is changed, if the function
 /// changed the shape of an argument, or wrote to one that shares memory with another.
 bool write_back(const Level& level, const Tensors& inputs, const Tensors& originals, const dynamic::Dims& dims = {});
+/// The numbers of the arguments that the function wrote to; throws as write_back does.
+std::vector<size_t> check_writes(const Level& level, const Tensors& inputs, const Tensors& originals);
+/// Throws MutationError if argument `i`, which was written to, shares memory with another.
+void check_shared(const Tensors& originals, size_t i, const std::string& transform);
 
 /// Argument numbers, negative ones resolved, checked for range and repetition.
 std::vector<int64_t> check_argnums(std::vector<int64_t> argnums, size_t num_args, const char* transform);

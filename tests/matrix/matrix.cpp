@@ -85,18 +85,6 @@ namespace {
 
 using Check = std::function<void(const Case&)>;
 
-// The loop over the batch, of use to users, would hide a missing rule here.
-class FallbackIsError {
- public:
-  explicit FallbackIsError(bool on) : before_(tower::set_fallback_is_error(on)) {}
-  ~FallbackIsError() { tower::set_fallback_is_error(before_); }
-  FallbackIsError(const FallbackIsError&) = delete;
-  FallbackIsError& operator=(const FallbackIsError&) = delete;
-
- private:
-  bool before_;
-};
-
 std::vector<at::ScalarType> dtypes_of(const op_db::Entry& entry) {
   std::vector<at::ScalarType> dtypes;
   if (entry.real) dtypes.push_back(at::kDouble);
@@ -176,15 +164,16 @@ bool entry_has_derivatives(const op_db::Entry& entry) {
   return false;
 }
 
+bool twice_differentiated(const std::vector<std::string>& nesting) {
+  return std::count(nesting.begin(), nesting.end(), "vmap") + 1 < static_cast<long>(nesting.size());
+}
+
 std::vector<std::vector<std::string>> nestings(const op_db::Entry& entry, bool derivatives) {
   std::vector<std::string> transforms;
   if (!entry.refuses("vmap")) transforms.emplace_back("vmap");
   if (derivatives && !entry.refuses("vjp")) transforms.emplace_back("vjp");
   if (derivatives && !entry.refuses("jvp")) transforms.emplace_back("jvp");
   const bool triples = entry.triples || std::getenv("TOWER_TRIPLES") != nullptr;
-  const auto twice_differentiated = [&](const std::vector<std::string>& nesting) {
-    return std::count(nesting.begin(), nesting.end(), "vmap") + 1 < static_cast<long>(nesting.size());
-  };
   std::vector<std::vector<std::string>> result;
   const auto add = [&](std::vector<std::string> nesting) {
     if (!entry.has("no_second") || !twice_differentiated(nesting)) result.push_back(std::move(nesting));
@@ -196,6 +185,18 @@ std::vector<std::vector<std::string>> nestings(const op_db::Entry& entry, bool d
         if (triples) add({a, b, c});
       }
     }
+  }
+  return result;
+}
+
+std::vector<std::vector<std::string>> compiled_nestings(const op_db::Entry& entry, bool derivatives) {
+  std::vector<std::vector<std::string>> result{{}};
+  for (const std::vector<std::string>& nesting : std::vector<std::vector<std::string>>{
+           {"vmap"}, {"vjp"}, {"jvp"}, {"vmap", "vjp"}, {"vjp", "vmap"}, {"jvp", "vjp"}}) {
+    const bool refused = std::any_of(nesting.begin(), nesting.end(), [&](const auto& t) { return entry.refuses(t); });
+    const bool maps_only = nesting == std::vector<std::string>{"vmap"};
+    if (refused || !(derivatives || maps_only) || (entry.has("no_second") && twice_differentiated(nesting))) continue;
+    result.push_back(nesting);
   }
   return result;
 }
@@ -228,6 +229,11 @@ void register_tests(const std::string& op_db_folder) {
     for (const auto& nesting : nestings(*entry, derivatives)) {
       add(name_of(nesting), [nesting](const Case& c) { check_nesting(nesting, c); });
     }
+    add("compiled", [all = compiled_nestings(*entry, derivatives)](const Case& c) {
+      for (const auto& nesting : all)
+        c.report.run("compile" + (nesting.empty() ? "" : "(" + name_of(nesting) + ")"),
+                     [&] { check_compiled(nesting, c); });
+    });
     if (!entry->has("no_variants") && has_in_place_variant(*entry)) add("in_place", check_in_place);
     if (!entry->has("no_variants") && has_out_variant(*entry)) add("out", check_out);
     const auto& texts = entry->sample_texts;

@@ -9,11 +9,13 @@
 //   vjp, jvp     against finite differences and LibTorch's autograd; adjointness; linearize; zero cotangents
 //   a(b)         a of b for a and b in {vmap, vjp, jvp}: a's own check applied to the function b(operator)
 //   a(b(c))      likewise
+//   compiled     a compiled function, transformed inside and outside, on values other than it was compiled with
 //   in_place, out   those variants against the functional operator, or a tower::Error
 //   errors       bad samples throw under every transform
 //   served       the transforms are served by rules, not by a loop or LibTorch's formula
 #pragma once
 
+#include <tower/coverage.h>
 #include <tower/dynamic.h>
 
 #include <functional>
@@ -103,6 +105,7 @@ void check_vmap(const Case& c);
 void check_vjp(const Case& c);
 void check_jvp(const Case& c);
 void check_nesting(const std::vector<std::string>& outer_to_inner, const Case& c);
+void check_compiled(const std::vector<std::string>& outer_to_inner, const Case& c);
 void check_in_place(const Case& c);
 void check_out(const Case& c);
 void check_errors(const Case& c);
@@ -115,6 +118,18 @@ bool has_in_place_variant(const op_db::Entry& entry);
 bool has_out_variant(const op_db::Entry& entry);
 
 // What the parts share.
+
+/// The loop over the batch, of use to users, would hide a missing rule here.
+class FallbackIsError {
+ public:
+  explicit FallbackIsError(bool on) : before_(tower::set_fallback_is_error(on)) {}
+  ~FallbackIsError() { tower::set_fallback_is_error(before_); }
+  FallbackIsError(const FallbackIsError&) = delete;
+  FallbackIsError& operator=(const FallbackIsError&) = delete;
+
+ private:
+  bool before_;
+};
 
 /// Arguments of a mapped call: the examples of the arguments in `mapped` along `dims`, the first example of the others.
 Tensors batched_arguments(const Problem& problem, const std::vector<bool>& mapped, const td::Dims& dims);

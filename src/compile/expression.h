@@ -1,0 +1,140 @@
+// What one lane of a kernel computes: a graph of numbers, each made from others by one operation. Equal nodes are one
+// node; constants are computed here, and what changes no bit of any result is simplified (x · 1, x − 0, but not x + 0,
+// which makes +0 of −0). NaNs are equal to each other, whatever their payload.
+//
+//   Expressions g;
+//   const Id x = g.input(Type::f32, 0);
+//   const Id y = g.make(Op::add, g.make(Op::mul, x, x), g.constant(Type::f32, 1.0));
+//
+// Rules of operators write the same with operators (compile/element.h); compile/emit.h prints it as LLVM's IR.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace tower::compiler {
+
+/// Of one lane's value.
+enum class Type : uint8_t { f64, f32, i64, i32, b1 };
+
+/// None for dtypes that kernels do not compute in.
+std::optional<Type> type_of(at::ScalarType dtype);
+at::ScalarType dtype_of(Type type);
+/// Bytes in memory.
+int64_t size_of(Type type);
+inline bool is_float(Type type) { return type <= Type::f32; }
+
+enum class Op : uint8_t {
+  input,
+  constant,
+  // Operands of the result's type. Of booleans, `add` is or, and `mul` is and.
+  add,
+  sub,
+  mul,
+  div,       // of floats
+  quotient,  // of integers, toward zero; a divisor of zero is reported by the kernel
+  rest,      // what that leaves
+  neg,
+  abs,
+  sqrt,
+  floor,
+  ceil,
+  trunc,
+  round,  // ties to even
+  copysign,
+  fma,  // a · b + c, rounded once
+  bit_and,
+  bit_or,
+  bit_xor,
+  shift_left,
+  shift_right,  // with the sign
+  // A boolean from two operands of one type. Only `ne` holds for NaN.
+  eq,
+  ne,
+  lt,
+  le,
+  select,  // by a boolean
+  cast,    // as C++ converts; to a boolean: whether it is not zero
+  bits,    // of a float, as an integer of its size
+  // Functions of a vector library, within one unit in the last place or so: compile/emit.cpp names them.
+  exp,
+  exp2,
+  expm1,
+  log,
+  log2,
+  log10,
+  log1p,
+  sin,
+  cos,
+  tan,
+  asin,
+  acos,
+  atan,
+  sinh,
+  cosh,
+  tanh,
+  asinh,
+  acosh,
+  atanh,
+  erf,
+  erfc,
+  lgamma,
+  pow,
+  atan2,
+  hypot,
+  fmod,
+};
+const char* name(Op op);
+inline bool is_function(Op op) { return op >= Op::exp; }
+
+using Id = int32_t;
+constexpr Id kNone = -1;
+
+struct Node {
+  Op op;
+  Type type;
+  std::array<Id, 3> args{kNone, kNone, kNone};
+  uint64_t bits = 0;  // of a constant, in its type; the number of an input
+
+  friend bool operator==(const Node&, const Node&) = default;
+};
+
+class Expressions {
+ public:
+  Id input(Type type, uint64_t number);
+  Id constant(Type type, double value);
+  Id constant(Type type, int64_t value);
+  /// `op` of operands whose types it takes as they are (see Op).
+  Id make(Op op, Id a, Id b = kNone, Id c = kNone);
+  Id cast(Id a, Type type);
+
+  const Node& operator[](Id id) const { return nodes_[static_cast<size_t>(id)]; }
+  Id size() const { return static_cast<Id>(nodes_.size()); }
+  /// Of each node, whether one of `outputs` needs it. Operands come before what is made of them.
+  std::vector<bool> needed(const std::vector<Id>& outputs) const;
+  /// The value of a constant; none for what else there is.
+  std::optional<double> value(Id id) const;
+
+  /// One line for each node that `outputs` need, such as "%3: f32 = mul %0 %2".
+  std::string print(const std::vector<Id>& outputs) const;
+
+ private:
+  Id constant_of_bits(Type type, uint64_t bits);
+  Id shared(const Node& node);
+  std::optional<Id> simpler(Op op, Id a, Id b, Id c);
+  bool is(Id id, double value) const;
+
+  struct Hash {
+    size_t operator()(const Node& n) const;
+  };
+  std::vector<Node> nodes_;
+  std::unordered_map<Node, Id, Hash> known_;
+};
+
+}  // namespace tower::compiler

@@ -1,0 +1,63 @@
+#include "compile/fused_plan.h"
+
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "core/bind.h"
+
+namespace tower::compiler {
+namespace {
+
+// What a kernel can read as it lies in memory: the values of nobody else's tensor.
+bool is_plain(const Tensor& t) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet special({DispatchKey::Python, DispatchKey::FuncTorchBatched,
+                                         DispatchKey::FuncTorchGradWrapper, DispatchKey::Functionalize,
+                                         DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
+  const c10::DispatchKeySet keys = t.key_set();
+  return t.device().is_cpu() && t.layout() == at::kStrided && !keys.has(kKey) && !keys.has_any(special) &&
+         !is_libtorch_dual(t) && !(libtorch_records(t) && autograd_state().get_grad_mode());
+}
+
+bool plain_or_undefined(const Tensor& t) { return !t.defined() || is_plain(t); }
+
+bool nobody_looks() { return !top() && !thread_state.recorder && !c10::impl::TorchDispatchModeTLS::any_modes_set(); }
+
+}  // namespace
+
+FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
+    : plain_(std::move(graph)), kernels_(std::move(kernels)) {
+  for (const Value& v : plain_.graph().values)
+    if (v.tensor.defined()) held_.push_back(v.tensor);
+}
+
+const FusedPlan::Fast* FusedPlan::fast() const {
+  std::call_once(once_, [&] {
+    try {
+      FusedGraph fused = fuse(plain_.graph(), *kernels_);
+      std::string report = fused.report();
+      if (!fused.kernels.empty())
+        fast_.emplace(Plan(std::move(fused.graph)), std::move(fused.kernels), std::move(report));
+    } catch (const CompileError& e) {
+      TORCH_WARN_ONCE("tower::compile: functions run operator by operator, not as machine code: ", e.what());
+    }
+  });
+  return fast_ ? &*fast_ : nullptr;
+}
+
+dynamic::Tensors FusedPlan::run(const dynamic::Tensors& args) const {
+  const bool plain = nobody_looks() && std::all_of(args.begin(), args.end(), plain_or_undefined) &&
+                     std::all_of(held_.begin(), held_.end(), is_plain);
+  if (plain)
+    if (const Fast* fast = this->fast()) return fast->plan.run(args);
+  return plain_.run(args);
+}
+
+std::string FusedPlan::report() const {
+  const Fast* fast = this->fast();
+  return fast ? fast->report : "";
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,239 @@
+#include "compile/graph.h"
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace tower::compiler {
+
+Value::Value(Origin from, const Tensor& t, bool kept)
+    : origin(from),
+      sizes(t.sizes()),
+      strides(t.strides()),
+      dtype(t.scalar_type()),
+      device(t.device()),
+      number(t.unsafeGetTensorImpl()->is_wrapped_number()),
+      tensor(kept ? t : Tensor()) {}
+
+std::string Value::describe() const {
+  Meta meta;
+  meta.sizes = sizes;
+  meta.dtype = dtype;
+  return meta.describe();
+}
+
+std::string attributes_of(const Call& call) {
+  std::ostringstream text;
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    const IValue& v = call.args[i];
+    if (call.op->kind(i) != ArgKind::other || v.isNone()) continue;
+    text << (text.tellp() > 0 ? ", " : "") << call.op->argument_name(i) << '=';
+    if (v.isCapsule()) text << "…";
+    else text << v;
+  }
+  return text.str();
+}
+
+// ---- printing ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+class Printer {
+ public:
+  explicit Printer(const Graph& graph) : graph_(graph) {}
+
+  std::string print() {
+    for (ValueId id : graph_.arguments)
+      if (id != kNoValue) text_ << "argument %" << id << " : " << graph_.values[at(id)].describe() << '\n';
+    for (const Call& call : graph_.calls) {
+      for (ValueId id : call.operands) introduce(id);
+      line(call);
+    }
+    for (ValueId id : graph_.results) introduce(id);
+    text_ << "return";
+    list(graph_.results, " ");
+    text_ << '\n';
+    return text_.str();
+  }
+
+ private:
+  static size_t at(ValueId id) { return static_cast<size_t>(id); }
+
+  void list(const std::vector<ValueId>& ids, const char* before_first) {
+    const char* before = before_first;
+    for (ValueId id : ids) {
+      text_ << before;
+      if (id == kNoValue) text_ << '-';
+      else text_ << '%' << id;
+      before = ", ";
+    }
+  }
+
+  // Where a value that no call gives is read first.
+  void introduce(ValueId id) {
+    const Value& value = graph_.values[at(id)];
+    if (value.origin != Origin::captured && value.origin != Origin::constant) return;
+    if (!introduced_.insert(id).second) return;
+    text_ << (value.origin == Origin::captured ? "captured %" : "constant %") << id << " : " << value.describe()
+          << '\n';
+  }
+
+  void dims(const Mapped& mapped) {
+    for (size_t k = 0; k < mapped.dims.size(); ++k) {
+      text_ << (k ? "," : "");
+      if (mapped.dims[k] == Mapped::kUnmapped) text_ << '-';
+      else text_ << mapped.dims[k];
+    }
+    const size_t number = axes_.emplace(mapped.axis, axes_.size()).first->second;
+    text_ << '|' << static_cast<char>('a' + number % 26) << mapped.batch_size;
+  }
+
+  void line(const Call& call) {
+    list(call.results, "");
+    text_ << (call.results.empty() ? "" : " = ") << call.op->name();
+    for (size_t v = 0; v < call.vmaps.size(); ++v) {
+      text_ << (v ? ";" : "<");
+      dims(call.vmaps[v]);
+    }
+    text_ << (call.vmaps.empty() ? "(" : ">(");
+    list(call.operands, "");
+    const std::string attributes = attributes_of(call);
+    if (!attributes.empty()) text_ << (call.operands.empty() ? "" : "; ") << attributes;
+    text_ << ')';
+    const char* before = " : ";
+    for (ValueId id : call.results) {
+      text_ << before << (id == kNoValue ? "-" : graph_.values[at(id)].describe());
+      before = ", ";
+    }
+    text_ << '\n';
+  }
+
+  const Graph& graph_;
+  std::ostringstream text_;
+  std::set<ValueId> introduced_;
+  std::map<uint64_t, size_t> axes_;  // letters, in order of appearance
+};
+
+}  // namespace
+
+std::string Graph::print() const { return Printer(*this).print(); }
+
+tower::Graph published(const Graph& graph) {
+  tower::Graph result;
+  for (const Value& v : graph.values)
+    result.values.push_back(
+        {v.origin, std::vector<int64_t>(v.sizes.begin(), v.sizes.end()), v.dtype, v.device, v.tensor});
+  result.arguments = graph.arguments;
+  for (const Call& c : graph.calls)
+    result.calls.push_back({c.op->name(), attributes_of(c), c.operands, c.results, c.vmaps, c.effect});
+  result.results = graph.results;
+  result.text = graph.print();
+  return result;
+}
+
+// ---- passes --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What may leave the function, or share memory with what does: two results that the function made apart stay apart.
+std::vector<bool> values_that_leave(const Graph& graph) {
+  static const std::unordered_set<std::string> gives_its_operand{"aten::_unsafe_view", "aten::lift",
+                                                                 "aten::lift_fresh"};
+  std::vector<bool> leaves(graph.values.size(), false);
+  for (ValueId id : graph.results) leaves[static_cast<size_t>(id)] = true;
+  for (size_t n = graph.calls.size(); n-- > 0;) {
+    const Call& call = graph.calls[n];
+    bool shares = call.op->is_view() || call.opaque() || gives_its_operand.count(call.op->name()) > 0;
+    if (!shares) continue;
+    bool any = false;
+    for (ValueId id : call.results) any = any || (id != kNoValue && leaves[static_cast<size_t>(id)]);
+    for (ValueId id : call.operands)
+      if (any) leaves[static_cast<size_t>(id)] = true;
+  }
+  return leaves;
+}
+
+// So that values that print alike (0 and -0, 1 and 1.0) differ.
+void write_exactly(std::ostream& out, const IValue& v) {
+  if (v.isList()) {
+    for (const IValue& element : v.toListRef()) write_exactly(out << ' ', element);
+  } else if (v.isDouble()) {
+    out << "d" << std::hexfloat << v.toDouble();
+  } else if (v.isComplexDouble()) {
+    out << "c" << std::hexfloat << v.toComplexDouble().real() << ' ' << v.toComplexDouble().imag();
+  } else {
+    out << v.tagKind() << v;
+  }
+}
+
+// Equal texts: equal calls.
+std::string key_of(const Call& call) {
+  std::ostringstream key;
+  key << call.op << ' ' << call.records;
+  for (ValueId id : call.operands) key << ',' << id;
+  for (const LeafRef& place : call.places) key << ';' << place.arg << '.' << place.element;
+  for (const Mapped& mapped : call.vmaps) {
+    key << '|' << mapped.axis << ':' << mapped.batch_size;
+    for (int64_t dim : mapped.dims) key << ',' << dim;
+  }
+  for (size_t i = 0; i < call.args.size(); ++i)
+    if (call.op->kind(i) == ArgKind::other) write_exactly(key << '(', call.args[i]);
+  return key.str();
+}
+
+void share_equal_calls(Graph& graph) {
+  const std::vector<bool> leaves = values_that_leave(graph);
+  std::unordered_map<std::string, const Call*> seen;
+  std::vector<ValueId> stands_for(graph.values.size());
+  for (size_t id = 0; id < stands_for.size(); ++id) stands_for[id] = static_cast<ValueId>(id);
+  std::vector<Call> kept;
+  kept.reserve(graph.calls.size());  // `seen` points into it
+  for (Call& call : graph.calls) {
+    for (ValueId& id : call.operands) id = stands_for[static_cast<size_t>(id)];
+    bool own = call.random() || call.opaque() || call.effect;
+    for (ValueId id : call.results) own = own || (id != kNoValue && leaves[static_cast<size_t>(id)]);
+    if (call.effect) seen.clear();  // what was read before may have changed
+    if (!own) {
+      const auto [first, is_new] = seen.try_emplace(key_of(call), nullptr);
+      if (!is_new) {
+        for (size_t k = 0; k < call.results.size(); ++k)
+          if (call.results[k] != kNoValue) stands_for[static_cast<size_t>(call.results[k])] = first->second->results[k];
+        continue;
+      }
+      kept.push_back(std::move(call));
+      first->second = &kept.back();
+      continue;
+    }
+    kept.push_back(std::move(call));
+  }
+  graph.calls = std::move(kept);
+}
+
+void remove_dead_calls(Graph& graph) {
+  std::vector<bool> needed(graph.values.size(), false);
+  for (ValueId id : graph.results) needed[static_cast<size_t>(id)] = true;
+  std::vector<Call> kept;
+  for (size_t n = graph.calls.size(); n-- > 0;) {
+    Call& call = graph.calls[n];
+    // A draw moves the generator, whoever reads it.
+    bool used = call.effect || call.random() || call.opaque();
+    for (ValueId id : call.results) used = used || (id != kNoValue && needed[static_cast<size_t>(id)]);
+    if (!used) continue;
+    for (ValueId id : call.operands) needed[static_cast<size_t>(id)] = true;
+    kept.push_back(std::move(call));
+  }
+  graph.calls.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
+  for (size_t id = 0; id < needed.size(); ++id)
+    if (!needed[id]) graph.values[id].tensor = Tensor();
+}
+
+}  // namespace
+
+void Graph::simplify() {
+  share_equal_calls(*this);
+  remove_dead_calls(*this);
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,78 @@
+// A function as data: the operator calls that it made, in order, with what each read and what it gave. This is what a
+// trace leaves (compile/trace.h), what passes simplify, and what a plan runs (compile/plan.h). Users see a copy of it
+// (tower/graph.h), which is explained there.
+//
+// All calls are functional, but for those that are marked to have an effect. Nothing here refers to the level that
+// traced, so a graph can be kept, copied, and run on any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/operator.h"
+#include "tower/graph.h"
+
+namespace tower::compiler {
+
+/// A value's number: its place in Graph::values.
+using ValueId = int64_t;
+constexpr ValueId kNoValue = -1;
+
+using Origin = ValueOrigin;
+using Mapped = MappedOver;
+
+/// One tensor. Sizes are physical: with the dimensions of all vmaps in whose examples it differs.
+struct Value {
+  Origin origin;
+  Sizes sizes, strides;
+  at::ScalarType dtype;
+  at::Device device;
+  bool number;    // a tensor that LibTorch made of a number: it yields in type promotion
+  Tensor tensor;  // captured: the tensor itself; constant: its value; else undefined
+
+  /// `kept`: whether the value holds the tensor.
+  Value(Origin origin, const Tensor& t, bool kept);
+  /// "Double [8, 7]".
+  std::string describe() const;
+};
+
+/// One operator call.
+struct Call {
+  const Operator* op = nullptr;   // as the function called it, for one example
+  Stack args;                     // its arguments, with an empty tensor in the place of each operand
+  std::vector<LeafRef> places;    // where each operand goes among them
+  std::vector<ValueId> operands;  // in the order of the arguments
+  std::vector<ValueId> results;   // flattened; kNoValue: undefined
+  std::vector<Mapped> vmaps;      // outermost first; empty: the call is outside of every vmap. Each has a dimension in
+                                  // front of every result, in this order
+  const Operator* bound = nullptr;  // what is called to run it: `op`, or its image under `vmaps`, whose only argument
+                                    // is the list of the operands and whose results are one list
+  c10::intrusive_ptr<const Operator> owner = {};  // keeps `op` and `bound`, where the dispatcher does not
+  bool records = true;                            // called in grad mode
+  bool effect = false;  // writes to its first operand, a captured tensor or an argument: kept, and in order
+
+  /// Its code is not LibTorch's (a library's operator, a user's function): what it does besides is not known.
+  bool opaque() const { return op->foreign(); }
+  /// Draws random numbers, at each run.
+  bool random() const { return bound->random(); }
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<ValueId> arguments;  // kNoValue: an undefined tensor
+  std::vector<Call> calls;
+  std::vector<ValueId> results;  // the number of an argument or captured tensor: the very tensor, after all calls
+
+  std::string print() const;
+
+  /// Without what is not needed: calls whose results nobody reads, and all but one of several equal calls.
+  void simplify();
+};
+
+/// The arguments of a call that are not tensors, as "dim=0, index=6".
+std::string attributes_of(const Call& call);
+
+/// As users see it.
+tower::Graph published(const Graph& graph);
+
+}  // namespace tower::compiler

@@ -1,0 +1,124 @@
+#include "compile/kernel.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace tower::compiler {
+namespace {
+
+// As LibTorch has it for its cheapest kernels, in operations.
+constexpr int64_t kGrain = 32768;
+
+constexpr size_t kVectorBytes = 64;  // of the widest there is
+constexpr size_t kFewVectors = 16;   // whose memory is on the stack
+
+double now() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+const char* at(const void* memory, int64_t lane, Type type) {
+  return static_cast<const char*>(memory) + lane * size_of(type);
+}
+char* at(void* memory, int64_t lane, Type type) { return static_cast<char*>(memory) + lane * size_of(type); }
+
+}  // namespace
+
+Kernel::Kernel(const Region& region, const Llvm& llvm) : inputs_(region.inputs) {
+  if (!llvm.works()) throw CompileError("no LLVM: " + llvm.why_not());
+  static std::atomic<uint64_t> number{0};
+  const double start = now();
+  const KernelText text = print_kernel(region, "tower_kernel_" + std::to_string(number++), llvm.vector_bytes());
+  code_ = llvm.compile(text.module);
+  function_ = reinterpret_cast<Function*>(code_->address());
+  for (const Id id : region.outputs) outputs_.push_back(region.graph[id].type);
+  facts_ = {.instructions = text.instructions, .vector_lanes = text.lanes, .code_bytes = code_->bytes()};
+  for (const Region::Input& input : inputs_) facts_.bytes_a_lane += input.repeated ? 0 : size_of(input.type);
+  for (const Type type : outputs_) facts_.bytes_a_lane += size_of(type);
+  facts_.milliseconds = now() - start;
+  // Whole vectors, so that only the last thread has a rest.
+  const int64_t lanes = kGrain * 8 / (text.instructions + 8);
+  grain_ = (lanes / text.lanes + 1) * text.lanes;
+}
+
+void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
+  TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
+  int64_t count = 1;
+  for (const int64_t size : rows.sizes) count *= size;
+  uint8_t fault = 0;
+  // One row is shared by lanes, many by rows.
+  const int64_t chunk = facts_.vector_lanes, pieces = count == 1 ? (rows.lanes + chunk - 1) / chunk : count;
+  const auto piece = [&](int64_t begin, int64_t end, uint8_t* mine) {
+    if (count == 1) run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, mine);
+    else run_rows(rows, begin, end, inputs, outputs, mine);
+  };
+  if (count * rows.lanes <= grain_ || at::get_num_threads() == 1) {
+    piece(0, pieces, &fault);
+  } else {
+    std::atomic<uint8_t> any{0};
+    const int64_t lanes = count == 1 ? chunk : rows.lanes;
+    at::parallel_for(0, pieces, std::max<int64_t>(grain_ / lanes, 1), [&](int64_t begin, int64_t end) {
+      uint8_t mine = 0;
+      piece(begin, end, &mine);
+      if (mine) any = mine;
+    });
+    fault = any;
+  }
+  TORCH_CHECK(!fault, "ZeroDivisionError");
+}
+
+void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
+                      c10::ArrayRef<void*> outputs, uint8_t* fault) const {
+  std::vector<const void*> from(inputs.begin(), inputs.end());
+  std::vector<void*> to(outputs.begin(), outputs.end());
+  for (int64_t row = begin; row < end; ++row) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      int64_t left = row, offset = 0;
+      for (size_t d = rows.sizes.size(); d-- > 0; left /= rows.sizes[d])
+        offset += left % rows.sizes[d] * rows.strides[i][d];
+      from[i] = at(inputs[i], offset, inputs_[i].type);
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) to[i] = at(outputs[i], row * rows.lanes, outputs_[i]);
+    run_range(0, rows.lanes, from, to, fault);
+  }
+}
+
+void Kernel::run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                       uint8_t* fault) const {
+  const int64_t whole = (end - begin) / facts_.vector_lanes * facts_.vector_lanes;
+  if (whole > 0) function_(begin, begin + whole, inputs.data(), outputs.data(), fault);
+  if (begin + whole < end) run_rest(begin + whole, end, inputs, outputs, fault);
+}
+
+void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                      uint8_t* fault) const {
+  const int64_t vector = facts_.vector_lanes, lanes = end - begin;
+  const size_t vectors = inputs.size() + outputs.size();
+  char few[kFewVectors * kVectorBytes];
+  std::unique_ptr<char[]> many;
+  if (vectors > kFewVectors) many = std::make_unique<char[]>(vectors * kVectorBytes);
+  char* memory = many ? many.get() : few;
+  c10::SmallVector<const void*, 8> from(inputs.begin(), inputs.end());
+  c10::SmallVector<void*, 8> to;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs_[i].repeated) continue;
+    char* copy = std::exchange(memory, memory + kVectorBytes);
+    const size_t size = static_cast<size_t>(size_of(inputs_[i].type));
+    std::memcpy(copy, at(inputs[i], begin, inputs_[i].type), static_cast<size_t>(lanes) * size);
+    for (int64_t lane = lanes; lane < vector; ++lane)
+      std::memcpy(at(static_cast<void*>(copy), lane, inputs_[i].type), at(inputs[i], end - 1, inputs_[i].type), size);
+    from[i] = copy;
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) to.push_back(std::exchange(memory, memory + kVectorBytes));
+  function_(0, vector, from.data(), to.data(), fault);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    std::memcpy(at(outputs[i], begin, outputs_[i]), to[i], static_cast<size_t>(lanes * size_of(outputs_[i])));
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,141 @@
+#include "compile/plan.h"
+
+#include <algorithm>
+
+#include "compile/trace.h"
+#include "core/bind.h"
+#include "core/memory.h"
+#include "core/reuse.h"
+#include "frontend/arguments.h"
+#include "frontend/autocast.h"
+#include "tower/errors.h"
+#include "transforms/surface.h"
+
+namespace tower::compiler {
+
+Plan::Plan(Graph graph) : graph_(std::move(graph)) {
+  kept_.resize(graph_.values.size(), false);
+  std::vector<bool> needed(graph_.values.size(), false);
+  for (ValueId id : graph_.results) needed[static_cast<size_t>(id)] = kept_[static_cast<size_t>(id)] = true;
+  steps_.resize(graph_.calls.size());
+  for (size_t n = graph_.calls.size(); n-- > 0;) {
+    const Call& call = graph_.calls[n];
+    Step& step = steps_[n];
+    step.last.resize(call.operands.size());
+    for (size_t k = call.operands.size(); k-- > 0;) {
+      const auto id = static_cast<size_t>(call.operands[k]);
+      step.last[k] = !needed[id];
+      needed[id] = kept_[id] = true;
+    }
+    step.gives_up_first = call.vmaps.empty() && !step.last.empty() && step.last[0];
+    const auto argument = call.effect ? std::find(graph_.arguments.begin(), graph_.arguments.end(), call.operands[0])
+                                      : graph_.arguments.end();
+    if (argument != graph_.arguments.end())
+      written_.push_back(static_cast<size_t>(argument - graph_.arguments.begin()));
+  }
+}
+
+namespace {
+
+bool matches(const Value& value, const Tensor& t) {
+  return t.sizes().equals(value.sizes) && t.scalar_type() == value.dtype;
+}
+
+[[noreturn]] void refuse_other_results(const Call& call) {
+  throw UnsupportedError("compile: " + call.op->name() +
+                         " gave other shapes or dtypes than when the function was compiled. What a compiled function "
+                         "computes must have shapes that follow from those of its arguments.");
+}
+
+// What such code gives may depend on anything.
+void check_results(const Graph& graph, const Call& call, c10::ArrayRef<Tensor> results) {
+  if (results.size() != call.results.size()) refuse_other_results(call);
+  for (size_t k = 0; k < results.size(); ++k) {
+    const bool expected = call.results[k] != kNoValue;
+    if (expected != results[k].defined()) refuse_other_results(call);
+    if (expected && !matches(graph.values[static_cast<size_t>(call.results[k])], results[k]))
+      refuse_other_results(call);
+  }
+}
+
+// The dtypes were settled when the graph was made. What is not LibTorch's may have operators inside that are cast for.
+void run_call(const Call& call, Stack& stack) {
+  std::optional<c10::AutoGradMode> mode;
+  if (call.records != autograd_state().get_grad_mode()) mode.emplace(call.records);
+  if (call.opaque() || frontend::active_autocast().empty()) return enter(*call.bound, stack);
+  DispatchGuard keys;
+  keys.skip_autocast();
+  enter(*call.bound, stack);
+}
+
+}  // namespace
+
+bool Plan::fits() const {
+  return std::all_of(graph_.values.begin(), graph_.values.end(), [](const Value& v) {
+    return v.origin != Origin::captured || !v.tensor.defined() ||
+           (matches(v, v.tensor) && v.tensor.strides().equals(v.strides));
+  });
+}
+
+void Plan::check_writes(const dynamic::Tensors& args) const {
+  for (size_t i : written_) {
+    check_shared(args, i, "compile");
+    for (const Value& v : graph_.values)
+      if (v.origin == Origin::captured && v.tensor.defined() && frontend::may_overlap(args[i], v.tensor))
+        throw MutationError("compile: " + ordinal("argument", i) + ", " + tower::describe(args[i]) +
+                            ", was written to, and shares memory with a tensor that the function captured, which would "
+                            "not see it. Use the argument in place of the captured tensor.");
+  }
+}
+
+dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
+  const memory::InTransform here;
+  if (!written_.empty()) check_writes(args);
+  std::vector<Tensor> at(graph_.values.size());
+  for (size_t id = 0; id < at.size(); ++id) at[id] = graph_.values[id].tensor;
+  for (size_t i = 0; i < args.size(); ++i)
+    if (graph_.arguments[i] != kNoValue) at[static_cast<size_t>(graph_.arguments[i])] = args[i];
+
+  Stack stack;
+  for (size_t n = 0; n < graph_.calls.size(); ++n) {
+    const Call& call = graph_.calls[n];
+    const Step& step = steps_[n];
+    const auto operand = [&](size_t k) {
+      Tensor& t = at[static_cast<size_t>(call.operands[k])];
+      return step.last[k] ? std::move(t) : t;
+    };
+    if (call.vmaps.empty()) {
+      stack = call.args;
+      size_t next = 0;
+      replace_tensors(*call.op, stack, [&](const Tensor&, LeafRef) { return operand(next++); });
+    } else {
+      c10::List<Tensor> operands;
+      operands.reserve(call.operands.size());
+      for (size_t k = 0; k < call.operands.size(); ++k) operands.push_back(operand(k));
+      stack.assign(1, IValue(std::move(operands)));
+    }
+    {
+      std::optional<Reuse> reuse;
+      if (step.gives_up_first) reuse.emplace();
+      run_call(call, stack);
+    }
+    if (call.effect) continue;
+    auto results = flatten_outputs(stack);
+    stack.clear();
+    if (call.opaque()) check_results(graph_, call, results);
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (call.results[k] == kNoValue || !kept_[static_cast<size_t>(call.results[k])]) continue;
+      at[static_cast<size_t>(call.results[k])] = without_lazy_conjugation(std::move(results[k]));
+    }
+  }
+
+  dynamic::Tensors results;
+  OwnMemory own;
+  for (ValueId id : graph_.results) {
+    const Tensor& t = at[static_cast<size_t>(id)];
+    results.push_back(graph_.values[static_cast<size_t>(id)].origin == Origin::constant ? own.copy(t) : t);
+  }
+  return results;
+}
+
+}  // namespace tower::compiler

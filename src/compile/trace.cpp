@@ -1,0 +1,287 @@
+#include "compile/trace.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
+
+#include <algorithm>
+
+#include "core/bind.h"
+#include "core/memory.h"
+#include "frontend/arguments.h"
+#include "operators/custom.h"
+#include "operators/mapped.h"
+#include "tower/errors.h"
+#include "transforms/surface.h"
+
+namespace tower::compiler {
+namespace {
+
+// For the time that calls run as those around the trace would run them.
+class OuterSubstitutions {
+ public:
+  explicit OuterSubstitutions(const void* outer) : inner_(std::exchange(thread_state.substitutions, outer)) {}
+  ~OuterSubstitutions() { thread_state.substitutions = inner_; }
+  OuterSubstitutions(const OuterSubstitutions&) = delete;
+  OuterSubstitutions& operator=(const OuterSubstitutions&) = delete;
+
+ private:
+  const void* inner_;
+};
+
+// The operator as the function called it.
+const Operator& innermost(const Operator& op) {
+  const Operator* base = &op;
+  while (const auto image = image_of(*base)) base = &image->base;
+  return *base;
+}
+
+Call described(const Operator& op, const Stack& stack) {
+  Call call;
+  call.op = call.bound = &op;
+  if (!op.handle()) call.owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
+  call.records = autograd_state().get_grad_mode();
+  const Stack* args = &stack;
+  std::vector<LeafRef> places;
+  while (const auto image = image_of(*call.op)) {
+    call.vmaps.push_back({image->axis, image->batch_size, image->dims});
+    args = &image->args;
+    places = image->leaves;
+    call.op = &image->base;
+  }
+  call.args = *args;
+  static const Tensor place(at::detail::empty_cpu({0}, at::TensorOptions(at::kFloat)));
+  replace_tensors(*call.op, call.args, [&](const Tensor&, LeafRef leaf) {
+    if (call.vmaps.empty()) places.push_back(leaf);
+    return place;
+  });
+  call.places = std::move(places);
+  return call;
+}
+
+bool gives_only_tensors(const Operator& op) {
+  const auto& returns = op.schema().returns();
+  return std::all_of(returns.begin(), returns.end(), [](const c10::Argument& r) {
+    const auto& type = *r.type();
+    return type.kind() == c10::TypeKind::TensorType || type.isSubtypeOf(*c10::ListType::ofTensors());
+  });
+}
+
+// Whether the shape of the result depends on values. Of some operators only that of certain calls does.
+bool has_shape_by_data(const Call& call, const Graph& graph) {
+  if (!call.op->handle() || !call.op->handle()->hasTag(at::Tag::dynamic_output_shape)) return false;
+  if (call.op->name() == "aten::_ctc_loss") return false;
+  if (call.op->name() == "aten::one_hot") return call.args[1].toInt() < 0;
+  if (call.op->schema().name() != "aten::index") return true;
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    const at::ScalarType dtype = graph.values[static_cast<size_t>(call.operands[k])].dtype;
+    if (call.places[k].arg == 1 && (dtype == at::kBool || dtype == at::kByte)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Tensor without_lazy_conjugation(Tensor t) { return t.is_conj() || t.is_neg() ? t.resolve_conj().resolve_neg() : t; }
+
+Trace::Trace(const char* label) : Level(Kind::trace, label), substitutions_(thread_state.substitutions) {}
+
+ValueId Trace::add(Origin origin, const Tensor& t) {
+  graph_.values.emplace_back(origin, t, origin == Origin::captured || origin == Origin::constant);
+  return static_cast<ValueId>(graph_.values.size()) - 1;
+}
+
+Tensor Trace::argument(const Tensor& t) {
+  graph_.arguments.push_back(t.defined() ? add(Origin::argument, t) : kNoValue);
+  return t.defined() ? stand_in(graph_.arguments.back(), t) : t;
+}
+
+bool Trace::is_constant(const Tensor& t) const {
+  if (as_wrapper(t)) return false;
+  return t.unsafeGetTensorImpl()->is_wrapped_number() ||
+         (t.has_storage() && made_here_.count(t.storage().unsafeGetStorageImpl()) > 0);
+}
+
+ValueId Trace::number_of(const Tensor& t) {
+  Wrapper* w = as_wrapper_of(t, *this);
+  if (w && w->payload().tracked()) return w->payload().index;
+  const Tensor value = w ? Tensor(w->payload().value) : t;
+  const auto [known, is_new] = plain_.try_emplace(value.unsafeGetTensorImpl(), value, kNoValue);
+  if (is_new) known->second.second = add(is_constant(value) ? Origin::constant : Origin::captured, value);
+  return known->second.second;
+}
+
+bool Trace::depends(const Operator& op, const Operator& innermost, const Stack& stack) {
+  if (op.random() || op.mutates() || innermost.foreign()) return true;
+  if (op.reads_shapes_alone) return false;
+  bool found = false;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) {
+    Wrapper* w = as_wrapper_of(t, *this);
+    found = found || (w && w->payload().tracked()) || !is_constant(w ? Tensor(w->payload().value) : t);
+  });
+  return found;
+}
+
+void Trace::run_below(const Operator& op, Stack& stack) const {
+  const Below below(*this);
+  const OuterSubstitutions outer(substitutions_);
+  enter(op, stack);
+  replace_outputs(stack, [](Tensor&& t, size_t) { return without_lazy_conjugation(std::move(t)); });
+}
+
+void Trace::process(const Operator& op, Stack& stack) {
+  const Operator& base = innermost(op);
+  static const Operator& lift_fresh = *Operator::find("aten::lift_fresh", "");
+  if (&op == &lift_fresh && !as_wrapper(stack[0].toTensor())) {
+    const Tensor& made = stack[0].toTensor();
+    if (made.has_storage()) made_here_.emplace(made.storage().unsafeGetStorageImpl(), made.storage());
+  }
+  const bool recorded = depends(op, base, stack);
+  Call call;
+  if (recorded) {
+    if (base.custom && !base.handle() && thread_state.substitutions)
+      throw UnsupportedError(
+          describe() + ": " + base.name() +
+          " is code of its own that runs again at each call, and it is called while other tensors "
+          "stand for those of a module (functional_call, Substitution), which it might read. Call it "
+          "outside of that, with the tensors as arguments.");
+    call = described(op, stack);
+    if (!gives_only_tensors(base))
+      throw UnsupportedError(describe() + ": " + base.name() +
+                             " reads a value (item(), bool(), equal(), …) that differs from call to call, so what is "
+                             "done with it could not. Choose by tower::cond or where(), or leave it outside of the "
+                             "compiled function.");
+    for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { call.operands.push_back(number_of(t)); });
+    if (has_shape_by_data(call, graph_))
+      throw UnsupportedError(describe() + ": " + base.name() +
+                             " gives a tensor whose shape depends on values, which differ from call to call. Use an "
+                             "operator whose result has one shape, such as where(), or leave it outside of the "
+                             "compiled function.");
+  }
+  replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
+    Wrapper* w = as_wrapper_of(t, *this);
+    return w ? Tensor(w->payload().value) : t;
+  });
+  run_below(op, stack);
+  if (!recorded) {
+    replace_outputs(stack, [&](Tensor&& made, size_t) {
+      const Tensor t = strip_constants(made);
+      if (t.has_storage()) made_here_.emplace(t.storage().unsafeGetStorageImpl(), t.storage());
+      return wrap_constant(*this, t);
+    });
+    return;
+  }
+  call.effect = op.mutates();
+  if (!call.effect) {
+    call.results.assign(flatten_outputs(stack).size(), kNoValue);
+    replace_outputs(stack, [&](Tensor&& t, size_t leaf) {
+      const ValueId id = call.results[leaf] = add(Origin::result, t);
+      return stand_in(id, t);
+    });
+  }
+  graph_.calls.push_back(std::move(call));
+}
+
+Graph Trace::finish() {
+  plain_.clear();
+  made_here_.clear();
+  return std::move(graph_);
+}
+
+// ---- tracing a function --------------------------------------------------------------------------------------------
+
+Tensor OwnMemory::copy(const Tensor& t) {
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  auto [known, is_new] = copies_.try_emplace(t.storage().unsafeGetStorageImpl());
+  if (is_new) known->second = t.as_strided({static_cast<int64_t>(t.storage().nbytes() / t.itemsize())}, {1}, 0).clone();
+  const bool same_dtype = known->second.scalar_type() == t.scalar_type();
+  const Tensor own = same_dtype ? known->second.as_strided(t.sizes(), t.strides(), t.storage_offset()) : t.clone();
+  return top() && !as_wrapper(own) ? wrap_constant(*top(), own) : own;
+}
+
+namespace {
+
+// A result that shows an argument that was written to: the same view of the argument as it is after the write.
+Tensor shown_again(Trace& level, Wrapper& result, const Tensor& argument) {
+  c10::SmallVector<const View*, 4> links;
+  for (Wrapper* w = &result; w->view(); w = &base_of(*w->view())) links.push_back(w->view().get());
+  Tensor value = argument;
+  for (size_t k = links.size(); k-- > 0;) {
+    const View& view = *links[k];
+    Stack stack(view.args.begin(), view.args.end());
+    stack[view.op->tensor_args()[0]] = value;
+    level.process(*view.op, stack);
+    value = flatten_outputs(stack)[view.out];
+  }
+  return value;
+}
+
+// Writes go into the caller's tensor last. A leaf that requires grad takes none in grad mode, as at any transform's
+// end.
+void write_argument(Trace& level, size_t i, const Tensor& inside, const Tensor& original) {
+  static const Operator& copy = *Operator::find("aten::copy_", "");
+  const bool leaf = original.is_leaf() && libtorch_records(original);
+  const c10::AutoGradMode mode(autograd_state().get_grad_mode() && !leaf);
+  Stack stack{level.stand_in(level.argument_number(i), original), inside, false};
+  level.process(copy, stack);
+}
+
+}  // namespace
+
+Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label) {
+  const memory::InTransform here;
+  auto level = c10::make_intrusive<Trace>(label);
+  const OuterSubstitutions none(nullptr);
+  Traced traced;
+  dynamic::Tensors inside;
+  {
+    const Scope scope(level);
+    for (size_t i = 0; i < args.size(); ++i) {
+      if (args[i].defined()) check_supported(args[i], label, ordinal("argument", i));
+      inside.push_back(level->argument(args[i]));
+    }
+    const dynamic::Tensors outs = [&] {
+      const frontend::Arguments arguments(*level, inside, args);
+      return f(inside);
+    }();
+    check_outputs(outs, label);
+    const std::vector<size_t> writes = check_writes(*level, inside, args);
+    const auto is_written = [&](const Wrapper& w) {
+      return std::any_of(writes.begin(), writes.end(), [&](size_t i) { return as_wrapper(inside[i]) == &w; });
+    };
+    const auto argument_of = [&](const Wrapper& w) {
+      size_t i = 0;
+      while (as_wrapper(inside[i]) != &w) ++i;
+      return i;
+    };
+    // Numbers first: what is written changes what arguments hold.
+    std::vector<std::optional<ValueId>> numbers;
+    for (const Tensor& out : outs) {
+      Wrapper* w = as_wrapper_of(out, *level);
+      const bool waits = w && is_among(inside, w->root()) && (!w->view() || is_written(w->root()));
+      numbers.push_back(waits ? std::nullopt : std::optional(level->number_of(out)));
+    }
+    for (size_t i : writes) write_argument(*level, i, inside[i], args[i]);
+    for (size_t k = 0; k < outs.size(); ++k) {
+      Wrapper* w = as_wrapper_of(outs[k], *level);
+      Tensor result = w ? Tensor(w->payload().value) : outs[k];
+      if (!numbers[k]) {
+        const size_t i = argument_of(w->root());
+        Tensor standing = level->stand_in(level->argument_number(i), args[i]);
+        if (w->view()) standing = shown_again(*level, *w, standing);
+        numbers[k] = level->number_of(standing);
+        result = as_wrapper(standing)->payload().value;
+      }
+      level->give(*numbers[k]);
+      traced.results.push_back(std::move(result));
+    }
+  }
+  traced.graph = level->finish();
+  OwnMemory own;
+  for (size_t k = 0; k < traced.results.size(); ++k)
+    if (traced.graph.values[static_cast<size_t>(traced.graph.results[k])].origin == Origin::constant)
+      traced.results[k] = own.copy(traced.results[k]);
+  return traced;
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,77 @@
+// A trace is a level that records. It runs each operator call that reaches it at once, one level down, on the values of
+// this call, and notes it in a graph; so shapes come from the kernels themselves, and the function's result is there
+// when its graph is. Whatever runs above it (vmap, grad, the front end) has done its work when a call arrives.
+//
+//   trace   payload.index = number of the value in the graph
+//
+// A payload without a number is a constant, as at every level: what is made from nothing, and what is made of that. Its
+// value can be read; that of a traced tensor cannot, for it would be that of this call. A plain tensor that was not
+// made while the trace runs was captured: it becomes a value of the graph, read at each run.
+#pragma once
+
+#include <unordered_map>
+
+#include "compile/graph.h"
+#include "core/wrapper.h"
+#include "interpreters/history.h"
+#include "tower/dynamic.h"
+
+namespace tower::compiler {
+
+class Trace final : public Level {
+ public:
+  explicit Trace(const char* label);
+
+  void process(const Operator& op, Stack& stack) override;
+  void took(Wrapper& w) override { History::show_untracked(w); }
+
+  /// The argument of the function that stands for `t`; undefined for an undefined tensor.
+  Tensor argument(const Tensor& t);
+  /// The number of what is given at this level.
+  ValueId number_of(const Tensor& t);
+  /// The same of an argument itself, whatever was written to it since.
+  ValueId argument_number(size_t i) const { return graph_.arguments[i]; }
+  /// Notes a result of the function.
+  void give(ValueId id) { graph_.results.push_back(id); }
+  /// Runs a call whose operands are wrappers of this level that stand for values as they are now.
+  Tensor stand_in(ValueId id, const Tensor& value) { return wrap(*this, Payload{value, {}, id}); }
+
+  /// What was recorded. The trace is of no use afterwards.
+  Graph finish();
+
+ private:
+  struct Values;
+  bool is_constant(const Tensor& plain) const;
+  bool depends(const Operator& op, const Operator& innermost, const Stack& stack);
+  void run_below(const Operator& op, Stack& stack) const;
+  ValueId add(Origin origin, const Tensor& t);
+
+  Graph graph_;
+  std::unordered_map<const c10::TensorImpl*, std::pair<Tensor, ValueId>> plain_;  // constants and captured tensors
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> made_here_;           // of constants
+  const void* substitutions_;  // around the trace: the graph reads what they replace, and so is right for others
+};
+
+/// A function's graph, and what it computed on the way.
+struct Traced {
+  Graph graph;
+  dynamic::Tensors results;
+};
+
+/// Runs `f` once. `label` is the public function that wants to know.
+Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label);
+
+/// A value as levels show it, which have no lazy conjugation or negation: calls in a graph expect none.
+Tensor without_lazy_conjugation(Tensor t);
+
+/// Constants leave a function in memory of their own, which callers may write to. Several that share memory go on to do
+/// so.
+class OwnMemory {
+ public:
+  Tensor copy(const Tensor& t);
+
+ private:
+  std::unordered_map<const c10::StorageImpl*, Tensor> copies_;
+};
+
+}  // namespace tower::compiler

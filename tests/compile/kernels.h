@@ -1,0 +1,42 @@
+// Kernels run on tensors, and numbers on which arithmetic goes wrong if anywhere.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "compile/kernel.h"
+
+// Where there is no LLVM there is nothing to test.
+#define TOWER_NEEDS_LLVM() \
+  if (!tower::compiler::Llvm::get().works()) GTEST_SKIP() << tower::compiler::Llvm::get().why_not()
+
+namespace kernels {
+
+using tower::compiler::Expressions;
+using tower::compiler::Id;
+using tower::compiler::Kernel;
+using tower::compiler::Region;
+using tower::compiler::Type;
+
+/// The inputs' expressions to the outputs'.
+using Build = std::function<std::vector<Id>(Expressions&, const std::vector<Id>&)>;
+
+/// A kernel whose inputs have these dtypes.
+Region region_of(const std::vector<at::ScalarType>& dtypes, const Build& build, const std::vector<bool>& repeated = {});
+/// Run on contiguous tensors of one number of elements.
+std::vector<at::Tensor> run(const Region& region, const std::vector<at::Tensor>& inputs, int64_t lanes);
+/// Both: one output.
+at::Tensor compute(const std::vector<at::Tensor>& inputs, const Build& build);
+
+/// NaN, infinities, zeros of both signs, denormals, extremes, halves, and ordinary numbers; likewise of integers.
+at::Tensor special(at::ScalarType dtype);
+/// Every pair of them.
+std::pair<at::Tensor, at::Tensor> special_pairs(at::ScalarType dtype);
+
+/// Empty if every element has the same bits (or both are NaN); else a sentence about the first that has not.
+std::string bit_difference(const at::Tensor& actual, const at::Tensor& expected, const std::vector<at::Tensor>& inputs);
+
+}  // namespace kernels

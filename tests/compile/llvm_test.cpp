@@ -1,0 +1,101 @@
+// LLVM as a library that may be missing, unfit or give up: each is an answer, and the process goes on.
+#include "compile/llvm.h"
+
+#include <gtest/gtest.h>
+
+#include "compile/kernels.h"
+
+namespace {
+
+using tower::compiler::Code;
+using tower::compiler::CompileError;
+using tower::compiler::Llvm;
+
+std::string refusal(const Llvm& llvm, const std::string& text) {
+  try {
+    llvm.compile({.text = text, .function = "f", .externals = {}});
+  } catch (const CompileError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Llvm, CompilesTextAndFreesTheCode) {
+  TOWER_NEEDS_LLVM();
+  const Llvm& llvm = Llvm::get();
+  for (int i = 0; i < 3; ++i) {  // the name is free again each time
+    const auto code = llvm.compile(
+        {.text = "define i32 @twice(i32 %x) { %y = add i32 %x, %x ret i32 %y }", .function = "twice", .externals = {}});
+    EXPECT_EQ(reinterpret_cast<int (*)(int)>(code->address())(21), 42);
+    EXPECT_GT(code->bytes(), 0u);
+  }
+}
+
+int seven() { return 7; }
+
+TEST(Llvm, CallsFunctionsOfTheProcess) {
+  TOWER_NEEDS_LLVM();
+  const auto code = Llvm::get().compile(
+      {.text = "declare i32 @tower_test_seven()\ndefine i32 @call() { %y = call i32 @tower_test_seven() ret i32 %y }",
+       .function = "call",
+       .externals = {{"tower_test_seven", reinterpret_cast<const void*>(&seven)}}});
+  EXPECT_EQ(reinterpret_cast<int (*)()>(code->address())(), 7);
+}
+
+TEST(Llvm, TextThatIsWrongIsAnErrorThatSaysWhere) {
+  TOWER_NEEDS_LLVM();
+  EXPECT_TRUE(has(refusal(Llvm::get(), "define i32 @f() { ret i64 0 }"), "i32"));
+  EXPECT_TRUE(has(refusal(Llvm::get(), "nonsense"), "expected"));
+  EXPECT_TRUE(Llvm::get().works());
+}
+
+TEST(Llvm, AFunctionThatIsNowhereIsAnError) {
+  TOWER_NEEDS_LLVM();
+  EXPECT_TRUE(has(refusal(Llvm::get(),
+                          "declare void @tower_test_missing()\n"
+                          "define void @f() { call void @tower_test_missing() ret void }"),
+                  "tower_test_missing"));
+}
+
+TEST(Llvm, WithoutALibraryItSaysWhatWasLookedFor) {
+  const Llvm llvm({"/nowhere/libLLVM.so", "/nowhere/else.so"});
+  EXPECT_FALSE(llvm.works());
+  EXPECT_TRUE(has(llvm.why_not(), "/nowhere/libLLVM.so")) << llvm.why_not();
+  EXPECT_TRUE(has(refusal(llvm, ""), "no LLVM"));
+}
+
+TEST(Llvm, ALibraryThatLacksFunctionsIsRefusedByName) {
+  const Llvm llvm({"libm.so.6"});
+  EXPECT_FALSE(llvm.works());
+  EXPECT_TRUE(has(llvm.why_not(), "libm.so.6")) << llvm.why_not();
+  EXPECT_TRUE(has(llvm.why_not(), "LLVMContextCreate")) << llvm.why_not();
+}
+
+TEST(Llvm, TheFirstLibraryThatWillDoIsTaken) {
+  TOWER_NEEDS_LLVM();
+  const Llvm llvm({"/nowhere/libLLVM.so", "libm.so.6", Llvm::get().library()});
+  EXPECT_TRUE(llvm.works()) << llvm.why_not();
+  EXPECT_EQ(llvm.library(), Llvm::get().library());
+}
+
+// An instruction of another processor cannot be selected, which LLVM takes for the end.
+TEST(Llvm, AFatalErrorEndsItsUseAndNotTheProcess) {
+  TOWER_NEEDS_LLVM();
+  const Llvm llvm({Llvm::get().library()});
+  std::unique_ptr<Code> before =
+      llvm.compile({.text = "define i32 @f() { ret i32 3 }", .function = "f", .externals = {}});
+  const std::string error = refusal(llvm,
+                                    "declare i32 @llvm.aarch64.crc32b(i32, i32)\n"
+                                    "define i32 @f(i32 %x) { %y = call i32 @llvm.aarch64.crc32b(i32 %x, i32 %x)"
+                                    " ret i32 %y }");
+  EXPECT_TRUE(has(error, "fatal error")) << error;
+  EXPECT_FALSE(llvm.works());
+  EXPECT_TRUE(has(llvm.why_not(), "fatal error")) << llvm.why_not();
+  EXPECT_TRUE(has(refusal(llvm, "define i32 @f() { ret i32 3 }"), "no LLVM"));
+  EXPECT_EQ(reinterpret_cast<int (*)()>(before->address())(), 3);  // what there is goes on working
+  before.reset();
+}
+
+}  // namespace
