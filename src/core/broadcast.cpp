@@ -10,6 +10,7 @@ namespace tower {
 
 at::Tensor summed_to(const at::Tensor& t, at::IntArrayRef sizes) {
   if (t.sizes().equals(sizes)) return t;
+  if (t.numel() == c10::multiply_integers(sizes)) return t.view(sizes);  // what was broadcast has size one
   const auto rows = static_cast<size_t>(t.dim()) - sizes.size();
   if (rows == 0 || !t.sizes().slice(rows).equals(sizes)) return at::sum_to(t, sizes);
   std::vector<int64_t> dims(rows);

@@ -6,7 +6,7 @@
 namespace tower {
 
 /// `t`, of the shape that a tensor of `sizes` was broadcast to, summed over what was broadcast. As at::sum_to, which
-/// takes calls even where there is nothing to do.
+/// takes calls even where there is nothing to do, and sums over dimensions of size one.
 at::Tensor summed_to(const at::Tensor& t, at::IntArrayRef sizes);
 
 }  // namespace tower

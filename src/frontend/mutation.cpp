@@ -186,6 +186,16 @@ struct Write {
   Tensor target, value;
 };
 
+// Whether copy_ puts into a part of a tensor what fits as it is: then the write of the part is the copy.
+bool copies_into_part(const Operator& op, const Stack& stack, const Tensor& target) {
+  static const Operator& copy = *Operator::find("aten::copy_", "");
+  if (&op != &copy || tracing() || !is_replaced_by_scatter(target)) return false;
+  const Tensor& source = stack[1].toTensor();
+  return source.scalar_type() == target.scalar_type() && source.device() == target.device() &&
+         source.layout() == target.layout() && source.sizes().equals(target.sizes()) && !source.is_conj() &&
+         !source.is_neg();
+}
+
 // The value as it goes into the target. Throws if it cannot.
 Write fitted(const Operator& op, const Operator& twin, const Level& highest, const Tensor& target, Tensor value,
              bool grows) {
@@ -280,6 +290,12 @@ void write_one_by_one(const Operator& op, const Stack& stack) {
   }
 }
 
+void copy_into_part(const Operator& op, const Twin& twin, Stack& stack, const Level& highest) {
+  const Write write = fitted(op, *twin.op, highest, stack[0].toTensor(), stack[1].toTensor(), false);
+  write_through(*as_wrapper(write.target), write.value, op, false);
+  stack.resize(1);
+}
+
 void write_by_twin(const Operator& op, const Twin& twin, Stack& stack, const Tensor& target, const Level& highest) {
   const bool into_out = is_out_argument(op, op.num_args() - 1);
   Stack results = call_of(op, twin, stack, target, highest);
@@ -346,6 +362,7 @@ void write(const Operator& op, Stack& stack) {
   if (op.inplace_view() && !op.composite()) return view_in_place(op, stack, targets[0]);
   // Composite in-place operators know their own checks; composite out= operators write through memory of their own.
   if ((!twin.op || !is_out_argument(op, op.num_args() - 1)) && decompose(op, stack)) return;
+  if (copies_into_part(op, stack, targets[0])) return copy_into_part(op, twin, stack, *highest);
   write_by_twin(op, twin, stack, targets.empty() ? Tensor() : targets[0], *highest);
 }
 

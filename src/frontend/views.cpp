@@ -304,7 +304,14 @@ void check_writable(Wrapper& target, const Tensor& value, const Operator& writer
              "view first.");
 }
 
-void write_through(Wrapper& target, const Tensor& value, const Operator& writer) {
+bool is_replaced_by_scatter(const Tensor& target) {
+  Wrapper* w = as_wrapper(target);
+  if (!w || !w->view()) return false;
+  const View& view = *w->view();
+  return scatter_of(*view.op) && !base_of(view).view();
+}
+
+void write_through(Wrapper& target, const Tensor& value, const Operator& writer, bool is_new) {
   View* view = target.view().get();
   if (view == nullptr) {
     if (target.generation() == 0) Arguments::note_write(target);
@@ -327,8 +334,9 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer)
                    : direct && may_give_up(base) ? overwritten(*scatter, base, value, view->args)
                                                  : view->op->view_inverse(before, value, view->args, view->out);
   updated = strip_constants(updated, base.level().depth());  // of what was made besides, as in make_view
-  const Tensor own = recorded_or_not(target, value);
+  const Tensor own = is_new ? recorded_or_not(target, value) : Tensor();
   write_through(base, updated, writer);
+  if (!is_new) return;  // read from the base when it is needed
   // What lies in memory as it should is known already; anything else is read again from the base.
   const bool fits = same_strides(handle(target), own);
   if (fits || cuts_history(*view)) target.take(own);

@@ -32,9 +32,13 @@ Tensor view_below(Wrapper& view);
 /// Throws MutationError if `value`, written to `target`, cannot be carried to the tensors that it views.
 void check_writable(Wrapper& target, const Tensor& value, const Operator& writer);
 
+/// Whether a write to the tensor is one operator on its base, which copies the value into it.
+bool is_replaced_by_scatter(const Tensor& target);
+
 /// Writes a value to a tensor, its base and (lazily) all other views of that base. Everything that can fail does so
-/// before anything is changed.
-void write_through(Wrapper& target, const Tensor& value, const Operator& writer);
+/// before anything is changed. What `is_replaced_by_scatter` may be written a value that is another tensor's
+/// (`is_new`: false).
+void write_through(Wrapper& target, const Tensor& value, const Operator& writer, bool is_new = true);
 
 /// `value` with the derivatives that `history` carries, at every level: what a write leaves in a tensor when it is not
 /// recorded. Without `tangents` only reverse mode's, as under no_grad; with them also forward mode's, as through

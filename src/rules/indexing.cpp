@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "core/broadcast.h"
 #include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/index_plan.h"
@@ -240,7 +241,7 @@ void indexing() {
   op<at::_ops::masked_select>().vmap(masked_select_vmap).linear<0>([](Ct<0> ct, Shape x, const Tensor& mask) {
     const auto sizes = at::infer_size(x.sizes, mask.sizes());
     const Tensor all = at::zeros(sizes, ct->options());
-    return at::sum_to(at::masked_scatter(all, mask, *ct), x.sizes);
+    return summed_to(at::masked_scatter(all, mask, *ct), x.sizes);
   });
   op<at::_ops::_unsafe_masked_index>().decomposes(
       [](const Tensor& x, const Tensor& mask, const std::vector<Tensor>& indices, const Scalar& fill) {

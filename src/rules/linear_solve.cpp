@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/broadcast.h"
 #include "core/wrapper.h"
 #include "rules/demands.h"
 #include "rules/op.h"
@@ -161,9 +162,9 @@ void linear_solve() {
             Tensor ga;
             if (wants_a) {
               const Tensor xh = columns(*x, vector).mH();
-              ga = at::sum_to(left ? -at::matmul(gb, xh) : -at::matmul(xh, gb), a.sizes());
+              ga = summed_to(left ? -at::matmul(gb, xh) : -at::matmul(xh, gb), a.sizes());
             }
-            return {ga, at::sum_to(uncolumns(gb, vector), b.sizes)};
+            return {ga, summed_to(uncolumns(gb, vector), b.sizes)};
           })
       .jvp<0, 1>([](Tan<0> da, Tan<1> db, const Tensor& a, const Tensor& b, bool left, Skip, Out<0> x) {
         return solve_jvp(*da, *db, a, b, left, *x);
@@ -182,9 +183,9 @@ void linear_solve() {
         Tensor ga;
         if (wants_a) {
           const Tensor product = left ? -at::matmul(gb, x->mH()) : -at::matmul(x->mH(), gb);
-          ga = at::sum_to(triangle(product, upper, unit), a.sizes());
+          ga = summed_to(triangle(product, upper, unit), a.sizes());
         }
-        return std::tuple(ga, at::sum_to(gb, b.sizes));
+        return std::tuple(ga, summed_to(gb, b.sizes));
       })
       .jvp<0, 1>([](Tan<0> da, Tan<1> db, const Tensor& a, Skip, bool upper, bool left, bool unit, Out<0> x) {
         Tensor rhs = *db;
@@ -266,10 +267,10 @@ void linear_solve() {
   op<at::_ops::linalg_cross>()
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape a, const Tensor& b, int64_t dim) {
-        return at::sum_to(at::linalg_cross(conjugate(b).expand_as(*ct), *ct, dim), a.sizes);
+        return summed_to(at::linalg_cross(conjugate(b).expand_as(*ct), *ct, dim), a.sizes);
       })
       .vjp<1>([](Ct<0> ct, const Tensor& a, Shape b, int64_t dim) {
-        return at::sum_to(at::linalg_cross(*ct, conjugate(a).expand_as(*ct), dim), b.sizes);
+        return summed_to(at::linalg_cross(*ct, conjugate(a).expand_as(*ct), dim), b.sizes);
       })
       .jvp<0>([](Tan<0> da, Skip, const Tensor& b, int64_t dim) { return at::linalg_cross(*da, b, dim); })
       .jvp<1>([](Tan<1> db, const Tensor& a, Skip, int64_t dim) { return at::linalg_cross(a, *db, dim); });

@@ -6,6 +6,7 @@
 #include <ATen/Operators.h>
 
 #include "core/bind.h"
+#include "core/broadcast.h"
 #include "frontend/mutation.h"
 #include "rules/demands.h"
 #include "rules/losses.h"
@@ -370,7 +371,7 @@ void normalization() {
   op<at::_ops::_weight_norm_interface_backward>().decomposes(
       [](const Tensor& grad, const Tensor& v, const Tensor& g, const Tensor& norm, int64_t dim) {
         TORCH_CHECK(dim == 0 || dim == v.dim() - 1, "fused kernels can only be applied for first or last dim");
-        const Tensor dg = at::sum_to(grad * v, norm.sizes()) / norm;
+        const Tensor dg = summed_to(grad * v, norm.sizes()) / norm;
         const Tensor dv = g / norm * (grad - v * (dg / norm));
         return std::tuple(dv.to(v.scalar_type()), dg.to(g.scalar_type()));
       });

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "core/broadcast.h"
 #include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
@@ -177,8 +178,8 @@ void orthogonal() {
           ga = plus(ga, more_a);
           gb = plus(gb, more_b);
         }
-        if (gb.defined()) gb = at::sum_to(at_point.uncolumns(gb), b.sizes());
-        return std::tuple(ga.defined() ? at::sum_to(ga, a.sizes()) : ga, gb);
+        if (gb.defined()) gb = summed_to(at_point.uncolumns(gb), b.sizes());
+        return std::tuple(ga.defined() ? summed_to(ga, a.sizes()) : ga, gb);
       })
       .jvp<0, 1>([](Tan<0> da, Tan<1> db, const Tensor& a, const Tensor& b, Skip, Skip, Out<0> x, Out<1> r) {
         const LeastSquares at_point(a, b, *x);

@@ -73,19 +73,42 @@ bool write_part(const Tensor& base, const Stack& stack) {
   return true;
 }
 
+// What stands first on the stack, a plain tensor, or a copy of it, to be written to; undefined if it is of another kind.
+Tensor own_values(Stack& call) {
+  if (call[0].toTensor().key_set().has(kKey) || tracing()) return {};
+  const Reuse reuse;
+  Tensor base = Reuse::to_overwrite(call);
+  if (base.defined()) call.clear();
+  return base;
+}
+
+template <class View>
+void zero_part(const Tensor& base, c10::ArrayRef<IValue> args) {
+  DispatchGuard keys;
+  keys.see_no_operator();
+  shown<View>(base, args).zero_();
+}
+
 // The part's gradient first, and a copy: then the cotangent with zeros there is the base's, and may be made in place.
 template <class View>
 void pull_back_part(VjpFrame& f) {
   if (!f.cotangents[0].defined()) return;
   const auto args = f.args.slice(2);
+  Tensor part;
   if (f.wants(1)) {
-    const Tensor part = shown<View>(f.cotangents[0], args);
-    f.give(1, f.wants(0) ? part.clone() : part);
+    part = shown<View>(f.cotangents[0], args);
+    if (f.wants(0)) part = part.clone();
+    f.give(1, part);
   }
   if (!f.wants(0)) return;
-  Tensor ct = taken_cotangent(f);
-  Stack call{IValue(), at::zeros(f.meta(1).sizes, ct.options())};
-  call[0] = std::move(ct);
+  Stack call{taken_cotangent(f)};
+  if (const Tensor base = own_values(call); base.defined()) {
+    zero_part<View>(base, args);
+    return f.give(0, base);
+  }
+  // As many as there are examples at once, where it can be seen how many.
+  call.emplace_back(part.defined() ? at::zeros_like(part)
+                                   : at::zeros(f.meta(1).sizes, call[0].toTensor().options()));
   call.insert(call.end(), args.begin(), args.end());
   f.give(0, call_overwriting(f.op, std::move(call)));
 }

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "core/broadcast.h"
 #include "core/wrapper.h"
 #include "rules/demands.h"
 #include "rules/dims.h"
@@ -361,11 +362,13 @@ void index_put_vmap(VmapFrame& f) {
     }
     values = values.movedim(from, to);
   }
+  // Places that are the same in all examples are written in all of them: no index chooses among the examples.
+  Tensor examples;
+  if (plan.any_batched)
+    examples = at::arange(f.batch_size, at::TensorOptions().dtype(at::kLong).device(self.device()))
+                   .view(with_batch(f, std::vector<int64_t>(static_cast<size_t>(plan.rank), 1)));
   std::vector<Tensor> indices = plan.indices;
-  const auto long_like = at::TensorOptions().dtype(at::kLong).device(self.device());
-  indices.insert(
-      indices.begin(),
-      at::arange(f.batch_size, long_like).view(with_batch(f, std::vector<int64_t>(static_cast<size_t>(plan.rank), 1))));
+  indices.insert(indices.begin(), examples);
   f.stack[0] = std::move(self);
   f.stack[1] = optional_list(indices);
   f.stack[2] = std::move(values);
@@ -381,9 +384,9 @@ Tensor gradient_of_values(const Tensor& ct, const std::vector<Tensor>& indices, 
   if (place >= 0) {
     const Tensor& mask = indices[static_cast<size_t>(place)];
     if (const auto sizes = beside_mask(values.sizes, mask.dim(), ct.dim() - place - mask.dim()))
-      return at::sum_to(at::where(spread_mask(mask, 0, place, ct.dim()), ct, 0), *sizes).reshape(values.sizes);
+      return summed_to(at::where(spread_mask(mask, 0, place, ct.dim()), ct, 0), *sizes).reshape(values.sizes);
   }
-  return at::sum_to(at::index(ct, optional_list(indices)), values.sizes);
+  return summed_to(at::index(ct, optional_list(indices)), values.sizes);
 }
 
 bool all_in_range(const Tensor& base, const OptionalTensors& indices) {

@@ -1,5 +1,6 @@
 // Views: results that share memory with their argument, with how a write through one reaches its base. Nearly all are
 // served under vmap by the same view of the whole value, the batch dimension staying where it is.
+#include "core/broadcast.h"
 #include "frontend/views.h"
 
 #include <ATen/ExpandUtils.h>
@@ -257,7 +258,7 @@ void views() {
           [](const Tensor& base, const Tensor& written, Args, size_t) { return written.view(base.scalar_type()); });
   op<at::_ops::expand>()
       .vmap(expand_vmap)
-      .linear<0>([](Ct<0> ct, Shape x) { return at::sum_to(*ct, x.sizes); })
+      .linear<0>([](Ct<0> ct, Shape x) { return summed_to(*ct, x.sizes); })
       .inverse(reshaped_back)
       .repeats(expands);
   op<at::_ops::squeeze>().vmap(squeeze_vmap).linear<0>(back_to_shape).inverse(reshaped_back);

@@ -169,6 +169,29 @@ TEST(RowWrites, LeaveTheCallersTensorAndCapturedOnes) {
   EXPECT_TRUE(same(given, copy));
 }
 
+TEST(RowWrites, LeaveTheTensorThatWasCopiedAndTheRowApart) {
+  const Tensor outside = waves({kWidth});
+  const auto f = of_one([&](const Tensor& x) {
+    const Tensor rows = buffer(kRows, kWidth), row = rows.select(0, 1), constant = at::ones({kWidth}, at::kDouble);
+    Tensor v = x.sin();
+    row.copy_(v);
+    v.add_(1);
+    row.mul_(2);
+    rows.select(0, 2).copy_(row);
+    rows.select(0, 1).copy_(x);
+    rows.select(0, 3).copy_(constant);
+    constant.add_(1);
+    outside.fill_(1);
+    const Tensor last = rows.select(0, 4);
+    last.copy_(outside);
+    outside.fill_(9);
+    rows.slice(0, 0, 2).copy_(rows.slice(0, 2, 4));
+    rows.select(0, 3).copy_(rows.select(0, 3) * x);
+    return at::cat({rows.flatten(), row, v, constant, last});
+  });
+  EXPECT_EQ(disagreement(f, {waves({2, kWidth})}, {.libtorch = false}), "");
+}
+
 TEST(RowWrites, InAPullbackLeaveTheCotangentThatItWasGivenAndWorkTwice) {
   const Tensor x = waves({kWidth}), ct = waves({kRows + 1, kWidth}), copy = ct.clone();
   for (const Trajectory way : kWays) {
