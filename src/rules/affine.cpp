@@ -179,8 +179,8 @@ Tensor weight_gradient(const Tensor& ct, const Tensor& x, const Meta& weight) {
   if (weight.dim() == 1 && x.dim() == 1) return at::mul(ct, conjugate(x));
   if (weight.dim() == 1) return at::mv(adjoint_of(x.flatten(0, -2)), ct.reshape({-1}));
   if (x.dim() == 1) {
-    const Tensor row = conjugate(x).unsqueeze(0), column = ct.unsqueeze(-1);
-    return weight.by_columns ? at::mul(row.t(), column.t()).t() : at::mul(column, row);
+    const Tensor row = conjugate(x);
+    return weight.by_columns ? at::mul(row.unsqueeze(-1), ct).t() : at::mul(ct.unsqueeze(-1), row);
   }
   const Tensor rows = x.flatten(0, -2), of_rows = ct.flatten(0, -2);
   return weight.by_columns ? at::mm(adjoint_of(rows), of_rows).t() : at::mm(of_rows.t(), conjugate(rows));
