@@ -47,6 +47,7 @@ PYBIND11_MODULE(_C, module) {
   tower::detail::set_spellings(kSpellings);
   module.attr("version") = tower::version();
   tower::python::define_transforms(module);
+  tower::python::define_compiled(module);
   tower::python::define_inspection(module);
   tower::python::define_operators(module);
   tower::python::define_new_operators(module);

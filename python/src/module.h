@@ -6,6 +6,7 @@
 namespace tower::python {
 
 void define_transforms(py::module_& module);
+void define_compiled(py::module_& module);
 void define_inspection(py::module_& module);
 void define_operators(py::module_& module);
 void define_hooks(py::module_& module);

@@ -5,8 +5,9 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`hvp`, `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
-`register_container` and `register_tensor_subclass`, and `memory`, which bounds and empties the cache of temporaries.
+`compile`, `graph`, `hvp`, `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`,
+`is_batched`, `is_tracked`, `register_container` and `register_tensor_subclass`, and `memory`, which bounds and empties
+the cache of temporaries.
 """
 
 import torch
@@ -30,6 +31,7 @@ _check_torch()
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
 from . import _C, _compile, _custom_ops, _functions, _indexing, _reading, memory  # noqa: E402
+from ._compiled import compile, graph  # noqa: E402
 from ._containers import register_container, register_tensor_subclass  # noqa: E402
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._functions import linear_backward  # noqa: E402
@@ -43,11 +45,13 @@ __version__ = _C.version
 __all__ = [
     "CoverageRow",
     "check_grads",
+    "compile",
     "coverage",
     "explain",
     "functional_call",
     "grad",
     "grad_and_value",
+    "graph",
     "hessian",
     "hvp",
     "is_batched",
