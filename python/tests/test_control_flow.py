@@ -12,8 +12,7 @@ import torch.func
 import torch_tower
 from support import assert_same
 from torch.utils._pytree import tree_map
-from torch_tower import grad, jvp, vjp, vmap
-
+from torch_tower import grad, vjp, vmap
 
 
 def randn(*shape):
@@ -200,7 +199,9 @@ def test_max_steps_is_an_error_or_a_flag_for_each_example():
         return loop(lambda s: s < 10, lambda s: s * 2, x, max_steps=3)
 
     xs = torch.tensor([6.0, 1.0, 2.0, 20.0])
-    with pytest.raises(torch_tower.MaxStepsError, match="while_loop: after 3 steps.* for 1 of 4 examples.*try_while_loop"):
+    with pytest.raises(
+        torch_tower.MaxStepsError, match="while_loop: after 3 steps.* for 1 of 4 examples.*try_while_loop"
+    ):
         vmap(lambda x: run(torch_tower.while_loop, x))(xs)
     assert issubclass(torch_tower.MaxStepsError, RuntimeError)
     result = vmap(lambda x: run(torch_tower.try_while_loop, x))(xs)
@@ -229,9 +230,7 @@ def test_few_checkpoints_change_no_bit():
 
 def test_random_numbers_are_drawn_again_as_they_were():
     x = randn(40)
-    y, pullback = vjp(
-        vmap(torch_tower.checkpoint(lambda v: v * torch.rand_like(v)), randomness="different"), x
-    )
+    y, pullback = vjp(vmap(torch_tower.checkpoint(lambda v: v * torch.rand_like(v)), randomness="different"), x)
     torch.rand(7)
     assert_same(pullback(torch.ones_like(y))[0], y / x)
 
@@ -240,16 +239,12 @@ def test_random_numbers_are_drawn_again_as_they_were():
 
 
 def layers(lib, x, ws):
-    def last(x):
-        return x
-
     for scale, w in enumerate(ws, 1):
 
         def layer(x):
             return torch.tanh(x @ w)
 
-        last = lib.checkpoint(lambda x: layer(x) * scale)
-        x = last(x)
+        x = lib.checkpoint(lambda x: layer(x) * scale)(x)
     return x.sum()
 
 
@@ -330,7 +325,10 @@ ONE = torch.ones(())
             lambda t: t.while_loop(lambda s: s["a"][0] < 3, lambda s: {"a": [s["a"][0].double()]}, {"a": [ONE]}),
             ["while_loop", "state['a'][0] is Float []", "Double []"],
         ),
-        (lambda t: t.fori_loop(0, 2, lambda i, s: (s[0], s[1] + i), (ONE, 7)), ["fori_loop", "state[1] is 7", "returned 8"]),
+        (
+            lambda t: t.fori_loop(0, 2, lambda i, s: (s[0], s[1] + i), (ONE, 7)),
+            ["fori_loop", "state[1] is 7", "returned 8"],
+        ),
         (lambda t: t.fori_loop(0, 2, lambda i, s: (s[0], s[0]), (ONE, 7)), ["state[1] is 7", "returned a tensor"]),
         (lambda t: t.fori_loop(0, 2, lambda i, s: (3.0,), (ONE,)), ["state[0] is a tensor", "returned 3.0"]),
         (lambda t: t.fori_loop(0, 2, lambda i, s: [s], ONE), ["fori_loop", "tree", "a list of 1 elements"]),

@@ -98,8 +98,8 @@ class _Same(Tree):
             if i == place:
                 if not isinstance(leaf, Tensor):
                     raise ValueError(
-                        f"{self.op}: {self._name_of_leaf(i)} is a tensor, but {self.function} returned {leaf!r} for it. "
-                        "Return a tensor."
+                        f"{self.op}: {self._name_of_leaf(i)} is a tensor, but {self.function} returned {leaf!r} for "
+                        "it. Return a tensor."
                     )
                 tensors.append(leaf)
                 place = next(places, None)
@@ -168,8 +168,8 @@ def cond(predicate: Tensor | bool, true_branch: Callable, false_branch: Callable
     if len(results) == 2 and (results[False].spec != taken.spec or results[False].flat != taken.flat):
         raise ValueError(
             f"cond: the predicate differs between examples, but true_branch returned the tree {taken.spec} and "
-            f"false_branch {results[False].spec}, or what is no tensor in them differs. Both must return the same: make "
-            "what differs a tensor."
+            f"false_branch {results[False].spec}, or what is no tensor in them differs. Both must return the same: "
+            "make what differs a tensor."
         )
     return taken.arrive(outs)
 
@@ -186,13 +186,13 @@ def while_loop(
     """The first state, of start, body(start), body(body(start)), …, for which `predicate(state)` is false.
 
     A state is a tree of tensors: shapes, dtypes and what is no tensor stay. The predicate returns a bool, or a bool
-    tensor of one element. Under vmap each example makes its own number of steps: steps are run while there is an example
-    that goes on, and those that have ended keep their state, whatever a further step would do to it, also in
+    tensor of one element. Under vmap each example makes its own number of steps: steps are run while there is an
+    example that goes on, and those that have ended keep their state, whatever a further step would do to it, also in
     derivatives. Reverse mode needs no bound.
 
     More than `max_steps` steps of an example raise MaxStepsError. `checkpoints` says of how many steps the state is
-    kept for the backward pass, which computes what is between them again: "all" (the fastest), a number, or "automatic",
-    few enough that no step is computed again more than four times.
+    kept for the backward pass, which computes what is between them again: "all" (the fastest), a number, or
+    "automatic", few enough that no step is computed again more than four times.
     """
     return _while_loop("while_loop", predicate, body, start, max_steps, checkpoints)[0]
 
@@ -302,10 +302,10 @@ def scan(
 
 @uncompiled
 def associative_scan(combine: Callable, elements: Any, dim: int = 0, *, reverse: bool = False) -> Any:
-    """All prefixes e0, e0∘e1, e0∘e1∘e2, … of the elements of a tree of tensors along `dim`: O(log n) calls of `combine`.
+    """All prefixes e0, e0∘e1, e0∘e1∘e2, … of the elements of a tree of tensors along `dim`.
 
-    `combine(a, b)` takes two elements and returns one. It is mapped, and must be associative. With `reverse`, from the
-    last element to the first.
+    `combine(a, b)` takes two elements and returns one. It is mapped, must be associative, and is called O(log n)
+    times. With `reverse`, from the last element to the first.
     """
     tree, leaves = _state("associative_scan", "element", "combine", elements)
     result = _C.associative_scan(
