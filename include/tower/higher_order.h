@@ -58,6 +58,8 @@ struct HigherOrderRules {
   /// Outputs and residuals in one evaluation, used instead of forward and save where no other rule is passed over.
   /// May stand without `save`.
   std::function<std::pair<Tensors, Residuals>(const Tensors& operands, const Attributes&)> forward_and_save = {};
+  /// forward_and_save calls operators that have all rules of their own, so it is used at every level.
+  bool saves_at_every_level = false;
 
   /// Gradients of the operands (undefined: zero). `needs[i]`: operand i is differentiated.
   std::function<Tensors(const Residuals&, const Tensors& cotangents, const std::vector<bool>& needs, const Attributes&)>

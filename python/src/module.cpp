@@ -2,11 +2,14 @@
 #include "module.h"
 
 #include <tower/detail/spellings.h>
+#include <tower/loops.h>
 #include <tower/version.h>
 
 #include "function.h"
 
 namespace {
+
+PyObject* max_steps_error = nullptr;  // torch_tower.MaxStepsError
 
 // Tower's errors as the kinds of exception that torch.func raises; LibTorch's as torch raises them.
 void translate(std::exception_ptr error) {
@@ -16,6 +19,8 @@ void translate(std::exception_ptr error) {
     e.restore();
   } catch (const tower::ArgumentError& e) {
     PyErr_SetString(PyExc_ValueError, e.what());
+  } catch (const tower::MaxStepsError& e) {
+    PyErr_SetString(max_steps_error, e.what());
   } catch (const tower::Error& e) {
     PyErr_SetString(PyExc_RuntimeError, e.what());
   } catch (const py::builtin_exception&) {
@@ -46,9 +51,12 @@ PYBIND11_MODULE(_C, module) {
   py::register_local_exception_translator(translate);
   tower::detail::set_spellings(kSpellings);
   module.attr("version") = tower::version();
+  max_steps_error = py::exception<tower::MaxStepsError>(module, "MaxStepsError", PyExc_RuntimeError).release().ptr();
   tower::python::define_transforms(module);
+  tower::python::define_compiled(module);
   tower::python::define_inspection(module);
   tower::python::define_operators(module);
   tower::python::define_new_operators(module);
+  tower::python::define_control_flow(module);
   tower::python::define_hooks(module);
 }

@@ -6,8 +6,10 @@
 namespace tower::python {
 
 void define_transforms(py::module_& module);
+void define_compiled(py::module_& module);
 void define_inspection(py::module_& module);
 void define_operators(py::module_& module);
+void define_control_flow(py::module_& module);
 void define_hooks(py::module_& module);
 void define_new_operators(py::module_& module);
 

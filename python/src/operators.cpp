@@ -4,31 +4,12 @@
 #include <tower/higher_order.h>
 
 #include "function.h"
+#include "kept.h"
 #include "module.h"
 
 namespace tower::python {
 namespace {
 
-/// A Python object that Tower keeps for as long as a tape lives, and lets go of wherever that ends.
-class Kept {
- public:
-  explicit Kept(py::object object) : object_(object.release()) {}
-  Kept(Kept&& other) noexcept : object_(std::exchange(other.object_, py::handle())) {}
-  Kept(const Kept&) = delete;
-  Kept& operator=(const Kept&) = delete;
-  Kept& operator=(Kept&&) = delete;
-  ~Kept() {
-    if (!object_ || !Py_IsInitialized()) return;
-    py::gil_scoped_acquire gil;
-    object_.dec_ref();
-  }
-  py::handle get() const { return object_; }
-
- private:
-  py::handle object_;
-};
-
-Attributes keep(py::object object) { return std::make_shared<const Kept>(std::move(object)); }
 py::handle kept(const Attributes& attributes) {
   return attributes ? attributes_as<Kept>(attributes).get() : py::handle(Py_None);
 }
@@ -68,7 +49,7 @@ HigherOrderRules rules_of(const std::string& name, py::object object) {
   const auto has = [&](const char* method) { return !object.attr(method).is_none(); };
   const bool forward = has("forward"), save = has("save"), both = has("forward_and_save"), vjp = has("vjp"),
              jvp = has("jvp"), vmap = has("vmap");
-  auto methods = std::make_shared<const Kept>(std::move(object));
+  const auto methods = keep(std::move(object));
   if (forward)
     rules.forward = [methods](const Tensors& operands, const Attributes& call) {
       py::gil_scoped_acquire gil;

@@ -5,7 +5,8 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`hvp`, `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
+`compile`, `graph`, `hvp`, control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
+`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
 `register_container` and `register_tensor_subclass`, and `memory`, which bounds and empties the cache of temporaries.
 """
 
@@ -30,7 +31,19 @@ _check_torch()
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
 from . import _C, _compile, _custom_ops, _functions, _indexing, _reading, memory  # noqa: E402
+from ._compiled import compile, graph  # noqa: E402
 from ._containers import register_container, register_tensor_subclass  # noqa: E402
+from ._control_flow import (  # noqa: E402
+    LoopResult,
+    MaxStepsError,
+    associative_scan,
+    checkpoint,
+    cond,
+    fori_loop,
+    scan,
+    try_while_loop,
+    while_loop,
+)
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._functions import linear_backward  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
@@ -42,12 +55,20 @@ __version__ = _C.version
 
 __all__ = [
     "CoverageRow",
+    "LoopResult",
+    "MaxStepsError",
+    "associative_scan",
     "check_grads",
+    "checkpoint",
+    "compile",
+    "cond",
     "coverage",
     "explain",
+    "fori_loop",
     "functional_call",
     "grad",
     "grad_and_value",
+    "graph",
     "hessian",
     "hvp",
     "is_batched",
@@ -60,10 +81,13 @@ __all__ = [
     "memory",
     "register_container",
     "register_tensor_subclass",
+    "scan",
     "set_fallback_is_error",
     "stack_module_state",
+    "try_while_loop",
     "vjp",
     "vmap",
+    "while_loop",
 ]
 
 # Nothing of torch is replaced: see python/src/hooks.cpp.

@@ -1,15 +1,13 @@
 #include "tower/compile.h"
 
-#include <ATen/autocast_mode.h>
-
 #include <algorithm>
 #include <list>
 #include <mutex>
 
-#include "compile/fused_plan.h"
+#include "compile/call_kind.h"
+#include "compile/compiled_graph.h"
 #include "compile/trace.h"
 #include "core/bind.h"
-#include "frontend/autocast.h"
 #include "tower/graph.h"
 
 namespace tower {
@@ -40,42 +38,12 @@ bool detail::StaticKey::operator==(const StaticKey& other) const {
 
 namespace {
 
-// What decides, beside values, which operators a function calls.
-struct TensorKind {
-  explicit TensorKind(const Tensor& t) : defined(t.defined()) {
-    if (!defined) return;
-    sizes = t.sizes();
-    strides = t.strides();
-    dtype = t.scalar_type();
-    device = t.device();
-    requires_grad = t.requires_grad();
-    leaf = t.is_leaf();
-    number = t.unsafeGetTensorImpl()->is_wrapped_number();
-  }
-  bool operator==(const TensorKind&) const = default;
-
-  bool defined, requires_grad = false, leaf = false, number = false;
-  at::ScalarType dtype = at::ScalarType::Undefined;
-  at::Device device = at::kCPU;
-  Sizes sizes, strides;
-};
-
-struct Modes {
-  bool operator==(const Modes&) const = default;
-
-  bool grad = autograd_state().get_grad_mode(), forward_grad = autograd_state().get_fw_grad_mode(),
-       inference = autograd_state().get_inference_mode();
-  caffe2::TypeMeta default_dtype = c10::get_default_dtype();
-  uint64_t autocast = frontend::active_autocast().raw_repr();
-  at::ScalarType autocast_dtype = at::autocast::get_autocast_dtype(at::kCPU);
-};
-
 // What is traced for one kind of call.
 struct Specialisation {
-  std::vector<TensorKind> tensors;
+  std::vector<compiler::TensorKind> tensors;
   detail::StaticKey statics;
-  Modes modes;
-  std::shared_ptr<const compiler::FusedPlan> plan;
+  compiler::Modes modes;
+  std::shared_ptr<const compiler::CompiledGraph> graph;
   detail::Specialisations::Rest rest;
 };
 
@@ -101,9 +69,9 @@ std::string detail::Specialisations::report() const {
   std::string text;
   for (const Specialisation& s : state_->known) {
     text += "graph";
-    for (const TensorKind& t : s.tensors)
+    for (const compiler::TensorKind& t : s.tensors)
       text += t.defined ? " " + std::string(c10::toString(t.dtype)) + " " + c10::str(at::IntArrayRef(t.sizes)) : " -";
-    text += "\n" + s.plan->report();
+    text += "\n" + s.graph->report();
   }
   return text;
 }
@@ -115,12 +83,12 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(
     Tensors results = f(args);
     return {std::move(results), rest()};
   }
-  std::vector<TensorKind> tensors(args.begin(), args.end());
-  const Modes modes;
+  std::vector<compiler::TensorKind> tensors(args.begin(), args.end());
+  const compiler::Modes modes;
   const auto is_wanted = [&](const Specialisation& s) {
     return s.tensors == tensors && s.modes == modes && s.statics == statics;
   };
-  std::shared_ptr<const compiler::FusedPlan> plan;
+  std::shared_ptr<const compiler::CompiledGraph> graph;
   Rest static_parts;
   {
     const std::lock_guard lock(state_->mutex);
@@ -128,16 +96,17 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(
     const auto found = std::find_if(known.begin(), known.end(), is_wanted);
     if (found != known.end()) {
       known.splice(known.begin(), known, found);
-      plan = found->plan;
+      graph = found->graph;
       static_parts = found->rest;
     }
   }
-  if (plan && plan->fits()) return {plan->run(args), static_parts};
+  if (graph && graph->fits()) return {graph->run(args), static_parts};
 
   compiler::Traced traced = compiler::trace(f, args, "compile");
   traced.graph.simplify();
   Specialisation made{std::move(tensors), statics, modes,
-                      std::make_shared<compiler::FusedPlan>(std::move(traced.graph), state_->kernels), rest()};
+                      std::make_shared<const compiler::CompiledGraph>(std::move(traced.graph), state_->kernels),
+                      rest()};
   static_parts = made.rest;
   const std::lock_guard lock(state_->mutex);
   auto& known = state_->known;

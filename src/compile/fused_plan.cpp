@@ -23,9 +23,11 @@ bool is_plain(const Tensor& t) {
 
 bool plain_or_undefined(const Tensor& t) { return !t.defined() || is_plain(t); }
 
-bool nobody_looks() { return !top() && !thread_state.recorder && !c10::impl::TorchDispatchModeTLS::any_modes_set(); }
-
 }  // namespace
+
+bool listens_to_operators() {
+  return thread_state.recorder || thread_state.substitutions || c10::impl::TorchDispatchModeTLS::any_modes_set();
+}
 
 FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
     : plain_(std::move(graph)), kernels_(std::move(kernels)) {
@@ -48,7 +50,7 @@ const FusedPlan::Fast* FusedPlan::fast() const {
 }
 
 dynamic::Tensors FusedPlan::run(const dynamic::Tensors& args) const {
-  const bool plain = nobody_looks() && std::all_of(args.begin(), args.end(), plain_or_undefined) &&
+  const bool plain = !top() && !listens_to_operators() && std::all_of(args.begin(), args.end(), plain_or_undefined) &&
                      std::all_of(held_.begin(), held_.end(), is_plain);
   if (plain)
     if (const Fast* fast = this->fast()) return fast->plan.run(args);

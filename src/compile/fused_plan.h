@@ -11,6 +11,9 @@
 
 namespace tower::compiler {
 
+/// Whether somebody wants to see LibTorch's operators as they are called, or tensors stand for others in them.
+bool listens_to_operators();
+
 class FusedPlan {
  public:
   /// `kernels` are shared with other plans of the same function.
@@ -18,6 +21,11 @@ class FusedPlan {
 
   bool fits() const { return plain_.fits(); }
   dynamic::Tensors run(const dynamic::Tensors& args) const;
+  /// What runs operator by operator.
+  const Plan& plain() const { return plain_; }
+  const Graph& graph() const { return plain_.graph(); }
+  /// What the graph holds: captured tensors and constants.
+  const std::vector<Tensor>& held() const { return held_; }
   /// What is fused: a line for each kernel. Compiles it if that has not been done.
   std::string report() const;
 
@@ -30,7 +38,7 @@ class FusedPlan {
   const Fast* fast() const;
 
   Plan plain_;
-  std::vector<Tensor> held_;  // what the graph holds: captured tensors and constants
+  std::vector<Tensor> held_;
   std::shared_ptr<Kernels> kernels_;
   mutable std::once_flag once_;
   mutable std::optional<Fast> fast_;

@@ -133,20 +133,23 @@ tower::Graph published(const Graph& graph) {
   return result;
 }
 
+bool gives_view(const Call& call) {
+  static const std::unordered_set<std::string> gives_its_operand{"aten::_unsafe_view", "aten::lift",
+                                                                 "aten::lift_fresh"};
+  return call.op->is_view() || gives_its_operand.count(call.op->name()) > 0;
+}
+
 // ---- passes --------------------------------------------------------------------------------------------------------
 
 namespace {
 
 // What may leave the function, or share memory with what does: two results that the function made apart stay apart.
 std::vector<bool> values_that_leave(const Graph& graph) {
-  static const std::unordered_set<std::string> gives_its_operand{"aten::_unsafe_view", "aten::lift",
-                                                                 "aten::lift_fresh"};
   std::vector<bool> leaves(graph.values.size(), false);
   for (ValueId id : graph.results) leaves[static_cast<size_t>(id)] = true;
   for (size_t n = graph.calls.size(); n-- > 0;) {
     const Call& call = graph.calls[n];
-    bool shares = call.op->is_view() || call.opaque() || gives_its_operand.count(call.op->name()) > 0;
-    if (!shares) continue;
+    if (!gives_view(call) && !call.opaque()) continue;
     bool any = false;
     for (ValueId id : call.results) any = any || (id != kNoValue && leaves[static_cast<size_t>(id)]);
     for (ValueId id : call.operands)

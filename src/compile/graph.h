@@ -69,6 +69,9 @@ struct Graph {
   void simplify();
 };
 
+/// Whether the results share the operands' memory.
+bool gives_view(const Call& call);
+
 /// The arguments of a call that are not tensors, as "dim=0, index=6".
 std::string attributes_of(const Call& call);
 

@@ -92,7 +92,12 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   const memory::InTransform here;
   if (!written_.empty()) check_writes(args);
   std::vector<Tensor> at(graph_.values.size());
-  for (size_t id = 0; id < at.size(); ++id) at[id] = graph_.values[id].tensor;
+  auto* trace = static_cast<Trace*>(tracing());
+  for (size_t id = 0; id < at.size(); ++id) {
+    at[id] = graph_.values[id].tensor;
+    const bool constant = at[id].defined() && graph_.values[id].origin == Origin::constant;
+    if (trace && constant && at[id].has_storage()) trace->know_constant(at[id]);
+  }
   for (size_t i = 0; i < args.size(); ++i)
     if (graph_.arguments[i] != kNoValue) at[static_cast<size_t>(graph_.arguments[i])] = args[i];
 

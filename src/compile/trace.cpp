@@ -133,7 +133,7 @@ void Trace::process(const Operator& op, Stack& stack) {
   static const Operator& lift_fresh = *Operator::find("aten::lift_fresh", "");
   if (&op == &lift_fresh && !as_wrapper(stack[0].toTensor())) {
     const Tensor& made = stack[0].toTensor();
-    if (made.has_storage()) made_here_.emplace(made.storage().unsafeGetStorageImpl(), made.storage());
+    if (made.has_storage()) know_constant(made);
   }
   const bool recorded = depends(op, base, stack);
   Call call;
@@ -165,7 +165,7 @@ void Trace::process(const Operator& op, Stack& stack) {
   if (!recorded) {
     replace_outputs(stack, [&](Tensor&& made, size_t) {
       const Tensor t = strip_constants(made);
-      if (t.has_storage()) made_here_.emplace(t.storage().unsafeGetStorageImpl(), t.storage());
+      if (t.has_storage()) know_constant(t);
       return wrap_constant(*this, t);
     });
     return;

@@ -36,6 +36,9 @@ class Trace final : public Level {
   /// Runs a call whose operands are wrappers of this level that stand for values as they are now.
   Tensor stand_in(ValueId id, const Tensor& value) { return wrap(*this, Payload{value, {}, id}); }
 
+  /// Takes the tensor for a constant, not for one that the function captured.
+  void know_constant(const Tensor& t) { made_here_.emplace(t.storage().unsafeGetStorageImpl(), t.storage()); }
+
   /// What was recorded. The trace is of no use afterwards.
   Graph finish();
 

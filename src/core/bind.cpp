@@ -4,6 +4,7 @@
 
 #include "core/explain.h"
 #include "core/wrapper.h"
+#include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -21,8 +22,8 @@ namespace {
   for_each_tensor(op, args, [&](const Tensor& t, LeafRef) {
     if (Wrapper* w = as_wrapper(t); w && &w->level() == &level) found = t;
   });
-  throw InvisibleTensorError(what + " inside one of the transform's own rules or below it, where it cannot be seen.",
-                             std::move(found));
+  detail::ForeignFrame::raise(InvisibleTensorError(
+      what + " inside one of the transform's own rules or below it, where it cannot be seen.", std::move(found)));
 }
 
 void call_guarded(const Operator& op, Stack& stack, bool skip_libtorch_autograd) {
@@ -159,7 +160,7 @@ void bind_without_constants_of_ended_levels(const Operator& op, Stack& stack, co
     bind_call(op, stack);
   } catch (const InvisibleTensorError& error) {
     for (const auto& [value, known] : stripped)
-      if (value.is_same(error.tensor())) throw InvisibleTensorError(error.what(), known);
+      if (value.is_same(error.tensor())) detail::ForeignFrame::raise(InvisibleTensorError(error.what(), known));
     throw;
   }
 }

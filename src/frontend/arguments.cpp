@@ -55,10 +55,10 @@ void Arguments::note_write(const Wrapper& root) {
 void Arguments::check_read(const std::string& reader, const Tensor& t) {
   const Wrapper* w = as_wrapper(t);
   const int depth = w ? const_cast<Wrapper*>(w)->level().depth() : 0;
-  const int reading = top() ? top()->depth() : 0;  // rules run below the level whose function runs
   for (const Arguments* a = thread_state.arguments; a != nullptr; a = a->outer_)
     for (size_t i : a->written_)
-      if (depth < a->level_.depth() && a->level_.depth() <= reading &&
+      // Rules run below the level whose function runs; what they start is not above it.
+      if (depth < a->level_.depth() && is_visible(&a->level_) &&
           plain_overlap(plain_value(t), plain_value(a->callers_[i])))
         throw MutationError(a->level_.describe() + ": " + reader + " was given a captured tensor, " + describe(t) +
                             ", that shares memory with argument " + std::to_string(i) +

@@ -37,8 +37,17 @@ bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayR
   return found;
 }
 
+namespace {
+
+bool saves_at_every_level(const Operator& op) {
+  const auto* made = dynamic_cast<const MadeOperator*>(&op);
+  return made && made->saves_at_every_level();
+}
+
+}  // namespace
+
 Operator::Values call_and_save(const Operator& op, Stack& stack) {
-  if (op.call_and_save && !op.vmap && !derivative_may_be_wanted(top(), op, stack)) {
+  if (op.call_and_save && ((!op.vmap && !derivative_may_be_wanted(top(), op, stack)) || saves_at_every_level(op))) {
     const AsUserCode user;
     auto [outs, saved] = op.call_and_save(stack);
     stack = std::move(outs);

@@ -18,6 +18,14 @@ class Topped {
   Level* previous_;
 };
 
+/// An operator that Tower makes.
+class MadeOperator : public Operator {
+ public:
+  using Operator::Operator;
+  /// Whether `call_and_save` passes over no rule, of any level: it calls operators that have them all.
+  virtual bool saves_at_every_level() const { return false; }
+};
+
 /// A derivative rule of `op` could be asked for by a level at or below `from`, or by LibTorch's autograd.
 bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayRef<IValue> args);
 

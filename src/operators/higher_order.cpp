@@ -68,10 +68,10 @@ void generate_derivatives(HigherOrderRules& rules) {
   };
 }
 
-class Implementation final : public Operator {
+class Implementation final : public MadeOperator {
  public:
   explicit Implementation(HigherOrderRules rules)
-      : Operator(rules.name, schema_of(rules.name)), rules_(std::move(rules)) {
+      : MadeOperator(rules.name, schema_of(rules.name)), rules_(std::move(rules)) {
     custom = true;
     if (!rules_.forward && rules_.forward_and_save)
       rules_.forward = [both = rules_.forward_and_save](const Tensors& operands, const Attributes& attributes) {
@@ -97,6 +97,7 @@ class Implementation final : public Operator {
   }
 
   const HigherOrderRules& rules() const { return rules_; }
+  bool saves_at_every_level() const override { return rules_.saves_at_every_level; }
 
   void call(Stack& stack) const override {
     // Without rules of its own LibTorch may record the operators that it is made of, captured tensors and all.
@@ -194,6 +195,7 @@ HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
   auto split = [](const Tensors& all) { return std::pair(Tensors(all.begin(), all.end() - 1), all.back()); };
   HigherOrderRules lifted = rules;
   lifted.forward_and_save = nullptr;
+  lifted.saves_at_every_level = false;
   lifted.forward = [forward = rules.forward, captured, split](const Tensors& all, const Attributes& attributes) {
     auto [operands, value] = split(all);
     const Substitution stand_in({{captured, value}});

@@ -29,10 +29,10 @@ Tensors tensors_of(const IValue& list) {
 }
 
 // Operands and outputs are flat lists of defined tensors; the base operator's own arguments are rebuilt from them.
-class MappedOperator final : public Operator {
+class MappedOperator final : public MadeOperator {
  public:
   MappedOperator(const Vmap& level, const Operator& base, const Stack& args)
-      : Operator("vmap(" + base.name() + ")", schema_of_lists("vmap(" + base.name() + ")")),
+      : MadeOperator("vmap(" + base.name() + ")", schema_of_lists("vmap(" + base.name() + ")")),
         base_(base),
         batch_size_(level.batch_size()),
         randomness_(level.randomness()),
@@ -69,6 +69,10 @@ class MappedOperator final : public Operator {
     if (!base.jvp.empty()) jvp.push_back({1, all, [this](JvpFrame& frame) { push_forward(frame); }});
   }
 
+  bool saves_at_every_level() const override {
+    const auto* made = dynamic_cast<const MadeOperator*>(&base_);
+    return made && made->saves_at_every_level();
+  }
   ImageOf image() const { return {base_, args_, leaves_, dims_, batch_size_, axis_}; }
 
   void call(Stack& stack) const override {

@@ -1,6 +1,7 @@
 // LLVM as a library that may be missing, unfit or give up: each is an answer, and the process goes on.
 #include "compile/llvm.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "compile/kernels.h"
@@ -71,6 +72,13 @@ TEST(Llvm, ALibraryThatLacksFunctionsIsRefusedByName) {
   EXPECT_FALSE(llvm.works());
   EXPECT_TRUE(has(llvm.why_not(), "libm.so.6")) << llvm.why_not();
   EXPECT_TRUE(has(llvm.why_not(), "LLVMContextCreate")) << llvm.why_not();
+}
+
+TEST(Llvm, AVersionThatIsTooOldIsRefused) {
+  if (!dlopen("libLLVM-14.so.1", RTLD_LAZY | RTLD_LOCAL)) GTEST_SKIP() << "LLVM 14 is not installed";
+  const Llvm llvm({"libLLVM-14.so.1"});
+  EXPECT_FALSE(llvm.works());
+  EXPECT_TRUE(has(llvm.why_not(), "versions 15 to 22")) << llvm.why_not();
 }
 
 TEST(Llvm, TheFirstLibraryThatWillDoIsTaken) {

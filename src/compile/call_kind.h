@@ -1,0 +1,43 @@
+// What a graph is right for: calls whose tensors and state are of one kind.
+#pragma once
+
+#include <ATen/autocast_mode.h>
+
+#include "core/level.h"
+#include "core/operator.h"
+#include "frontend/autocast.h"
+
+namespace tower::compiler {
+
+/// All of a tensor but its values that decides which operators a function calls.
+struct TensorKind {
+  explicit TensorKind(const Tensor& t) : defined(t.defined()) {
+    if (!defined) return;
+    sizes = t.sizes();
+    strides = t.strides();
+    dtype = t.scalar_type();
+    device = t.device();
+    requires_grad = t.requires_grad();
+    leaf = t.is_leaf();
+    number = t.unsafeGetTensorImpl()->is_wrapped_number();
+  }
+  bool operator==(const TensorKind&) const = default;
+
+  bool defined, requires_grad = false, leaf = false, number = false;
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  at::Device device = at::kCPU;
+  Sizes sizes, strides;
+};
+
+/// LibTorch's state of the thread.
+struct Modes {
+  bool operator==(const Modes&) const = default;
+
+  bool grad = autograd_state().get_grad_mode(), forward_grad = autograd_state().get_fw_grad_mode(),
+       inference = autograd_state().get_inference_mode();
+  caffe2::TypeMeta default_dtype = c10::get_default_dtype();
+  uint64_t autocast = frontend::active_autocast().raw_repr();
+  at::ScalarType autocast_dtype = at::autocast::get_autocast_dtype(at::kCPU);
+};
+
+}  // namespace tower::compiler
