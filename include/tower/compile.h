@@ -13,18 +13,23 @@
 // one is not looked at again.
 //
 // A function is traced once for each structure, dtype, size, stride and device of its arguments and each value of
-// static ones (numbers, strings, …), and once for each state of grad mode, autocast and the default dtype. A value that
-// is read (item(), bool) or a shape that depends on values is refused: an UnsupportedError names the operator.
+// static ones (numbers, strings, …), and once for each state of grad mode, autocast and the default dtype; but not for
+// each number of examples (docs/compile.md, "What compiles again"). A value that is read (item(), bool) or a shape that
+// depends on values is refused: an UnsupportedError names the operator.
 //
 // On plain CPU tensors, which no transform and no autograd follows, pointwise operators over the same elements run
 // together as machine code, from the second call on. That takes LLVM, versions 15 to 22, which is looked for then
 // (TOWER_LLVM names the library); without it all runs operator by operator, and a warning says so once.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "tower/detail/flat.h"
 #include "tower/detail/static_key.h"
@@ -38,14 +43,18 @@ namespace detail {
 class Specialisations {
  public:
   using Rest = std::shared_ptr<const void>;
+  using SameRest = bool(const Rest&, const Rest&);
 
   Specialisations();
 
-  /// Runs the graph for arguments like these; if there is none, `f` is traced and `rest` called afterwards. Can be
-  /// called from several threads at once.
+  /// Runs the graph for arguments like these; if there is none, `f` is traced and `rest` called afterwards. `same`
+  /// tells whether two results of that are equal; without it they may not be. Can be called from several threads at
+  /// once.
   std::pair<dynamic::Tensors, Rest> run(const dynamic::Tensors& args, const StaticKey& statics,
-                                        const dynamic::Function& f, const std::function<Rest()>& rest) const;
-  /// How many graphs there are.
+                                        const dynamic::Function& f, const std::function<Rest()>& rest,
+                                        SameRest* same = nullptr) const;
+  static bool always_same(const Rest&, const Rest&) { return true; }
+  /// How many times a function was traced and its graph is there.
   std::size_t count() const;
   std::string report() const;
 
@@ -53,6 +62,18 @@ class Specialisations {
   struct State;
   std::shared_ptr<State> state_;
 };
+
+/// Whether a value is tensors and nothing else that could differ: its type says how many.
+template <class T>
+inline constexpr bool is_tensors_alone = std::is_same_v<T, at::Tensor>;
+template <class... T>
+inline constexpr bool is_tensors_alone<std::tuple<T...>> = (is_tensors_alone<T> && ...);
+template <class A, class B>
+inline constexpr bool is_tensors_alone<std::pair<A, B>> = is_tensors_alone<A> && is_tensors_alone<B>;
+template <class T, std::size_t n>
+inline constexpr bool is_tensors_alone<std::array<T, n>> = is_tensors_alone<T>;
+template <>
+inline constexpr bool is_tensors_alone<std::vector<at::Tensor>> = true;  // as long as there are results
 
 }  // namespace detail
 
@@ -67,7 +88,7 @@ class Compiled {
     return call(detail::decayed(args)...);
   }
 
-  /// How many graphs there are: one for each kind of arguments that it was called with.
+  /// How many graphs there are: one for each kind of arguments that it was traced with.
   std::size_t graphs() const { return specialisations_.count(); }
   /// For each graph, last used first, its kernels: how many operators each has, lanes, instructions for a vector of
   /// them, bytes read and written for one, and how long it took to compile.
@@ -80,8 +101,9 @@ class Compiled {
     Call flat(function_->function, args...);
     const auto run = [&](const dynamic::Tensors& tensors) { return flat(tensors).first; };
     const auto rest = [&] { return std::make_shared<const typename Call::Value>(flat.value.static_parts()); };
-    auto [tensors, static_parts] =
-        specialisations_.run(flat.leaves(), detail::StaticKey::of(args...), std::ref(run), std::ref(rest));
+    auto [tensors, static_parts] = specialisations_.run(
+        flat.leaves(), detail::StaticKey::of(args...), std::ref(run), std::ref(rest),
+        detail::is_tensors_alone<typename Call::Value> ? &detail::Specialisations::always_same : nullptr);
     return with_leaves(*static_cast<const typename Call::Value*>(static_parts.get()), tensors);
   }
 

@@ -15,6 +15,16 @@ namespace {
 
 using Specialisations = detail::Specialisations;
 
+// Two trees that are one but for their tensors. What cannot be compared may differ.
+bool same_tree(const Specialisations::Rest& a, const Specialisations::Rest& b) {
+  py::gil_scoped_acquire gil;
+  const auto tree = [](const Specialisations::Rest& rest) {
+    return py::reinterpret_borrow<py::object>(
+        static_cast<const c10::SafePyObject*>(rest.get())->ptr(getPyInterpreter()));
+  };
+  return py::cast<bool>(tree(a).attr("same")(tree(b)));
+}
+
 // The results, and the tree that they are of: `tree`, or that of the call that was traced.
 py::tuple run(const Specialisations& specialisations, py::handle function, py::handle tree, py::handle leaves) {
   const Tensors args = to_tensors(leaves);
@@ -24,8 +34,8 @@ py::tuple run(const Specialisations& specialisations, py::handle function, py::h
     py::gil_scoped_acquire gil;
     return std::make_shared<const c10::SafePyObject>(tree.inc_ref().ptr(), getPyInterpreter());
   };
-  auto [results, rest] =
-      without_gil([&] { return specialisations.run(args, detail::StaticKey::of(), callback.without_aux(), keep); });
+  auto [results, rest] = without_gil(
+      [&] { return specialisations.run(args, detail::StaticKey::of(), callback.without_aux(), keep, &same_tree); });
   const auto& kept = *static_cast<const c10::SafePyObject*>(rest.get());
   return py::make_tuple(to_list(results), py::reinterpret_borrow<py::object>(kept.ptr(getPyInterpreter())));
 }

@@ -26,6 +26,7 @@ class CompiledGraph {
   CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels);
   ~CompiledGraph();
 
+  const Graph& graph() const { return plan_.graph(); }
   /// Whether the captured tensors still are of the shapes that the graph was made for.
   bool fits() const { return plan_.fits(); }
   dynamic::Tensors run(const dynamic::Tensors& args) const;

@@ -158,7 +158,6 @@ std::vector<bool> values_that_leave(const Graph& graph) {
   return leaves;
 }
 
-// So that values that print alike (0 and -0, 1 and 1.0) differ.
 void write_exactly(std::ostream& out, const IValue& v) {
   if (v.isList()) {
     for (const IValue& element : v.toListRef()) write_exactly(out << ' ', element);
@@ -233,6 +232,12 @@ void remove_dead_calls(Graph& graph) {
 }
 
 }  // namespace
+
+std::string exact_text(const IValue& v) {
+  std::ostringstream text;
+  write_exactly(text, v);
+  return text.str();
+}
 
 void Graph::simplify() {
   share_equal_calls(*this);

@@ -75,6 +75,9 @@ bool gives_view(const Call& call);
 /// The arguments of a call that are not tensors, as "dim=0, index=6".
 std::string attributes_of(const Call& call);
 
+/// So that values that print alike (0 and -0, 1 and 1.0) differ.
+std::string exact_text(const IValue& v);
+
 /// As users see it.
 tower::Graph published(const Graph& graph);
 

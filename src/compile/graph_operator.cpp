@@ -90,7 +90,11 @@ class GraphOperator::Images {
       return found->second;
     }();
     const Function f = dynamic::vmap([this](const Tensors& x) { return operator_by_operator(x); }, in_dims, {0});
-    return image.run(operands, detail::StaticKey::of(), f, [] { return detail::Specialisations::Rest(); }).first;
+    return image
+        .run(
+            operands, detail::StaticKey::of(), f, [] { return detail::Specialisations::Rest(); },
+            detail::Specialisations::always_same)
+        .first;
   }
 
   // Operands, then what the second half of the latest derivative needs besides.

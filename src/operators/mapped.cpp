@@ -48,25 +48,28 @@ class MappedOperator final : public MadeOperator {
       dims_.push_back(w ? w->payload().index : kUnbatched);
       return place;
     });
-    custom = true;
-    random_ = base.random() && level.is_traced();
-    vjp_is_linear = base.vjp_is_linear;
-    lifts_captured = base.lifts_captured;
-    implementation = [this](Stack& stack) { evaluate(stack); };
-    const Keeps all{1, 0, 1};
-    if (base.save) save = [this](c10::ArrayRef<IValue> a, c10::ArrayRef<IValue> o) { return save_mapped(a, o); };
-    if (base.call_and_save) call_and_save = [this](c10::ArrayRef<IValue> a) { return evaluate_and_save(a); };
-    // A user's rule gets what was saved for it; what else may serve the base operator needs its call.
-    Mask tensors = 0;
-    for (const LeafRef& leaf : leaves_) tensors |= Mask{1} << leaf.arg;
-    tensors &= ~base.inactive_args;
-    set_no_derivative(base.no_derivative() || tensors == 0);
-    const Served served = served_vjp(base, tensors);
-    const Keeps needs = keeps_for_vjp(base, tensors, served);
-    pulls_back_saved_alone_ = base.save && !(needs.args | needs.shapes | needs.outs);
-    if (!base.vjp.empty() || served == Served::libtorch_autograd || served == Served::decomposition)
-      vjp.push_back({1, pulls_back_saved_alone_ ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});
-    if (!base.jvp.empty()) jvp.push_back({1, all, [this](JvpFrame& frame) { push_forward(frame); }});
+    set_rules(base.random() && level.is_traced());
+  }
+  /// The same of `base` over another number of examples.
+  MappedOperator(const MappedOperator& of, const Operator& base, int64_t batch_size)
+      : MadeOperator(of.name(), schema_of_lists(of.name())),
+        base_(base),
+        batch_size_(batch_size),
+        randomness_(of.randomness_),
+        axis_(of.axis_),
+        label_(of.label_),
+        args_(of.args_),
+        leaves_(of.leaves_),
+        dims_(of.dims_) {
+    if (!base.handle()) owner_ = c10::intrusive_ptr<const Operator>::reclaim_copy(&base);
+    set_rules(of.random());
+  }
+
+  c10::intrusive_ptr<const Operator> over(c10::ArrayRef<int64_t> batch_sizes) const {
+    const auto* inner = dynamic_cast<const MappedOperator*>(&base_);
+    if (!inner) return c10::make_intrusive<MappedOperator>(*this, base_, batch_sizes[0]);
+    const auto base = inner->over(batch_sizes.slice(1));
+    return c10::make_intrusive<MappedOperator>(*this, *base, batch_sizes[0]);
   }
 
   bool saves_at_every_level() const override {
@@ -99,6 +102,29 @@ class MappedOperator final : public MadeOperator {
   }
 
  private:
+  void set_rules(bool draws) {
+    const Operator& base = base_;
+    custom = true;
+    random_ = draws;
+    vjp_is_linear = base.vjp_is_linear;
+    lifts_captured = base.lifts_captured;
+    implementation = [this](Stack& stack) { evaluate(stack); };
+    const Keeps all{1, 0, 1};
+    if (base.save) save = [this](c10::ArrayRef<IValue> a, c10::ArrayRef<IValue> o) { return save_mapped(a, o); };
+    if (base.call_and_save) call_and_save = [this](c10::ArrayRef<IValue> a) { return evaluate_and_save(a); };
+    // A user's rule gets what was saved for it; what else may serve the base operator needs its call.
+    Mask tensors = 0;
+    for (const LeafRef& leaf : leaves_) tensors |= Mask{1} << leaf.arg;
+    tensors &= ~base.inactive_args;
+    set_no_derivative(base.no_derivative() || tensors == 0);
+    const Served served = served_vjp(base, tensors);
+    const Keeps needs = keeps_for_vjp(base, tensors, served);
+    pulls_back_saved_alone_ = base.save && !(needs.args | needs.shapes | needs.outs);
+    if (!base.vjp.empty() || served == Served::libtorch_autograd || served == Served::decomposition)
+      vjp.push_back({1, pulls_back_saved_alone_ ? Keeps{} : all, [this](VjpFrame& frame) { pull_back(frame); }});
+    if (!base.jvp.empty()) jvp.push_back({1, all, [this](JvpFrame& frame) { push_forward(frame); }});
+  }
+
   c10::intrusive_ptr<Vmap> new_level() const {
     return c10::make_intrusive<Vmap>(batch_size_, randomness_, label_, axis_);
   }
@@ -320,6 +346,10 @@ std::optional<ImageOf> image_of(const Operator& op) {
   if (op.handle()) return std::nullopt;
   const auto* mapped = dynamic_cast<const MappedOperator*>(&op);
   return mapped ? std::optional(mapped->image()) : std::nullopt;
+}
+
+c10::intrusive_ptr<const Operator> mapped_over(const Operator& image, c10::ArrayRef<int64_t> batch_sizes) {
+  return dynamic_cast<const MappedOperator&>(image).over(batch_sizes);
 }
 
 void bind_mapped(Vmap& level, const Operator& op, Stack& stack) {

@@ -20,5 +20,7 @@ struct ImageOf {
   uint64_t axis;
 };
 std::optional<ImageOf> image_of(const Operator& op);
+/// The same image over other numbers of examples, outermost first.
+c10::intrusive_ptr<const Operator> mapped_over(const Operator& image, c10::ArrayRef<int64_t> batch_sizes);
 
 }  // namespace tower

@@ -228,7 +228,9 @@ TEST(Compile, SeveralThreadsCallOneFunction) {
     });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(f.graphs(), 3u);
+  // Two numbers of examples are traced; the third follows from these, unless a thread met it before.
+  EXPECT_GE(f.graphs(), 2u);
+  EXPECT_LE(f.graphs(), 3u);
 }
 
 TEST(Compile, NothingIsLeftBehindAfterAnError) {

@@ -1,0 +1,131 @@
+// Compiled functions of any number of examples: two are traced, and the graph for others follows from those, if it
+// does.
+#include "compile/lanes.h"
+
+#include <tower/compile.h>
+#include <tower/transforms.h>
+
+#include "compile/compiled_graph.h"
+#include "compile/trace.h"
+#include "support/prelude.h"
+
+namespace {
+
+Tensor energy(const Tensor& x) { return ((x * x + 0.3).log().sin() * x + x.exp()).sum(); }
+
+Tensor residual(const Tensor& x, const Tensor& load) {
+  const Tensor head = x.slice(0, 0, 3), last = x.select(0, 3);
+  return at::cat({head * 2 - load * last + head.mean(), (last * last - head.square().sum()).unsqueeze(0)});
+}
+Tensor correct(const Tensor& x, const Tensor& load) {
+  return x - at::linalg_solve(tower::jacfwd(residual)(x, load), residual(x, load));
+}
+
+const std::vector<int64_t> kNumbers{10, 7, 10000, 10001, 1, 0, 3, 64, 65};
+
+TEST(CompiledLanes, OtherNumbersOfExamplesAreNotTraced) {
+  int runs = 0;
+  const auto step = tower::compile(tower::vmap([&](const Tensor& x, const Tensor& load) {
+    ++runs;
+    return correct(x, load);
+  }));
+  for (const int64_t n : kNumbers) {
+    const Tensor x = waves({n, 4}) + 2, load = waves({n, 3}, 0.7);
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(step(x, load), tower::vmap(correct)(x, load))) << n;
+  }
+  EXPECT_EQ(runs, 2);
+  EXPECT_EQ(step.graphs(), 2u);
+}
+
+TEST(CompiledLanes, WhereverTheExamplesLie) {
+  int runs = 0;
+  const auto f = tower::compile(tower::vmap(
+      [&](const Tensor& x, const Tensor& w) {
+        ++runs;
+        return std::tuple(tower::grad(energy)(x) * w, w * 2, x.sum());
+      },
+      {.in_dims = {1, std::nullopt}, .out_dims = {1, 0, 0}}));
+  const auto plain = tower::vmap(
+      [](const Tensor& x, const Tensor& w) { return std::tuple(tower::grad(energy)(x) * w, w * 2, x.sum()); },
+      {.in_dims = {1, std::nullopt}, .out_dims = {1, 0, 0}});
+  const Tensor w = waves({4}, 0.4);
+  for (const int64_t n : kNumbers) {
+    const Tensor x = waves({4, n});
+    const auto [a, b, c] = f(x, w);
+    const auto [d, e, g] = plain(x, w);
+    EXPECT_TRUE(same(a, d) && same(b, e) && same(c, g)) << n;
+  }
+  EXPECT_EQ(runs, 2);
+}
+
+TEST(CompiledLanes, ImagesAreForAnyNumberToo) {
+  const auto f = tower::compile(energy);
+  const auto gradient = tower::vmap(tower::grad(f));
+  for (const int64_t n : kNumbers) {
+    const Tensor x = waves({n, 4});
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(gradient(x), tower::vmap(tower::grad(energy))(x))) << n;
+  }
+}
+
+// What depends on the number has a graph for each.
+TEST(CompiledLanes, AMeanOverTheExamplesIsTheirs) {
+  int runs = 0;
+  const auto cost = [&](const Tensor& x) {
+    ++runs;
+    return tower::grad([](const Tensor& x) { return tower::vmap(energy)(x).mean(); })(x);
+  };
+  const auto f = tower::compile(cost);
+  for (const int64_t n : {5, 6, 7, 5, 1}) {
+    const Tensor x = waves({n, 4});
+    EXPECT_TRUE(same(f(x), tower::vmap(tower::grad(energy))(x) / n)) << n;
+  }
+  EXPECT_EQ(runs, 4);
+}
+
+TEST(CompiledLanes, ANumberThatTheFunctionReadsIsSeen) {
+  const auto by_size = tower::compile([](const Tensor& x) { return tower::vmap(energy)(x) / x.size(0); });
+  const auto places = tower::compile([](const Tensor& x) { return x * at::arange(x.size(0), at::kDouble); });
+  const auto last = tower::compile([](const Tensor& x) { return x.select(0, x.size(0) - 1) * 2; });
+  const auto given = tower::compile([](const Tensor& x) { return std::pair(x * 2, x.size(0)); });
+  const auto squeezed = tower::compile([](const Tensor& x) { return x.squeeze() * 2; });
+  for (const int64_t n : {5, 6, 7, 1}) {
+    const Tensor x = waves({n, 4}), y = waves({n});
+    EXPECT_TRUE(same(by_size(x), tower::vmap(energy)(x) / n)) << n;
+    EXPECT_TRUE(same(places(y), y * at::arange(n, at::kDouble))) << n;
+    EXPECT_TRUE(same(last(y), y[n - 1] * 2)) << n;
+    EXPECT_EQ(given(y).second, n);
+    EXPECT_TRUE(same(squeezed(x), x.squeeze() * 2)) << n;
+  }
+}
+
+TEST(CompiledLanes, TwoNumbersThatChangeTogetherAreTwo) {
+  const auto f = tower::compile([](const Tensor& x, const Tensor& y) { return x.unsqueeze(1) * y; });
+  for (const auto& [n, m] : std::vector<std::pair<int64_t, int64_t>>{{3, 4}, {5, 6}, {7, 9}, {3, 3}, {8, 8}, {2, 5}}) {
+    const Tensor x = waves({n}), y = waves({m});
+    EXPECT_TRUE(same(f(x, y), x.unsqueeze(1) * y)) << n << ' ' << m;
+  }
+}
+
+TEST(CompiledLanes, RandomNumbers) {
+  const auto noisy = [](const Tensor& x) { return x * at::rand_like(x) + x; };
+  const auto f = tower::compile(tower::vmap(noisy, {.randomness = tower::Randomness::different}));
+  for (const int64_t n : {5, 6, 7, 1, 0}) {
+    const Tensor x = waves({n, 4});
+    at::manual_seed(1);
+    const Tensor actual = f(x);
+    at::manual_seed(1);
+    EXPECT_TRUE(same(actual, tower::vmap(noisy, {.randomness = tower::Randomness::different})(x))) << n;
+  }
+}
+
+TEST(CompiledLanes, AFunctionThatIsTracedAgainAndAgainSaysWhatChanges) {
+  const auto f = tower::compile([](const Tensor& x) { return x.sum() / x.size(0); });
+  testing::internal::CaptureStderr();
+  for (int64_t n = 1; n <= 70; ++n) EXPECT_TRUE(same(f(waves({n})), waves({n}).sum() / n));
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(says(text, {"traced 32 times", "argument 0 was Double [31], and is Double [32]"})) << text;
+  EXPECT_EQ(text.find("was traced"), text.rfind("was traced")) << text;
+  EXPECT_EQ(f.graphs(), 64u);
+}
+
+}  // namespace
