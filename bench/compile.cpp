@@ -1,12 +1,16 @@
 // What compiled functions cost: pointwise chains as machine code, beside the same operator by operator and loops
 // written by hand. One thread.
 //
-//   compile [Google Benchmark's flags]
+//   compile [--only=PART OF A NAME] [Google Benchmark's flags]
 //
 //   cheap   30 operators (×, +, −, abs) on 10^6 floats, forward, and with the gradients of its sum
 //   mixed   the same with 12 of tanh, exp, log and sin among them; the loop by hand calls the same vector library
 //   chain   that of bench/engine: 300 operators on four floats, under each transform; time for one operator
 //   call    one operator on four floats
+//   Newton  ten corrections of examples/material_newton, a call each; by hand: plain C++, one point at a time
+//   PINN    the gradient of a squared Laplacian's mean over points, 2-64-64-1
+//   RK4     200 steps of three coupled oscillators, a call each, and in one function its gradient
+//   and rows of bench/workloads
 //
 // Below, what it takes from the trace to the first result.
 #include <ATen/Functions.h>
@@ -23,11 +27,16 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compile/llvm.h"
+#include "compile/newton_by_hand.h"
+#include "support/peak_memory.h"
 #include "support/race.h"
 #include "support/report.h"
+#include "workloads/networks.h"
+#include "workloads/physics.h"
 
 namespace {
 
@@ -130,12 +139,17 @@ std::optional<Library> library() {
 
 // ---- the race ----
 
+using Work = std::function<Tensors()>;
+
 struct Row {
   std::string name;
-  double operators = 1;          // that one call counts for
-  std::optional<double> budget;  // of the loop by hand; else absolute, in ns for one operator
-  Function compiled, plain;
-  std::function<void()> by_hand;
+  Work compiled, eager;
+  std::function<void()> by_hand = {};
+  // What the compiled function may take: a multiple of one of the others, or so many ns an operator.
+  enum Of { nothing, hand, operators, time } of = nothing;
+  double budget = 0;
+  double count = 1;         // operators that one call counts for
+  double tolerance = 1e-4;  // relative to the greatest number
 };
 
 Tensors chain(const Tensors& in) {
@@ -151,9 +165,12 @@ double milliseconds(const std::function<void()>& f) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-void expect_close(const std::string& name, const Tensors& a, const Tensors& b) {
-  for (size_t k = 0; k < a.size(); ++k)
-    if (!a[k].allclose(b[k], 1e-4, 1e-5)) throw std::runtime_error(name + ": results differ");
+void expect_close(const Row& row, const Tensors& a, const Tensors& b) {
+  for (size_t k = 0; k < a.size(); ++k) {
+    const double scale = b[k].abs().max().item<double>(), apart = (a[k] - b[k]).abs().max().item<double>();
+    if (!(apart <= row.tolerance * scale + 1e-6))
+      throw std::runtime_error(fmt::format("{}: result {} differs by {:.1e} of {:.1e}", row.name, k, apart, scale));
+  }
 }
 
 std::string in_unit(double ns) {
@@ -162,7 +179,204 @@ std::string in_unit(double ns) {
                      : fmt::format("{:.1f} ns", ns);
 }
 
+// ---- rows ----
+
+Function of_two(Tensor (*f)(Tensor, const Tensor&)) {
+  return [f](const Tensors& in) { return Tensors{f(in[0], in[1])}; };
+}
+
+std::vector<Row> pointwise_rows() {
+  const Tensor x = at::rand({kMany}) + 0.5, y = at::rand({kMany}) + 0.25, out = at::empty_like(x),
+               also = at::empty_like(x);
+  const float *px = x.const_data_ptr<float>(), *py = y.const_data_ptr<float>();
+  float *po = out.mutable_data_ptr<float>(), *pa = also.mutable_data_ptr<float>();
+  const auto gradients = [](Tensor (*f)(Tensor, const Tensor&)) {
+    return td::grad([f](const Tensors& in) { return Tensors{f(in[0], in[1]).sum()}; }, {0, 1});
+  };
+  std::vector<Row> rows;
+  const auto add = [&](std::string name, double budget, const Function& f, std::function<void()> by_hand) {
+    rows.push_back({std::move(name), [f = td::compile(f), x, y] { return f({x, y}); }, [f, x, y] { return f({x, y}); },
+                    std::move(by_hand), budget > 0 ? Row::hand : Row::nothing, budget});
+  };
+  add("cheap", 1.3, of_two(cheap), [=, keep = out] { cheap_by_hand(px, py, po, kMany); });
+  add("cheap, gradients", 1.3, gradients(cheap),
+      [=, keep = also] { cheap_gradients_by_hand(px, py, po, pa, kMany); });
+  const auto sleef = library();
+  std::function<void()> mixed_loop;
+  if (sleef) mixed_loop = [=, keep = out] { mixed_by_hand(*sleef, px, py, po, kMany); };
+  add("mixed", sleef ? 1.5 : 0, of_two(mixed), mixed_loop);
+  add("mixed, gradients", 0, gradients(mixed), {});
+  return rows;
+}
+
+std::vector<Row> small_rows() {
+  const Tensor four = at::rand({4}), a = at::rand({4}), b = at::rand({4}), direction = at::rand({4});
+  const auto mapped = [](Function f) { return td::vmap(std::move(f), {0, 0, 0}, {0}); };
+  const auto gradient = [](Function f) { return td::grad(std::move(f), {0}); };
+  const auto along = [&](Function f) {
+    return Function([f = std::move(f), direction](const Tensors& in) {
+      return td::jvp(f, in, {direction, {}, {}}).second;
+    });
+  };
+  const std::vector<std::pair<std::string, Function>> chains = {
+      {"chain", chain},
+      {"chain, vmap", mapped(chain)},
+      {"chain, grad", gradient(chain_sum)},
+      {"chain, vmap(grad)", mapped(gradient(chain_sum))},
+      {"chain, jvp", along(chain)},
+      {"chain, jvp(grad)", along(gradient(chain_sum))},
+  };
+  std::vector<Row> rows;
+  const Tensors args{four, a, b};
+  for (const auto& [name, f] : chains)
+    rows.push_back({name, [f = td::compile(f), args] { return f(args); }, [f = f, args] { return f(args); }, {},
+                    Row::operators, 20, 300});
+  const Function one = [](const Tensors& in) { return Tensors{in[0].sin()}; };
+  rows.push_back({"call", [f = td::compile(one), four] { return f({four}); }, [one, four] { return one({four}); }, {},
+                  Row::time, 2000});
+  return rows;
+}
+
+Row newton_row(int64_t points, bool forward) {
+  using namespace material_newton;
+  constexpr int kCorrections = 10;
+  const auto material = std::make_shared<const Material>(Constants{});
+  const Cycles cycles = Cycles::random(points, 1);
+  const at::TensorOptions f64 = at::dtype(at::kDouble);
+  const Tensor zero = at::zeros({points, 6}, f64);
+  const Step step{cycles.strain(0.1), cycles.period / 10, zero, at::zeros({points}, f64)};
+  const Tensor start = first_guess_by_hand(*material, step);
+  const Function correct = td::vmap(
+      [=](const Tensors& a) {
+        const Function residual = [&](const Tensors& x) -> Tensors {
+          return {material->residual(x[0], Step{a[1], a[2], a[3], a[4]})};
+        };
+        const Tensor r = residual(a)[0];
+        const Tensor jacobian = forward ? td::jacfwd(residual, {0})({a[0]})[0] : td::jacrev(residual, {0})({a[0]})[0];
+        return Tensors{a[0] - at::linalg_solve(jacobian, r), r.norm()};
+      },
+      {0, 0, 0, 0, 0}, {0});
+  const auto ten = [=](const Function& f) {
+    return [=] {
+      Tensors a{start, step.strain_increment, step.duration, step.stress, step.plastic_strain};
+      for (int i = 0; i < kCorrections; ++i) a[0] = f(a)[0];
+      return Tensors{a[0]};
+    };
+  };
+  std::vector<scalar::Point> given(static_cast<size_t>(points));
+  for (size_t n = 0; n < given.size(); ++n) {
+    const auto at = static_cast<int64_t>(n);
+    std::copy_n(step.strain_increment[at].const_data_ptr<double>(), 6, given[n].strain_increment);
+    std::fill_n(given[n].stress, 6, 0);
+    given[n].duration = step.duration[at].item<double>();
+    given[n].plastic_strain = 0;
+  }
+  const auto by_hand = [=, newton = scalar::Newton(*material), x = start.clone(),
+                        norms = at::empty({points}, f64)]() mutable {
+    x.copy_(start);
+    auto* px = x.mutable_data_ptr<double>();
+    auto* norm = norms.mutable_data_ptr<double>();
+    for (size_t n = 0; n < given.size(); ++n)
+      for (int i = 0; i < kCorrections; ++i) norm[n] = newton.correct(given[n], px + 7 * n);
+    return x;
+  };
+  const double apart = (at::Tensor(std::function<at::Tensor()>(by_hand)()) - ten(correct)()[0]).abs().max().item<double>();
+  if (!(apart < 1e-6)) throw std::runtime_error(fmt::format("Newton by hand differs by {:.1e}", apart));
+  const bool one = points == 1;
+  return {fmt::format("Newton, {} point{}, {}", points, one ? "" : "s", forward ? "jacfwd" : "jacrev"),
+          ten(td::compile(correct)),
+          ten(correct),
+          std::function<void()>(by_hand),
+          one ? Row::time : Row::hand,
+          one ? 10e3 : 0.5,
+          1,
+          1e-8};
+}
+
+Row pinn_row() {
+  constexpr int64_t kPoints = 10'000;
+  Tensors args = workloads::dense_layers({2, 64, 64, 1});
+  args.push_back(at::rand({kPoints, 2}));
+  const Function loss = [](const Tensors& a) -> Tensors {
+    const Tensors params(a.begin(), a.begin() + 6);
+    const Function u = [&](const Tensors& x) -> Tensors {
+      return {workloads::perceptron(params, 3, x[0], at::tanh).squeeze(-1)};
+    };
+    const Function laplacian = [&](const Tensors& x) -> Tensors {
+      const Tensor hessian = td::jacfwd(td::jacrev(u, {0}), {0})(x)[0];
+      return {hessian.select(0, 0).select(0, 0) + hessian.select(0, 1).select(0, 1)};
+    };
+    return {td::vmap(laplacian, {0}, {0})({a[6]})[0].square().mean()};
+  };
+  const Function gradient = td::grad(loss, workloads::first_arguments(6));
+  return {"PINN, 10,000 points", [f = td::compile(gradient), args] { return f(args); },
+          [gradient, args] { return gradient(args); }, {}, Row::operators, 0.6};
+}
+
+// All of a workload's work is traced: its tensors are captured.
+Row workload_row(const workloads::Workload& w, double budget) {
+  const Work eager = w.with(workloads::tower_engine());
+  const Function compiled = td::compile([eager](const Tensors&) { return eager(); });
+  return {w.name, [compiled] { return compiled({}); }, eager, {}, Row::operators, budget, 1, w.tolerance};
+}
+
+Row integrator_row() {
+  constexpr int kSteps = 200;
+  const Tensors args{at::randn({4096, 6}), at::rand({4096, 3}) + 0.5};
+  const Function step = td::vmap(
+      [](const Tensors& a) {
+        const auto slope = [&](const Tensor& y) {
+          const Tensor q = y.slice(0, 0, 3), v = y.slice(0, 3, 6);
+          return at::cat({v, -a[1] * q - 0.1 * q * q * q + 0.2 * q.roll(1)});
+        };
+        constexpr double h = 0.02;
+        const Tensor& y = a[0];
+        const Tensor k1 = slope(y), k2 = slope(y + h / 2 * k1), k3 = slope(y + h / 2 * k2), k4 = slope(y + h * k3);
+        return Tensors{y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)};
+      },
+      {0, 0}, {0});
+  const auto many = [=](const Function& f) {
+    return [=] {
+      Tensors a = args;
+      for (int i = 0; i < kSteps; ++i) a[0] = f(a)[0];
+      return Tensors{a[0]};
+    };
+  };
+  return {"RK4, 200 steps, 4,096 lanes, vmap", many(td::compile(step)), many(step), {}, Row::operators, 0.15};
+}
+
+std::vector<Row> all_rows() {
+  at::manual_seed(7);
+  std::vector<Row> rows = pointwise_rows();
+  for (Row& row : small_rows()) rows.push_back(std::move(row));
+  for (const int64_t points : {10'000, 1})
+    for (const bool forward : {true, false}) rows.push_back(newton_row(points, forward));
+  rows.push_back(pinn_row());
+  rows.push_back(workload_row(workloads::dp_perceptron(64), 0.35));
+  rows.push_back(workload_row(workloads::hessian_500(), 0.6));
+  rows.push_back(workload_row(workloads::hessian_vector_product(), 0.7));
+  rows.push_back(integrator_row());
+  rows.push_back(workload_row(workloads::integrator(4096), 0.2));
+  return rows;
+}
+
+/// Takes `--only=name` out of the arguments.
+std::string only(int& argc, char** argv) {
+  constexpr std::string_view flag = "--only=";
+  std::string name;
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]).starts_with(flag)) name = argv[i] + flag.size();
+    else argv[kept++] = argv[i];
+  }
+  argc = kept;
+  return name;
+}
+
+std::string megabytes(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e6); }
+
 int run(int argc, char** argv) {
+  const std::string wanted = only(argc, argv);
   at::set_num_threads(1);
   Race race(argc, argv);
   const tower::compiler::Llvm* llvm = nullptr;
@@ -173,80 +387,44 @@ int run(int argc, char** argv) {
   }
   fmt::print("{}, loaded in {:.0f} ms; vectors of {} bytes\n\n", llvm->library(), loading, llvm->vector_bytes());
 
-  const Tensor x = at::rand({kMany}) + 0.5, y = at::rand({kMany}) + 0.25, out = at::empty_like(x),
-               also = at::empty_like(x);
-  const float *px = x.const_data_ptr<float>(), *py = y.const_data_ptr<float>();
-  float *po = out.mutable_data_ptr<float>(), *pa = also.mutable_data_ptr<float>();
-  const auto of_two = [](Tensor (*f)(Tensor, const Tensor&)) {
-    return Function([f](const Tensors& in) { return Tensors{f(in[0], in[1])}; });
-  };
-  const auto gradients = [&](Tensor (*f)(Tensor, const Tensor&)) {
-    return td::grad([f](const Tensors& in) { return Tensors{f(in[0], in[1]).sum()}; }, {0, 1});
-  };
-  const auto on = [](Function f, Tensors args) {
-    return Function([f = std::move(f), args = std::move(args)](const Tensors&) { return f(args); });
-  };
   std::vector<Row> rows;
-  const auto add = [&](std::string name, double operators, std::optional<double> budget, const Function& f,
-                       const Tensors& args, std::function<void()> by_hand) {
-    rows.push_back({std::move(name), operators, budget, on(td::compile(f), args), on(f, args), std::move(by_hand)});
-  };
-  add("cheap", 1, 1.3, of_two(cheap), {x, y}, [=] { cheap_by_hand(px, py, po, kMany); });
-  add("cheap, gradients", 1, 1.3, gradients(cheap), {x, y}, [=] { cheap_gradients_by_hand(px, py, po, pa, kMany); });
-  const auto sleef = library();
-  std::function<void()> mixed_loop;
-  if (sleef) mixed_loop = [=] { mixed_by_hand(*sleef, px, py, po, kMany); };
-  add("mixed", 1, 1.5, of_two(mixed), {x, y}, mixed_loop);
-  add("mixed, gradients", 1, std::nullopt, gradients(mixed), {x, y}, {});
-
-  const Tensor four = at::rand({4}), a = at::rand({4}), b = at::rand({4});
-  const auto mapped = [](Function f) { return td::vmap(std::move(f), {0, 0, 0}, {0}); };
-  const auto gradient = [](Function f) { return td::grad(std::move(f), {0}); };
-  const auto along = [](Function f, Tensor t) {
-    return Function(
-        [f = std::move(f), t = std::move(t)](const Tensors& in) { return td::jvp(f, in, {t, {}, {}}).second; });
-  };
-  const Tensor direction = at::rand({4});
-  const std::vector<std::pair<std::string, Function>> chains = {
-      {"chain", chain},
-      {"chain, vmap", mapped(chain)},
-      {"chain, grad", gradient(chain_sum)},
-      {"chain, vmap(grad)", mapped(gradient(chain_sum))},
-      {"chain, jvp", along(chain, direction)},
-      {"chain, jvp(grad)", along(gradient(chain_sum), direction)},
-  };
-  for (const auto& [name, f] : chains) add(name, 300, 20, f, {four, a, b}, {});
-  add("call", 1, 2000, [](const Tensors& in) { return Tensors{in[0].sin()}; }, {four}, {});
-
-  report::Table compiling({"to the first result", "kernels' ms", "eager, ms"});
+  for (Row& row : all_rows())
+    if (row.name.find(wanted) != std::string::npos) rows.push_back(std::move(row));
+  report::Table compiling({"", "first call, ms", "second, with kernels", "eager", "peak, MB", "eager"});
   for (const Row& row : rows) {
     Tensors expected, actual;
-    const double eager = milliseconds([&] { expected = row.plain({}); });
-    row.compiled({});  // traces
-    const double first = milliseconds([&] { actual = row.compiled({}); });
-    expect_close(row.name, actual, expected);
-    compiling.add({row.name, fmt::format("{:.1f}", first), fmt::format("{:.1f}", eager)});
-    race.add(row.name, [&row] { row.compiled({}); });
-    race.add(row.name + ", eager", [&row] { row.plain({}); });
-    if (row.by_hand) race.add(row.name + ", by hand", row.by_hand);
+    const double eager = milliseconds([&] { expected = row.eager(); });
+    const double traced = milliseconds([&] { row.compiled(); });
+    const double first = milliseconds([&] { actual = row.compiled(); });
+    expect_close(row, actual, expected);
+    compiling.add({row.name, fmt::format("{:.1f}", traced), fmt::format("{:.1f}", first), fmt::format("{:.1f}", eager),
+                   megabytes(peak_memory([&] { row.compiled(); })), megabytes(peak_memory([&] { row.eager(); }))});
+    race.add(row.name, [&row] { row.compiled(); });
+    race.add(row.name + "/eager", [&row] { row.eager(); });
+    if (row.by_hand) race.add(row.name + "/by hand", row.by_hand);
   }
   auto ns = race.run();
-  report::Table table({"", "compiled", "eager", "by hand", "budget", ""});
+  report::Table table({"one thread", "compiled", "operator by operator", "by hand", "budget", "", ""});
   for (const Row& row : rows) {
-    const double compiled = ns[row.name] / row.operators, eager = ns[row.name + ", eager"] / row.operators;
-    const double by_hand = row.by_hand ? ns[row.name + ", by hand"] : 0;
-    std::string budget = "-", verdict;
-    if (row.budget && row.by_hand) {
-      budget = fmt::format("{:.1f} × by hand", *row.budget);
-      verdict = fmt::format("{:.2f} × {}", compiled / by_hand, report::verdict(compiled / by_hand, *row.budget));
-    } else if (row.budget && row.operators > 1) {
-      budget = fmt::format("{:.0f} ns an operator", *row.budget);
-      verdict = report::verdict(compiled, *row.budget);
-    } else if (row.budget && row.name == "call") {
-      budget = in_unit(*row.budget);
-      verdict = report::verdict(compiled, *row.budget);
+    const double compiled = ns[row.name] / row.count, eager = ns[row.name + "/eager"] / row.count;
+    const double by_hand = row.by_hand ? ns[row.name + "/by hand"] : 0;
+    std::string budget = "-";
+    double measured = compiled;
+    if (row.of == Row::time) {
+      budget = in_unit(row.budget);
+    } else if (row.of == Row::operators && row.count > 1) {
+      budget = fmt::format("{:.0f} ns an operator", row.budget);
+    } else if (row.of == Row::operators) {
+      measured = compiled / eager;
+      budget = fmt::format("{:.2f} × operators", row.budget);
+    } else if (row.of == Row::hand) {
+      measured = compiled / by_hand;
+      budget = fmt::format("{:.1f} × by hand", row.budget);
     }
-    table.add({row.name, in_unit(compiled), in_unit(eager), row.by_hand ? in_unit(by_hand) : "-", budget, verdict});
+    const bool ratio = row.of == Row::hand || (row.of == Row::operators && row.count == 1);
+    table.add({row.name, in_unit(compiled), in_unit(eager), row.by_hand ? in_unit(by_hand) : "-", budget,
+               ratio ? fmt::format("{:.2f} ×", measured) : "",
+               row.of == Row::nothing ? "" : report::verdict(measured, row.budget)});
   }
   table.print();
   fmt::print("\n");
