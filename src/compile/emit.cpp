@@ -435,7 +435,7 @@ KernelText print_kernel(const Region& region, const std::string& name, int64_t v
   const std::vector<bool> live = region.graph.needed(region.outputs);
   for (Id id = 0; id < region.graph.size(); ++id)
     if (live[static_cast<size_t>(id)]) widest = std::max(widest, size_of(region.graph[id].type));
-  return Printer(region, vector_bytes / widest).print(name);
+  return Printer(region, region.single ? 1 : vector_bytes / widest).print(name);
 }
 
 }  // namespace tower::compiler

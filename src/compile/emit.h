@@ -19,6 +19,7 @@ struct Region {
   Expressions graph;
   std::vector<Input> inputs;  // by the numbers of the graph's inputs
   std::vector<Id> outputs;    // one element for each lane, next to each other
+  bool single = false;        // there is one lane only
 };
 
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes

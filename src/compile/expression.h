@@ -113,6 +113,8 @@ class Expressions {
   /// `op` of operands whose types it takes as they are (see Op).
   Id make(Op op, Id a, Id b = kNone, Id c = kNone);
   Id cast(Id a, Type type);
+  /// A node of another graph, whose operands are of this one.
+  Id add(const Node& node) { return shared(node); }
 
   const Node& operator[](Id id) const { return nodes_[static_cast<size_t>(id)]; }
   Id size() const { return static_cast<Id>(nodes_.size()); }

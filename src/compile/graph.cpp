@@ -139,11 +139,7 @@ bool gives_view(const Call& call) {
   return call.op->is_view() || gives_its_operand.count(call.op->name()) > 0;
 }
 
-// ---- passes --------------------------------------------------------------------------------------------------------
-
-namespace {
-
-// What may leave the function, or share memory with what does: two results that the function made apart stay apart.
+// Two results that the function made apart stay apart.
 std::vector<bool> values_that_leave(const Graph& graph) {
   std::vector<bool> leaves(graph.values.size(), false);
   for (ValueId id : graph.results) leaves[static_cast<size_t>(id)] = true;
@@ -157,6 +153,10 @@ std::vector<bool> values_that_leave(const Graph& graph) {
   }
   return leaves;
 }
+
+// ---- passes --------------------------------------------------------------------------------------------------------
+
+namespace {
 
 void write_exactly(std::ostream& out, const IValue& v) {
   if (v.isList()) {

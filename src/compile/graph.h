@@ -72,6 +72,9 @@ struct Graph {
 /// Whether the results share the operands' memory.
 bool gives_view(const Call& call);
 
+/// What may leave the function, or share memory with what does.
+std::vector<bool> values_that_leave(const Graph& graph);
+
 /// The arguments of a call that are not tensors, as "dim=0, index=6".
 std::string attributes_of(const Call& call);
 

@@ -18,6 +18,7 @@ constexpr int64_t kGrain = 32768;
 
 constexpr size_t kVectorBytes = 64;  // of the widest there is
 constexpr size_t kFewVectors = 16;   // whose memory is on the stack
+constexpr int64_t kBlockBytes = 16384;  // of lanes that lie apart
 
 double now() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -47,23 +48,15 @@ Kernel::Kernel(const Region& region, const Llvm& llvm) : inputs_(region.inputs) 
   grain_ = (lanes / text.lanes + 1) * text.lanes;
 }
 
-void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
-  TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
-  int64_t count = 1;
-  for (const int64_t size : rows.sizes) count *= size;
+// Calls `piece` for parts of all pieces, on several threads where there are many lanes.
+template <class F>
+void Kernel::share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const {
   uint8_t fault = 0;
-  // One row is shared by lanes, many by rows.
-  const int64_t chunk = facts_.vector_lanes, pieces = count == 1 ? (rows.lanes + chunk - 1) / chunk : count;
-  const auto piece = [&](int64_t begin, int64_t end, uint8_t* mine) {
-    if (count == 1) run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, mine);
-    else run_rows(rows, begin, end, inputs, outputs, mine);
-  };
-  if (count * rows.lanes <= grain_ || at::get_num_threads() == 1) {
+  if (pieces * lanes_in_piece <= grain_ || at::get_num_threads() == 1) {
     piece(0, pieces, &fault);
   } else {
     std::atomic<uint8_t> any{0};
-    const int64_t lanes = count == 1 ? chunk : rows.lanes;
-    at::parallel_for(0, pieces, std::max<int64_t>(grain_ / lanes, 1), [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, pieces, std::max<int64_t>(grain_ / lanes_in_piece, 1), [&](int64_t begin, int64_t end) {
       uint8_t mine = 0;
       piece(begin, end, &mine);
       if (mine) any = mine;
@@ -71,6 +64,102 @@ void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::Array
     fault = any;
   }
   TORCH_CHECK(!fault, "ZeroDivisionError");
+}
+
+void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
+  TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
+  int64_t count = 1;
+  for (const int64_t size : rows.sizes) count *= size;
+  // One row is shared by lanes, many by rows.
+  const int64_t chunk = facts_.vector_lanes, pieces = count == 1 ? (rows.lanes + chunk - 1) / chunk : count;
+  share(pieces, count == 1 ? chunk : rows.lanes, [&](int64_t begin, int64_t end, uint8_t* fault) {
+    if (count == 1) run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, fault);
+    else run_rows(rows, begin, end, inputs, outputs, fault);
+  });
+}
+
+void Kernel::run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const {
+  TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
+  const int64_t chunk = facts_.vector_lanes;
+  share((lanes + chunk - 1) / chunk, chunk, [&](int64_t begin, int64_t end, uint8_t* fault) {
+    run_apart(begin * chunk, std::min(end * chunk, lanes), inputs, outputs, fault);
+  });
+}
+
+namespace {
+
+template <class T>
+void gather(const void* from, int64_t stride, void* to, int64_t lanes, int64_t padded) {
+  const auto* source = static_cast<const T*>(from);
+  auto* target = static_cast<T*>(to);
+  for (int64_t lane = 0; lane < lanes; ++lane) target[lane] = source[lane * stride];
+  for (int64_t lane = lanes; lane < padded; ++lane) target[lane] = target[lanes - 1];
+}
+template <class T>
+void scatter(const void* from, void* to, int64_t stride, int64_t lanes) {
+  const auto* source = static_cast<const T*>(from);
+  auto* target = static_cast<T*>(to);
+  for (int64_t lane = 0; lane < lanes; ++lane) target[lane * stride] = source[lane];
+}
+
+// Calls `f` with an unsigned number of a type's size.
+template <class F>
+void with_size(Type type, F f) {
+  switch (size_of(type)) {
+    case 8:
+      return f(uint64_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint8_t{});
+  }
+}
+
+}  // namespace
+
+void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
+                       uint8_t* fault) const {
+  const int64_t vector = facts_.vector_lanes;
+  // As many lanes a block as the memory takes.
+  const auto columns = static_cast<int64_t>(inputs.size() + outputs.size());
+  alignas(kVectorBytes) char few[kBlockBytes];
+  std::unique_ptr<char[]> many;
+  int64_t block = kBlockBytes / (8 * columns) / vector * vector;
+  if (block == 0) {
+    block = vector;
+    many = std::make_unique<char[]>(static_cast<size_t>(8 * columns * vector));
+  }
+  c10::SmallVector<const void*, 32> from(inputs.size());
+  c10::SmallVector<void*, 32> to(outputs.size());
+  for (int64_t first = begin; first < end; first += block) {
+    const int64_t lanes = std::min(block, end - first), padded = (lanes + vector - 1) / vector * vector;
+    char* memory = many ? many.get() : few;
+    // Lanes next to each other are used where they are, unless the last vector is not whole.
+    const auto in_place = [&](int64_t stride) { return padded == lanes && (stride == 1 || lanes == 1); };
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto [source, stride] = inputs[i];
+      const Type type = inputs_[i].type;
+      from[i] = inputs_[i].repeated ? source : at(source, first * stride, type);
+      if (inputs_[i].repeated || in_place(stride)) continue;
+      char* copy = std::exchange(memory, memory + 8 * block);
+      with_size(type, [&, stride = stride](auto bits) {
+        gather<decltype(bits)>(from[i], stride, copy, lanes, padded);
+      });
+      from[i] = copy;
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto [target, stride] = outputs[i];
+      to[i] = in_place(stride) ? at(target, first * stride, outputs_[i]) : std::exchange(memory, memory + 8 * block);
+    }
+    function_(0, padded, from.data(), to.data(), fault);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto [target, stride] = outputs[i];
+      if (in_place(stride)) continue;
+      with_size(outputs_[i], [&, target = target, stride = stride](auto bits) {
+        scatter<decltype(bits)>(to[i], at(target, first * stride, outputs_[i]), stride, lanes);
+      });
+    }
+  }
 }
 
 void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,

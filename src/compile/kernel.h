@@ -41,6 +41,18 @@ class Kernel {
   };
   void run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const;
 
+  /// Where an input's or output's lanes are: the first one, and how many elements apart. Repeated inputs have one.
+  struct Source {
+    const void* memory;
+    int64_t stride;
+  };
+  struct Target {
+    void* memory;
+    int64_t stride;
+  };
+  /// Lanes that lie apart are gathered and scattered a block at a time.
+  void run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const;
+
   /// For reports.
   struct Facts {
     int instructions = 0;  // for one vector of lanes
@@ -59,6 +71,10 @@ class Kernel {
                  uint8_t* fault) const;
   void run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                 uint8_t* fault) const;
+  void run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
+                 uint8_t* fault) const;
+  template <class F>
+  void share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const;
 
   std::unique_ptr<Code> code_;
   Function* function_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compile/kernel_calls.h"
 #include "compile/trace.h"
 #include "core/bind.h"
 #include "core/memory.h"
@@ -15,12 +16,18 @@ namespace tower::compiler {
 
 Plan::Plan(Graph graph) : graph_(std::move(graph)) {
   kept_.resize(graph_.values.size(), false);
+  for (size_t id = 0; id < graph_.values.size(); ++id) {
+    if (!graph_.values[id].tensor.defined()) continue;
+    held_.push_back(id);
+    if (graph_.values[id].origin == Origin::captured) captured_.push_back(id);
+  }
   std::vector<bool> needed(graph_.values.size(), false);
   for (ValueId id : graph_.results) needed[static_cast<size_t>(id)] = kept_[static_cast<size_t>(id)] = true;
   steps_.resize(graph_.calls.size());
   for (size_t n = graph_.calls.size(); n-- > 0;) {
     const Call& call = graph_.calls[n];
     Step& step = steps_[n];
+    step.kernel = dynamic_cast<const KernelOperator*>(call.op);
     step.last.resize(call.operands.size());
     for (size_t k = call.operands.size(); k-- > 0;) {
       const auto id = static_cast<size_t>(call.operands[k]);
@@ -71,9 +78,9 @@ void run_call(const Call& call, Stack& stack) {
 }  // namespace
 
 bool Plan::fits() const {
-  return std::all_of(graph_.values.begin(), graph_.values.end(), [](const Value& v) {
-    return v.origin != Origin::captured || !v.tensor.defined() ||
-           (matches(v, v.tensor) && v.tensor.strides().equals(v.strides));
+  return std::all_of(captured_.begin(), captured_.end(), [&](size_t id) {
+    const Value& v = graph_.values[id];
+    return matches(v, v.tensor) && v.tensor.strides().equals(v.strides);
   });
 }
 
@@ -93,10 +100,9 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   if (!written_.empty()) check_writes(args);
   std::vector<Tensor> at(graph_.values.size());
   auto* trace = static_cast<Trace*>(tracing());
-  for (size_t id = 0; id < at.size(); ++id) {
+  for (const size_t id : held_) {
     at[id] = graph_.values[id].tensor;
-    const bool constant = at[id].defined() && graph_.values[id].origin == Origin::constant;
-    if (trace && constant && at[id].has_storage()) trace->know_constant(at[id]);
+    if (trace && graph_.values[id].origin == Origin::constant && at[id].has_storage()) trace->know_constant(at[id]);
   }
   for (size_t i = 0; i < args.size(); ++i)
     if (graph_.arguments[i] != kNoValue) at[static_cast<size_t>(graph_.arguments[i])] = args[i];
@@ -105,6 +111,16 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   for (size_t n = 0; n < graph_.calls.size(); ++n) {
     const Call& call = graph_.calls[n];
     const Step& step = steps_[n];
+    if (step.kernel) {
+      c10::SmallVector<const Tensor*, 8> operands;
+      for (const ValueId id : call.operands) operands.push_back(&at[static_cast<size_t>(id)]);
+      c10::SmallVector<Tensor*, 4> results;
+      for (const ValueId id : call.results) results.push_back(&at[static_cast<size_t>(id)]);
+      step.kernel->compute(operands, results);
+      for (size_t k = 0; k < call.operands.size(); ++k)
+        if (step.last[k]) at[static_cast<size_t>(call.operands[k])].reset();
+      continue;
+    }
     const auto operand = [&](size_t k) {
       Tensor& t = at[static_cast<size_t>(call.operands[k])];
       return step.last[k] ? std::move(t) : t;

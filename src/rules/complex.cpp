@@ -69,6 +69,7 @@ void complex() {
       });
   op<at::_ops::sgn>()
       .pointwise()
+      .element([](E x) { return where(x > 0, 1, where(x < 0, -1, x.like(0))); })
       .vjp<0>([](Ct<0> ct, const Tensor& z, Out<0> y) { return sgn_derivative(*ct, z, *y); })
       .jvp<0>([](Tan<0> t, const Tensor& z, Out<0> y) { return sgn_derivative(*t, z, *y); });
 

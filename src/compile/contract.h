@@ -1,0 +1,12 @@
+// Products that are made only to be summed, as matrix products: what per-example rules leave of a gradient by what the
+// examples share, Σ aᵢ bⱼ over all examples, has no room for all its terms. A pass over graphs that run on plain
+// tensors.
+#pragma once
+
+#include "compile/graph.h"
+
+namespace tower::compiler {
+
+void contract_summed_products(Graph& graph);
+
+}  // namespace tower::compiler

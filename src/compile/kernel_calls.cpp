@@ -1,0 +1,85 @@
+#include "compile/kernel_calls.h"
+
+#include <ATen/EmptyTensor.h>
+
+namespace tower::compiler {
+namespace {
+
+// A region's text: equal for equal kernels.
+std::string text_of(const Region& region) {
+  std::string text = region.graph.print(region.outputs) + (region.single ? "1" : "");
+  for (const Region::Input& input : region.inputs) text += input.repeated ? 'r' : 'l';
+  for (const Id id : region.outputs) text += " " + std::to_string(id);
+  return text;
+}
+
+c10::Argument list(const char* name) { return c10::Argument(name, c10::ListType::ofTensors()); }
+
+}  // namespace
+
+std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
+  const std::lock_guard lock(mutex_);
+  std::string text = text_of(region);
+  if (const auto found = known_.find(text); found != known_.end())
+    if (auto kernel = found->second.lock()) return kernel;
+  std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+  auto kernel = std::make_shared<const Kernel>(region);
+  known_.insert_or_assign(std::move(text), kernel);
+  return kernel;
+}
+
+KernelOperator::KernelOperator(const char* name)
+    : Operator(name, c10::FunctionSchema(name, "", {list("operands")}, {list("results")})) {
+  foreign_ = false;  // what it does is known
+}
+
+void KernelOperator::call(Stack& stack) const {
+  const std::vector<Tensor> operands = stack[0].toTensorVector();
+  std::vector<Tensor> results(results_);
+  c10::SmallVector<const Tensor*, 8> from;
+  c10::SmallVector<Tensor*, 4> to;
+  for (const Tensor& t : operands) from.push_back(&t);
+  for (Tensor& t : results) to.push_back(&t);
+  compute(from, to);
+  stack.assign(1, IValue(std::move(results)));
+}
+
+Call KernelOperator::call_of(c10::intrusive_ptr<KernelOperator> op, std::vector<ValueId> operands,
+                             std::vector<ValueId> results) {
+  Call call;
+  c10::List<Tensor> holes;
+  const Tensor hole = at::detail::empty_cpu({0}, at::kFloat);
+  for (size_t k = 0; k < operands.size(); ++k) {
+    holes.push_back(hole);
+    call.places.push_back({0, static_cast<uint16_t>(k)});
+  }
+  call.args.assign(1, IValue(std::move(holes)));
+  call.operands = std::move(operands);
+  op->results_ = results.size();
+  call.results = std::move(results);
+  call.op = call.bound = op.get();
+  call.owner = std::move(op);
+  return call;
+}
+
+Readers::Readers(const Graph& graph) : graph_(graph), uses_(graph.values.size()) {
+  for (const Call& call : graph.calls)
+    for (const ValueId id : call.operands) ++uses_[static_cast<size_t>(id)];
+  for (const ValueId id : graph.results)
+    if (id != kNoValue) ++uses_[static_cast<size_t>(id)];
+}
+
+std::vector<ValueId> Readers::elsewhere(const std::vector<size_t>& calls) const {
+  std::unordered_map<ValueId, size_t> here;
+  for (const size_t n : calls)
+    for (const ValueId id : graph_.calls[n].operands) ++here[id];
+  std::vector<ValueId> ids;
+  for (const size_t n : calls)
+    for (const ValueId id : graph_.calls[n].results)
+      if (id != kNoValue && uses_[static_cast<size_t>(id)] > here[id]) ids.push_back(id);
+  // Nobody reads anything: what is computed last stands for it.
+  if (ids.empty()) ids.push_back(graph_.calls[calls.back()].results[0]);
+  return ids;
+}
+
+}  // namespace tower::compiler

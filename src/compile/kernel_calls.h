@@ -1,0 +1,60 @@
+// Kernels that stand in graphs in the place of calls: compiled once for equal regions, and called like operators.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "compile/graph.h"
+#include "compile/kernel.h"
+
+namespace tower::compiler {
+
+/// What has been compiled and is still there, by the region's text: graphs that differ in the number of lanes share
+/// their kernels.
+class Kernels {
+ public:
+  /// Throws a CompileError.
+  std::shared_ptr<const Kernel> get(const Region& region);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::weak_ptr<const Kernel>> known_;
+};
+
+/// For reports: one kernel of a graph.
+struct Fused {
+  std::vector<std::string> operators;  // by name, in order
+  int64_t lanes;
+  std::shared_ptr<const Kernel> kernel;
+};
+
+/// A kernel, or what else stands for several calls, as an operator of a list of plain tensors, which gives a list.
+class KernelOperator : public Operator {
+ public:
+  explicit KernelOperator(const char* name = "tower::kernel");
+  /// The same without the lists. A plan calls this.
+  virtual void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const = 0;
+  void call(Stack& stack) const final;
+  /// In the place of calls that read and give these.
+  static Call call_of(c10::intrusive_ptr<KernelOperator> op, std::vector<ValueId> operands,
+                      std::vector<ValueId> results);
+
+ protected:
+  size_t results_ = 1;  // how many
+};
+
+/// Who reads the values of a graph.
+class Readers {
+ public:
+  explicit Readers(const Graph& graph);
+  /// What these calls give and somebody else reads; at least one value.
+  std::vector<ValueId> elsewhere(const std::vector<size_t>& calls) const;
+
+ private:
+  const Graph& graph_;
+  std::vector<size_t> uses_;
+};
+
+}  // namespace tower::compiler

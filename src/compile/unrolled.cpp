@@ -1,0 +1,445 @@
+#include "compile/unrolled.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "compile/places.h"
+
+namespace tower::compiler {
+namespace {
+
+constexpr int64_t kMostElements = 128;       // of a tensor, for one lane
+constexpr int64_t kMostInstructions = 4000;  // in a region
+constexpr int64_t kMostOfCall = 64;          // on the average: above, all elements are better lanes than examples
+
+// ---- how one lane sees a call ----
+
+// The lanes' dimension in the results of a call: those of the vmaps come first.
+int64_t lane_of_results(const Call& call, uint64_t axis) {
+  for (size_t v = 0; v < call.vmaps.size(); ++v)
+    if (call.vmaps[v].axis == axis) return static_cast<int64_t>(v);
+  return kNoLane;
+}
+
+Sizes without(const Sizes& sizes, int64_t lane) {
+  Sizes result = sizes;
+  if (lane != kNoLane) result.erase(result.begin() + lane);
+  return result;
+}
+
+// One example's part of a tensor that has the examples of other vmaps.
+Small part(const Small& t, const Seen& s, c10::ArrayRef<int64_t> example) {
+  std::vector<int64_t> strides(t.sizes.size(), 1);
+  for (size_t d = t.sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * t.sizes[d];
+  int64_t first = 0;
+  for (size_t v = 0; v < example.size(); ++v)
+    if (s.of_vmaps[v] >= 0) first += example[v] * strides[static_cast<size_t>(s.of_vmaps[v])];
+  std::vector<int64_t> numbers{first};
+  Small result{{}, {}, t.dtype, t.number};
+  for (const int64_t d : s.of_example) {
+    const int64_t n = t.sizes[static_cast<size_t>(d)];
+    result.sizes.push_back(n);
+    std::vector<int64_t> next;
+    for (const int64_t number : numbers)
+      for (int64_t i = 0; i < n; ++i) next.push_back(number + i * strides[static_cast<size_t>(d)]);
+    numbers = std::move(next);
+  }
+  for (const int64_t number : numbers) result.ids.push_back(t.ids[static_cast<size_t>(number)]);
+  return result;
+}
+
+// What a call gives for one lane, the examples of other vmaps in front; none if no kernel is to compute it.
+// `operands`: for one lane.
+SmallResults results_of_lane(Expressions& expressions, const Graph& graph, const Call& call, uint64_t axis,
+                             c10::ArrayRef<const Small*> operands) {
+  std::vector<at::ScalarType> dtypes;
+  for (const ValueId id : call.results)
+    dtypes.push_back(id == kNoValue ? at::ScalarType::Undefined : graph.values[static_cast<size_t>(id)].dtype);
+  Sizes vmaps;
+  int64_t examples = 1;
+  for (const Mapped& vmap : call.vmaps) {
+    if (vmap.axis == axis) continue;
+    vmaps.push_back(vmap.batch_size);
+    examples *= vmap.batch_size;
+  }
+  if (vmaps.empty()) return small_results({expressions, call, operands, dtypes});
+
+  std::vector<Seen> how;
+  for (size_t k = 0; k < operands.size(); ++k)
+    how.push_back(seen(call, k, graph.values[static_cast<size_t>(call.operands[k])].sizes.size(), axis));
+  SmallResults all;
+  Sizes example(vmaps.size(), 0);
+  for (int64_t e = 0; e < examples; ++e) {
+    int64_t left = e;
+    for (size_t v = vmaps.size(); v-- > 0; left /= vmaps[v]) example[v] = left % vmaps[v];
+    std::vector<Small> parts;
+    for (size_t k = 0; k < operands.size(); ++k) parts.push_back(part(*operands[k], how[k], example));
+    std::vector<const Small*> one;
+    for (const Small& t : parts) one.push_back(&t);
+    const SmallResults results = small_results({expressions, call, one, dtypes});
+    if (results.empty()) return {};
+    if (e == 0)
+      for (const Small& r : results) {
+        Sizes sizes = vmaps;
+        sizes.append(r.sizes.begin(), r.sizes.end());
+        all.push_back({sizes, {}, r.dtype});
+      }
+    for (size_t k = 0; k < results.size(); ++k)
+      all[k].ids.insert(all[k].ids.end(), results[k].ids.begin(), results[k].ids.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+// ---- what can be in a region ----
+
+Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leave(graph)), maker_(graph.values.size()) {
+  std::set<uint64_t> inner;
+  for (const Call& call : graph.calls) {
+    writes_ = writes_ || call.effect;
+    for (size_t v = 1; v < call.vmaps.size(); ++v) inner.insert(call.vmaps[v].axis);
+  }
+  is_read_.resize(graph.values.size());
+  for (const Call& call : graph.calls)
+    for (const ValueId id : call.operands) is_read_[static_cast<size_t>(id)] = true;
+  for (const ValueId id : graph.results)
+    if (id != kNoValue) is_read_[static_cast<size_t>(id)] = true;
+  std::fill(maker_.begin(), maker_.end(), graph.calls.size());
+  joining_.most = kMostInstructions;
+  for (size_t n = 0; n < graph.calls.size(); ++n) {
+    const Call& call = graph.calls[n];
+    Space space{{}, true};
+    if (!call.vmaps.empty() && inner.count(call.vmaps[0].axis) == 0)
+      space = {{static_cast<int64_t>(call.vmaps[0].axis), call.vmaps[0].batch_size}, false};
+    joining_.spaces.push_back(space);
+    joining_.costs.push_back(0);
+    if (const auto cost = cost_of(n)) joining_.costs.back() = *cost;
+    else joining_.spaces.back().reset();
+    for (const ValueId id : call.results)
+      if (id != kNoValue) maker_[static_cast<size_t>(id)] = n;
+  }
+  joining_.reads_inside = [this](const Call& call, size_t k) {
+    const auto id = static_cast<size_t>(call.operands[k]);
+    const size_t maker = maker_[id];
+    if (maker == graph_.calls.size()) return true;
+    const uint64_t axis = axis_of(static_cast<size_t>(&call - graph_.calls.data())), made_over = axis_of(maker);
+    const int64_t lane = seen(call, k, graph_.values[id].sizes.size(), axis).lane;
+    const int64_t made = lane_of_results(graph_.calls[maker], made_over);
+    return lane == made && (lane == kNoLane || axis == made_over);
+  };
+}
+
+uint64_t Unrolled::axis_of(size_t call) const {
+  const auto& space = joining_.spaces[call];
+  return space && !space->any ? static_cast<uint64_t>(space->key[0]) : kNoAxis;
+}
+
+std::optional<int64_t> Unrolled::cost_of(size_t n) const {
+  const Call& call = graph_.calls[n];
+  const Operator& op = *call.op;
+  if (call.effect || call.opaque() || call.random() || call.operands.empty() || (!small_rule(op) && !element_rule(op)))
+    return std::nullopt;
+  const uint64_t axis = axis_of(n);
+  for (const Mapped& vmap : call.vmaps)
+    if (vmap.batch_size == 0 && vmap.axis != axis) return std::nullopt;
+  const auto fits = [&](const Value& v, int64_t lane) {
+    const int64_t elements = count(without(v.sizes, lane));
+    return v.device.is_cpu() && type_of(v.dtype) && elements > 0 && elements <= kMostElements;
+  };
+  const int64_t made = lane_of_results(call, axis);
+  bool leaves = false;
+  for (const ValueId id : call.results) {
+    if (id == kNoValue || !fits(graph_.values[static_cast<size_t>(id)], made)) return std::nullopt;
+    leaves = leaves || leaves_[static_cast<size_t>(id)];
+  }
+  // A view that leaves is one, and one of what is written to goes on to show it.
+  if (gives_view(call) && (leaves || writes_)) return std::nullopt;
+
+  Expressions trial;
+  std::vector<Small> operands;
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    const Value& v = graph_.values[static_cast<size_t>(call.operands[k])];
+    const int64_t lane = seen(call, k, v.sizes.size(), axis).lane;
+    if (!fits(v, lane)) return std::nullopt;
+    Small t{without(v.sizes, lane), {}, v.dtype, v.number};
+    for (int64_t i = 0; i < count(t.sizes); ++i)
+      t.ids.push_back(trial.input(*type_of(v.dtype), static_cast<uint64_t>(trial.size())));
+    operands.push_back(std::move(t));
+  }
+  const Id inputs = trial.size();
+  std::vector<const Small*> pointers;
+  for (const Small& t : operands) pointers.push_back(&t);
+  const SmallResults results = results_of_lane(trial, graph_, call, axis, pointers);
+  if (results.size() != call.results.size()) return std::nullopt;
+  for (size_t k = 0; k < results.size(); ++k) {
+    const auto id = static_cast<size_t>(call.results[k]);
+    if (results[k].ids.empty() ? is_read_[id] : results[k].sizes != without(graph_.values[id].sizes, made))
+      return std::nullopt;
+  }
+  return trial.size() - inputs;
+}
+
+bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) const {
+  if (calls.size() < fewest || !joining_.spaces[calls[0]]) return false;
+  bool same = true, computes = false, has_lanes = false;
+  int64_t cost = 0;
+  const auto& sizes = [&](size_t n) -> const Sizes& {
+    return graph_.values[static_cast<size_t>(graph_.calls[n].results[0])].sizes;
+  };
+  for (const size_t n : calls) {
+    const Operator& op = *graph_.calls[n].op;
+    same = same && !small_rule(op) && sizes(n) == sizes(calls[0]);
+    computes = computes || !moves(op);
+    has_lanes = has_lanes || axis_of(n) != kNoAxis;
+    cost += joining_.costs[n];
+  }
+  if (fewest == 1) return has_lanes && !same;
+  return has_lanes && !same && computes && cost <= kMostOfCall * static_cast<int64_t>(calls.size());
+}
+
+// ---- kernels as operators ----
+
+namespace {
+
+// An operand as its elements are read: each is one input of the kernel.
+struct Read {
+  size_t operand;
+  int64_t lane;
+  Sizes strides;                          // as traced
+  std::vector<Sizes> elements;            // places in all dimensions but the lanes'
+  std::vector<int64_t> offsets;           // of these, with those strides
+};
+
+struct Written {
+  Sizes sizes, strides;
+  at::ScalarType dtype;
+  int64_t lane;
+  std::vector<int64_t> offsets;
+};
+
+int64_t offset_of(const Sizes& place, at::IntArrayRef strides, int64_t lane) {
+  int64_t offset = 0;
+  size_t d = 0;
+  for (size_t k = 0; k < place.size(); ++k, ++d) {
+    d += static_cast<int64_t>(d) == lane;
+    offset += place[k] * strides[d];
+  }
+  return offset;
+}
+
+// The places of all elements, row by row.
+std::vector<Sizes> places_in(const Sizes& sizes) {
+  std::vector<Sizes> places{{}};
+  for (const int64_t n : sizes) {
+    std::vector<Sizes> next;
+    for (const Sizes& place : places)
+      for (int64_t i = 0; i < n; ++i) {
+        next.push_back(place);
+        next.back().push_back(i);
+      }
+    places = std::move(next);
+  }
+  return places;
+}
+
+class LaneKernel final : public KernelOperator {
+ public:
+  LaneKernel(std::shared_ptr<const Kernel> kernel, int64_t lanes, std::vector<Read> reads, std::vector<Written> written)
+      : kernel_(std::move(kernel)), lanes_(lanes), reads_(std::move(reads)), written_(std::move(written)) {}
+
+  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+    c10::SmallVector<Kernel::Source, 64> from;
+    for (const Read& read : reads_) {
+      const Tensor& t = *operands[read.operand];
+      const auto* memory = static_cast<const char*>(t.const_data_ptr());
+      const auto size = static_cast<int64_t>(t.element_size());
+      const int64_t stride = read.lane == kNoLane ? 0 : t.stride(read.lane);
+      const bool as_traced = t.strides().equals(read.strides);
+      for (size_t i = 0; i < read.elements.size(); ++i) {
+        const int64_t offset = as_traced ? read.offsets[i] : offset_of(read.elements[i], t.strides(), read.lane);
+        from.push_back({memory + offset * size, stride});
+      }
+    }
+    c10::SmallVector<Kernel::Target, 64> to;
+    for (size_t k = 0; k < written_.size(); ++k) {
+      const Written& written = written_[k];
+      Tensor& t = *results[k] = at::detail::empty_strided_cpu(written.sizes, written.strides, written.dtype);
+      auto* memory = static_cast<char*>(t.mutable_data_ptr());
+      const auto size = static_cast<int64_t>(t.element_size());
+      const int64_t stride = written.lane == kNoLane ? 0 : written.strides[static_cast<size_t>(written.lane)];
+      for (const int64_t offset : written.offsets) to.push_back({memory + offset * size, stride});
+    }
+    if (lanes_ > 0) kernel_->run(lanes_, from, to);
+  }
+
+ private:
+  std::shared_ptr<const Kernel> kernel_;
+  int64_t lanes_;
+  std::vector<Read> reads_;
+  std::vector<Written> written_;
+};
+
+}  // namespace
+
+// ---- writing ----
+
+namespace {
+
+// A region and the kernel's operands while they are put together.
+class LaneWriter {
+ public:
+  LaneWriter(const Graph& graph, uint64_t axis) : graph_(graph), axis_(axis) {}
+
+  void add(const Call& call) {
+    std::vector<const Small*> operands;
+    for (size_t k = 0; k < call.operands.size(); ++k) {
+      const auto found = made_.find(call.operands[k]);
+      operands.push_back(found == made_.end() ? &outside(call, k) : &found->second);
+    }
+    SmallResults results = results_of_lane(region_.graph, graph_, call, axis_, operands);
+    for (size_t k = 0; k < results.size(); ++k) {
+      made_lane_.emplace(call.results[k], lane_of_results(call, axis_));
+      made_.emplace(call.results[k], std::move(results[k]));
+    }
+  }
+
+  Written give(ValueId id) {
+    const Value& v = graph_.values[static_cast<size_t>(id)];
+    const Small& t = made_.at(id);
+    region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
+    Places order;
+    for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
+    if (const auto traced = order_in_memory(v)) order = *traced;
+    Written written{v.sizes, strides_in_order(v.sizes, order), v.dtype, made_lane_.at(id), {}};
+    for (const Sizes& place : places_in(t.sizes))
+      written.offsets.push_back(offset_of(place, written.strides, written.lane));
+    return written;
+  }
+
+  /// Without what no output needs. What is read of each operand.
+  std::vector<Read> finish(bool single) {
+    region_.single = single;
+    const std::vector<bool> needed = region_.graph.needed(region_.outputs);
+    Region pruned{{}, {}, {}, single};
+    std::vector<Id> moved(needed.size(), kNone);
+    std::vector<std::vector<bool>> kept;
+    for (const Read& read : reads_) kept.emplace_back(read.elements.size());
+    // Inputs in the order in which they are read from the operands.
+    for (Id id = 0; id < region_.graph.size(); ++id)
+      if (needed[static_cast<size_t>(id)] && region_.graph[id].op == Op::input) {
+        const auto [read, element] = inputs_[region_.graph[id].bits];
+        kept[read][element] = true;
+      }
+    std::vector<uint64_t> number(inputs_.size());
+    uint64_t next = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (kept[inputs_[i].first][inputs_[i].second]) {
+        number[i] = next++;
+        pruned.inputs.push_back(region_.inputs[i]);
+      }
+    for (Id id = 0; id < region_.graph.size(); ++id) {
+      if (!needed[static_cast<size_t>(id)]) continue;
+      Node n = region_.graph[id];
+      if (n.op == Op::input) n.bits = number[n.bits];
+      for (Id& a : n.args)
+        if (a != kNone) a = moved[static_cast<size_t>(a)];
+      moved[static_cast<size_t>(id)] = pruned.graph.add(n);
+    }
+    for (const Id id : region_.outputs) pruned.outputs.push_back(moved[static_cast<size_t>(id)]);
+    region_ = std::move(pruned);
+    std::vector<Read> reads;
+    for (size_t r = 0; r < reads_.size(); ++r) {
+      Read read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}};
+      for (size_t e = 0; e < kept[r].size(); ++e) {
+        if (!kept[r][e]) continue;
+        read.elements.push_back(reads_[r].elements[e]);
+        read.offsets.push_back(reads_[r].offsets[e]);
+      }
+      reads.push_back(std::move(read));
+    }
+    return reads;
+  }
+
+  const Region& region() const { return region_; }
+  std::vector<ValueId> operands;
+
+ private:
+  const Small& outside(const Call& call, size_t k) {
+    const ValueId id = call.operands[k];
+    const Value& v = graph_.values[static_cast<size_t>(id)];
+    const int64_t lane = seen(call, k, v.sizes.size(), axis_).lane;
+    const auto [entry, is_new] = read_.try_emplace({id, lane});
+    Small& t = entry->second;
+    if (!is_new) return t;
+    t = {without(v.sizes, lane), {}, v.dtype, v.number};
+    const Type type = *type_of(v.dtype);
+    if (const auto number = same_everywhere(v)) {
+      const Id element = number->isFloatingPoint() ? region_.graph.constant(type, number->toDouble())
+                                                   : region_.graph.constant(type, number->toLong());
+      t.ids.assign(static_cast<size_t>(count(t.sizes)), element);
+      return t;
+    }
+    if (v.origin == Origin::constant && lane == kNoLane) {
+      const Tensor values = v.tensor.to(is_float(type) ? at::kDouble : at::kLong).contiguous();
+      for (int64_t i = 0; i < values.numel(); ++i)
+        t.ids.push_back(is_float(type) ? region_.graph.constant(type, values.const_data_ptr<double>()[i])
+                                       : region_.graph.constant(type, values.const_data_ptr<int64_t>()[i]));
+      return t;
+    }
+    const auto operand = std::find(operands.begin(), operands.end(), id);
+    Read read{static_cast<size_t>(operand - operands.begin()), lane, v.strides, places_in(t.sizes), {}};
+    if (operand == operands.end()) operands.push_back(id);
+    for (const Sizes& place : read.elements) {
+      read.offsets.push_back(offset_of(place, v.strides, lane));
+      t.ids.push_back(region_.graph.input(type, inputs_.size()));
+      inputs_.emplace_back(reads_.size(), read.offsets.size() - 1);
+      region_.inputs.push_back({type, lane == kNoLane});
+    }
+    reads_.push_back(std::move(read));
+    return t;
+  }
+
+  const Graph& graph_;
+  const uint64_t axis_;
+  Region region_;
+  std::vector<Read> reads_;
+  std::vector<std::pair<size_t, size_t>> inputs_;  // of each: where it is read, and which element
+  std::unordered_map<ValueId, Small> made_;
+  std::unordered_map<ValueId, int64_t> made_lane_;
+  std::map<std::pair<ValueId, int64_t>, Small> read_;
+};
+
+}  // namespace
+
+Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
+                  std::vector<Fused>& report) const {
+  uint64_t axis = kNoAxis;
+  int64_t lanes = 1;
+  for (const size_t n : calls) {
+    if (axis_of(n) == kNoAxis) continue;
+    axis = axis_of(n);
+    lanes = graph_.calls[n].vmaps[0].batch_size;
+  }
+  LaneWriter writer(graph_, axis);
+  Fused fused;
+  for (const size_t n : calls) {
+    writer.add(graph_.calls[n]);
+    fused.operators.push_back(graph_.calls[n].op->name());
+  }
+  const std::vector<ValueId> results = readers.elsewhere(calls);
+  std::vector<Written> written;
+  for (const ValueId id : results) written.push_back(writer.give(id));
+  std::vector<Read> reads = writer.finish(axis == kNoAxis);
+  fused.kernel = kernels.get(writer.region());
+  fused.lanes = lanes;
+  report.push_back(fused);
+  auto op = c10::make_intrusive<LaneKernel>(fused.kernel, lanes, std::move(reads), std::move(written));
+  return KernelOperator::call_of(std::move(op), std::move(writer.operands), results);
+}
+
+}  // namespace tower::compiler
