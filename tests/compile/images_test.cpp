@@ -1,5 +1,7 @@
 // Compiled functions under transforms: their images are compiled, too, and right to any order. Each is asked twice or
 // more: the first call traces what the next ones run. Oracles: the function itself, the loop, difference quotients.
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <tower/compile.h>
 #include <tower/cond.h>
@@ -208,6 +210,46 @@ TEST(CompiledImages, OfChoicesAndRandomNumbersRunTheirOperators) {
       };
       EXPECT_TRUE(same(gradients(compiled), gradients(noisy)));
     }
+  }
+}
+
+TEST(CompiledImages, UnderTheModesOfTheCall) {
+  const Tensor w = waves({4, 4}).to(at::kFloat);
+  const auto f = [&](const Tensor& x) { return (at::mv(w, x).tanh() * x + x.exp()).square().sum(); };
+  const auto compiled = tower::compile(f);
+  const auto gradients = [](const auto& g) { return tower::vmap(tower::grad(g)); };
+  for (int i = 0; i < 3; ++i) {
+    const Tensor x = waves({3, 4}, i).to(at::kFloat);
+    EXPECT_TRUE(at::allclose(gradients(compiled)(x), gradients(f)(x)));
+    {
+      const at::NoGradGuard guard;
+      EXPECT_TRUE(at::allclose(gradients(compiled)(x), gradients(f)(x)));
+      EXPECT_TRUE(at::allclose(tower::jvp(compiled, x[0], x[1]).second, tower::jvp(f, x[0], x[1]).second));
+    }
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    const Tensor actual = gradients(compiled)(x), expected = gradients(f)(x);
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_TRUE(at::equal(actual, expected)) << (actual - expected).abs().max();
+  }
+}
+
+TEST(CompiledImages, OfWholeNumbersAndMasks) {
+  const auto f = [](const Tensor& x, const Tensor& n) {
+    const Tensor mask = x > 0;
+    return std::tuple(at::where(mask, x * n, x.exp() + x.square()), n * 2 + 1, mask.logical_not());
+  };
+  const auto compiled = tower::compile(f);
+  const auto all = [](const auto& g, const Tensor& x, const Tensor& n) {
+    const auto [a, b, c] = tower::vmap(g)(x, n);
+    const auto [y, tangents] = tower::jvp([&](const Tensor& x) { return std::get<0>(g(x, n)); }, x, x);
+    return Tensors{a, b, c, y, tangents, tower::grad([&](const Tensor& x) { return std::get<0>(g(x, n)).sum(); })(x)};
+  };
+  for (int i = 0; i < 3; ++i) {
+    const Tensor x = waves({3, 4}, i), n = at::arange(12).view({3, 4});
+    const Tensors actual = all(compiled, x, n), expected = all(f, x, n);
+    for (size_t k = 0; k < actual.size(); ++k)
+      EXPECT_TRUE(at::allclose(actual[k].to(at::kDouble), expected[k].to(at::kDouble))) << k;
   }
 }
 

@@ -5,7 +5,10 @@
 #include <tower/compile.h>
 #include <tower/transforms.h>
 
-#include "compile/compiled_graph.h"
+#include <set>
+
+#include "compile/fuse.h"
+#include "compile/kernels.h"
 #include "compile/trace.h"
 #include "support/prelude.h"
 
@@ -64,6 +67,33 @@ TEST(CompiledLanes, ImagesAreForAnyNumberToo) {
   for (const int64_t n : kNumbers) {
     const Tensor x = waves({n, 4});
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(gradient(x), tower::vmap(tower::grad(energy))(x))) << n;
+  }
+}
+
+// A single example may have kernels of its own: a dimension of one element is none to the lanes.
+TEST(CompiledLanes, NoKernelIsCompiledForAnotherNumber) {
+  TOWER_NEEDS_LLVM();
+  namespace compiler = tower::compiler;
+  const td::Function newton = td::vmap([](const Tensors& in) { return Tensors{correct(in[0], in[1])}; }, {0, 0}, {0});
+  const td::Function gradient = td::vmap(td::grad(of_one(energy), {0}), {0, std::nullopt}, {0});
+  const auto traced = [](const td::Function& f, const Tensors& args) {
+    compiler::Graph graph = compiler::trace(f, args, "test").graph;
+    graph.simplify();
+    return graph;
+  };
+  for (const auto& f : {newton, gradient}) {
+    const auto args = [&](int64_t n) { return Tensors{waves({n, 4}) + 2, waves({n, 3})}; };
+    const auto lanes = compiler::LaneGraph::of(traced(f, args(10)), traced(f, args(7)), {10, 7});
+    ASSERT_TRUE(lanes);
+    compiler::Kernels kernels;
+    const compiler::FusedGraph fused = compiler::fuse(lanes->with(10), kernels);
+    std::set<const compiler::Kernel*> known;
+    for (const auto& k : fused.kernels) known.insert(k.kernel.get());
+    EXPECT_FALSE(known.empty());
+    for (const int64_t n : {10000, 10001, 2, 0})
+      for (const auto& k : compiler::fuse(lanes->with(n), kernels).kernels)
+        EXPECT_TRUE(known.count(k.kernel.get()))
+            << n << ": " << k.operators.size() << " operators from " << k.operators[0];
   }
 }
 
