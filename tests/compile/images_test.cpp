@@ -181,6 +181,35 @@ TEST(CompiledImages, CapturedTensorsAreOperands) {
   }
 }
 
+TEST(CompiledImages, CapturedTensorsOfTransformsAround) {
+  const auto with = [](auto&& wrap) {
+    return [wrap](const Tensor& x) {
+      const auto f = wrap([x](const Tensor& y) { return ((y * x).sin() + x * x).exp() * y; });
+      return f(x + 1).sum() + f(x * 2).sum() + f(at::ones_like(x)).square().sum();
+    };
+  };
+  const auto compiled = with([](auto f) { return tower::compile(f); });
+  const auto plain = with([](auto f) { return f; });
+  EXPECT_EQ(disagreement(of_one(compiled), {waves({3, 4})}), "");
+  const Tensor x = waves({3, 4});
+  EXPECT_TRUE(same(tower::vmap(tower::hessian(compiled))(x), tower::vmap(tower::hessian(plain))(x)));
+}
+
+TEST(CompiledImages, ArgumentsThatAreOneTensor) {
+  const auto f = [](const Tensor& x, const Tensor& y) { return (x * y).sin() * x + (y * 2).exp(); };
+  const auto compiled = tower::compile(f);
+  const auto once = [](const auto& g) { return tower::grad([&](const Tensor& x) { return g(x, x).sum(); }); };
+  for (int i = 0; i < 3; ++i) {
+    const Tensor x = waves({4}, i);
+    EXPECT_TRUE(same(once(compiled)(x), once(f)(x)));
+    EXPECT_TRUE(same(tower::vmap(compiled)(x, x), tower::vmap(f)(x, x)));
+    Tensor y = x.clone().requires_grad_(), z = x.clone().requires_grad_();
+    compiled(y, y).sum().backward();
+    f(z, z).sum().backward();
+    EXPECT_TRUE(same(y.grad(), z.grad()));
+  }
+}
+
 TEST(CompiledImages, LibtorchsSecondDerivatives) {
   const auto f = tower::compile(energy);
   for (int i = 0; i < 3; ++i) {
