@@ -195,12 +195,17 @@ std::vector<Row> pointwise_rows() {
   };
   std::vector<Row> rows;
   const auto add = [&](std::string name, double budget, const Function& f, std::function<void()> by_hand) {
-    rows.push_back({std::move(name), [f = td::compile(f), x, y] { return f({x, y}); }, [f, x, y] { return f({x, y}); },
+    rows.push_back({std::move(name),
+                    [f = td::compile(f), x, y] {
+                      return f({x, y});
+                    },
+                    [f, x, y] {
+                      return f({x, y});
+                    },
                     std::move(by_hand), budget > 0 ? Row::hand : Row::nothing, budget});
   };
   add("cheap", 1.3, of_two(cheap), [=, keep = out] { cheap_by_hand(px, py, po, kMany); });
-  add("cheap, gradients", 1.3, gradients(cheap),
-      [=, keep = also] { cheap_gradients_by_hand(px, py, po, pa, kMany); });
+  add("cheap, gradients", 1.3, gradients(cheap), [=, keep = also] { cheap_gradients_by_hand(px, py, po, pa, kMany); });
   const auto sleef = library();
   std::function<void()> mixed_loop;
   if (sleef) mixed_loop = [=, keep = out] { mixed_by_hand(*sleef, px, py, po, kMany); };
@@ -229,11 +234,20 @@ std::vector<Row> small_rows() {
   std::vector<Row> rows;
   const Tensors args{four, a, b};
   for (const auto& [name, f] : chains)
-    rows.push_back({name, [f = td::compile(f), args] { return f(args); }, [f = f, args] { return f(args); }, {},
-                    Row::operators, 20, 300});
+    rows.push_back({name,
+                    [f = td::compile(f), args] { return f(args); },
+                    [f = f, args] { return f(args); },
+                    {},
+                    Row::operators,
+                    20,
+                    300});
   const Function one = [](const Tensors& in) { return Tensors{in[0].sin()}; };
-  rows.push_back({"call", [f = td::compile(one), four] { return f({four}); }, [one, four] { return one({four}); }, {},
-                  Row::time, 2000});
+  rows.push_back({"call",
+                  [f = td::compile(one), four] { return f({four}); },
+                  [one, four] { return one({four}); },
+                  {},
+                  Row::time,
+                  2000});
   return rows;
 }
 
@@ -280,7 +294,8 @@ Row newton_row(int64_t points, bool forward) {
       for (int i = 0; i < kCorrections; ++i) norm[n] = newton.correct(given[n], px + 7 * n);
     return x;
   };
-  const double apart = (at::Tensor(std::function<at::Tensor()>(by_hand)()) - ten(correct)()[0]).abs().max().item<double>();
+  const double apart =
+      (at::Tensor(std::function<at::Tensor()>(by_hand)()) - ten(correct)()[0]).abs().max().item<double>();
   if (!(apart < 1e-6)) throw std::runtime_error(fmt::format("Newton by hand differs by {:.1e}", apart));
   const bool one = points == 1;
   return {fmt::format("Newton, {} point{}, {}", points, one ? "" : "s", forward ? "jacfwd" : "jacrev"),
@@ -309,8 +324,12 @@ Row pinn_row() {
     return {td::vmap(laplacian, {0}, {0})({a[6]})[0].square().mean()};
   };
   const Function gradient = td::grad(loss, workloads::first_arguments(6));
-  return {"PINN, 10,000 points", [f = td::compile(gradient), args] { return f(args); },
-          [gradient, args] { return gradient(args); }, {}, Row::operators, 0.6};
+  return {"PINN, 10,000 points",
+          [f = td::compile(gradient), args] { return f(args); },
+          [gradient, args] { return gradient(args); },
+          {},
+          Row::operators,
+          0.6};
 }
 
 // All of a workload's work is traced: its tensors are captured.

@@ -13,7 +13,7 @@
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kFewTerms = 4096;  // that are not worth a call
+constexpr int64_t kFewTerms = 4096;     // that are not worth a call
 constexpr int64_t kFewOfExample = 128;  // that one lane of a kernel computes
 
 // Each dimension of a tensor has a label: equal ones go together in a product.
@@ -127,8 +127,8 @@ class Pass {
         const Places places =
             places_of(call, k, static_cast<int64_t>(v.sizes.size()), static_cast<int64_t>(product.sizes.size()));
         for (int d = 0; d < dims; ++d)
-          if (const int64_t at = places[static_cast<size_t>(d)]; at >= 0 && v.sizes[static_cast<size_t>(at)] ==
-                                                                                 product.sizes[static_cast<size_t>(d)])
+          if (const int64_t at = places[static_cast<size_t>(d)];
+              at >= 0 && v.sizes[static_cast<size_t>(at)] == product.sizes[static_cast<size_t>(d)])
             factor.labels[static_cast<size_t>(at)] = d;
         continue;
       }
@@ -213,6 +213,10 @@ class Pass {
 
 }  // namespace
 
-void contract_summed_products(Graph& graph) { Pass(graph).run(); }
+void contract_summed_products(Graph& graph) {
+  // A factor that is written to before the sum would be read too late.
+  if (std::none_of(graph.calls.begin(), graph.calls.end(), [](const Call& call) { return call.effect; }))
+    Pass(graph).run();
+}
 
 }  // namespace tower::compiler

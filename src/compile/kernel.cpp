@@ -16,8 +16,8 @@ namespace {
 // As LibTorch has it for its cheapest kernels, in operations.
 constexpr int64_t kGrain = 32768;
 
-constexpr size_t kVectorBytes = 64;  // of the widest there is
-constexpr size_t kFewVectors = 16;   // whose memory is on the stack
+constexpr size_t kVectorBytes = 64;     // of the widest there is
+constexpr size_t kFewVectors = 16;      // whose memory is on the stack
 constexpr int64_t kBlockBytes = 16384;  // of lanes that lie apart
 
 double now() {
@@ -142,9 +142,8 @@ void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs,
       from[i] = inputs_[i].repeated ? source : at(source, first * stride, type);
       if (inputs_[i].repeated || in_place(stride)) continue;
       char* copy = std::exchange(memory, memory + 8 * block);
-      with_size(type, [&, stride = stride](auto bits) {
-        gather<decltype(bits)>(from[i], stride, copy, lanes, padded);
-      });
+      with_size(type,
+                [&, stride = stride](auto bits) { gather<decltype(bits)>(from[i], stride, copy, lanes, padded); });
       from[i] = copy;
     }
     for (size_t i = 0; i < outputs.size(); ++i) {

@@ -23,16 +23,16 @@ class Plan {
  private:
   struct Step {
     const KernelOperator* kernel = nullptr;  // where the call is one's
-    c10::SmallVector<bool, 4> last;  // of each operand: nobody reads it afterwards
-    bool gives_up_first;             // the memory of the first operand may be taken for the result
+    c10::SmallVector<bool, 4> last;          // of each operand: nobody reads it afterwards
+    bool gives_up_first;                     // the memory of the first operand may be taken for the result
   };
   void check_writes(const dynamic::Tensors& args) const;
 
   Graph graph_;
   std::vector<size_t> captured_, held_;  // values: those captured; those and constants
-  std::vector<Step> steps_;      // one for each call
-  std::vector<bool> kept_;       // values that are read, or returned
-  std::vector<size_t> written_;  // arguments
+  std::vector<Step> steps_;              // one for each call
+  std::vector<bool> kept_;               // values that are read, or returned
+  std::vector<size_t> written_;          // arguments
 };
 
 }  // namespace tower::compiler

@@ -123,7 +123,8 @@ class RowWriter {
  public:
   explicit RowWriter(const Graph& graph) : graph_(graph), pointwise_{graph} {}
 
-  Call write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels, std::vector<Fused>& report) const {
+  Call write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
+             std::vector<Fused>& report) const {
     Region region;
     std::vector<Reading> readings;
     std::vector<ValueId> operands;
@@ -149,8 +150,8 @@ class RowWriter {
         if (known == key) return element;
       const Row row = row_of(v.sizes, key.second, lanes, outer);
       const auto operand = std::find(operands.begin(), operands.end(), id);
-      readings.push_back({static_cast<size_t>(operand - operands.begin()), key.second, row == Row::repeated,
-                          row == Row::mixed});
+      readings.push_back(
+          {static_cast<size_t>(operand - operands.begin()), key.second, row == Row::repeated, row == Row::mixed});
       if (operand == operands.end()) operands.push_back(id);
       const Id element = region.graph.input(type, region.inputs.size());
       region.inputs.push_back({type, row == Row::repeated});

@@ -70,13 +70,41 @@ SmallResults reshape(const SmallCall& c) {
 const SmallRules& small_moves() {
   static const SmallRules& rules = *new SmallRules([] {
     SmallRules all;
-    for (const char* name :
-         {"select.int",     "slice.Tensor", "expand",           "permute",        "transpose.int",   "t",
-          "unsqueeze",      "squeeze",      "squeeze.dim",      "squeeze.dims",   "view",            "_unsafe_view",
-          "diagonal",       "unfold",       "split.Tensor",     "unbind.int",     "split_with_sizes", "flip",
-          "roll",           "rot90",        "repeat",           "cat",            "stack",           "select_scatter",
-          "slice_scatter",  "diagonal_scatter", "narrow_copy",  "expand_copy",    "permute_copy",    "unsafe_split.Tensor",
-          "unsafe_split_with_sizes", "movedim.intlist", "channel_shuffle", "pixel_shuffle", "pixel_unshuffle"})
+    for (const char* name : {"select.int",
+                             "slice.Tensor",
+                             "expand",
+                             "permute",
+                             "transpose.int",
+                             "t",
+                             "unsqueeze",
+                             "squeeze",
+                             "squeeze.dim",
+                             "squeeze.dims",
+                             "view",
+                             "_unsafe_view",
+                             "diagonal",
+                             "unfold",
+                             "split.Tensor",
+                             "unbind.int",
+                             "split_with_sizes",
+                             "flip",
+                             "roll",
+                             "rot90",
+                             "repeat",
+                             "cat",
+                             "stack",
+                             "select_scatter",
+                             "slice_scatter",
+                             "diagonal_scatter",
+                             "narrow_copy",
+                             "expand_copy",
+                             "permute_copy",
+                             "unsafe_split.Tensor",
+                             "unsafe_split_with_sizes",
+                             "movedim.intlist",
+                             "channel_shuffle",
+                             "pixel_shuffle",
+                             "pixel_unshuffle"})
       all.emplace(std::string("aten::") + name, move);
     for (const char* name : {"select_backward", "slice_backward", "diagonal_backward", "tril", "triu", "diag_embed"})
       all.emplace(std::string("aten::") + name, move_and_fill);

@@ -121,9 +121,9 @@ SmallResults trace(const SmallCall& c) {
 
 const SmallRules& small_products() {
   static const SmallRules& rules = *new SmallRules{
-      {"aten::dot", dot},     {"aten::vdot", dot},     {"aten::mv", mv},           {"aten::mm", mm},
-      {"aten::bmm", bmm},     {"aten::addmm", addmm},  {"aten::addmv", addmv},     {"aten::baddbmm", baddbmm},
-      {"aten::trace", trace},
+      {"aten::dot", dot},     {"aten::vdot", dot},        {"aten::mv", mv},
+      {"aten::mm", mm},       {"aten::bmm", bmm},         {"aten::addmm", addmm},
+      {"aten::addmv", addmv}, {"aten::baddbmm", baddbmm}, {"aten::trace", trace},
   };
   return rules;
 }

@@ -152,8 +152,8 @@ SmallResults solve(const SmallCall& c) {
   Grid x = grid_of(c, b);
   const Factored f = factor(c, grid_of(c, a), x);
   solve_upper(f.lu, f.inverse, x);
-  return {small_of(x, b.sizes, c.dtypes[0]), small_of(f.lu, a.sizes, c.dtypes[1]),
-          small_of(pivots(c, f), c.dtypes[2]), Small{{}, {f.info->id()}, c.dtypes[3]}};
+  return {small_of(x, b.sizes, c.dtypes[0]), small_of(f.lu, a.sizes, c.dtypes[1]), small_of(pivots(c, f), c.dtypes[2]),
+          Small{{}, {f.info->id()}, c.dtypes[3]}};
 }
 
 // (A, pivot, check_errors) → LU, pivots, info

@@ -103,7 +103,7 @@ std::optional<E> norm(const SmallCall& c, const List& list, double order) {
   if (order != 1 && !std::isinf(order)) return std::nullopt;
   E result = magnitude(0);
   for (size_t i = 1; i < list.size(); ++i)
-    result = order == 1    ? result + magnitude(i)
+    result = order == 1  ? result + magnitude(i)
              : order > 0 ? maximum(result, magnitude(i))
                          : minimum(result, magnitude(i));
   return result;

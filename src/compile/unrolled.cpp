@@ -210,9 +210,9 @@ namespace {
 struct Read {
   size_t operand;
   int64_t lane;
-  Sizes strides;                          // as traced
-  std::vector<Sizes> elements;            // places in all dimensions but the lanes'
-  std::vector<int64_t> offsets;           // of these, with those strides
+  Sizes strides;                 // as traced
+  std::vector<Sizes> elements;   // places in all dimensions but the lanes'
+  std::vector<int64_t> offsets;  // of these, with those strides
 };
 
 struct Written {
@@ -417,7 +417,7 @@ class LaneWriter {
 }  // namespace
 
 Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
-                  std::vector<Fused>& report) const {
+                     std::vector<Fused>& report) const {
   uint64_t axis = kNoAxis;
   int64_t lanes = 1;
   for (const size_t n : calls) {

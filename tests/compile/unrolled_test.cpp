@@ -64,8 +64,8 @@ TEST(Unrolled, AreExamplesOfWhichAnyNumberMayBe) {
   TOWER_NEEDS_LLVM();
   for (const int64_t n : {0, 1, 7, 8, 64, 65, 1000}) {
     SCOPED_TRACE(n);
-    const auto counts = expect_close(td::vmap(correction, {0, 0}, {0}),
-                                     {well_conditioned({n, 3, 3}), at::randn({n, 3}, at::kDouble)});
+    const auto counts =
+        expect_close(td::vmap(correction, {0, 0}, {0}), {well_conditioned({n, 3, 3}), at::randn({n, 3}, at::kDouble)});
     EXPECT_EQ(counts.calls, 1u);
     EXPECT_GE(counts.fused, 10u);
   }
@@ -125,11 +125,9 @@ TEST(Unrolled, PivotIsChosenByEachForItself) {
 
 TEST(Unrolled, AreNoMoreThanThereAreWhereIntegersAreDivided) {
   TOWER_NEEDS_LLVM();
-  const auto f = td::vmap(
-      [](const Tensors& in) {
-        return Tensors{at::div(in[0], in[1], "trunc").sum() + in[0].select(0, 0)};
-      },
-      {0, 0}, {0});
+  const auto f =
+      td::vmap([](const Tensors& in) { return Tensors{at::div(in[0], in[1], "trunc").sum() + in[0].select(0, 0)}; },
+               {0, 0}, {0});
   const Tensor a = at::arange(21, at::kLong).view({7, 3}), b = at::ones({7, 3}, at::kLong);
   EXPECT_EQ(expect_close(f, {a, b}).calls, 1u);
   const compiler::Plan plan(fused(f, {a, b}, 2).graph);
@@ -151,8 +149,10 @@ TEST(Unrolled, ViewsOfArgumentsThatLeaveAreViews) {
 TEST(Unrolled, AValueThatIsReadInTwoWaysIsRightInBoth) {
   TOWER_NEEDS_LLVM();
   const auto twice = td::vmap(
-      [](const Tensors& in) { return Tensors{(in[0] * in[1] + 1).neg(), at::dot(in[0], in[1]).exp()}; }, {0, 1},
-      {0, 0});
+      [](const Tensors& in) {
+        return Tensors{(in[0] * in[1] + 1).neg(), at::dot(in[0], in[1]).exp()};
+      },
+      {0, 1}, {0, 0});
   const td::Function f = [&](const Tensors& in) {
     const Tensor y = (in[0] * 2 + 1).abs();
     return twice({y, y});
@@ -164,8 +164,8 @@ TEST(Unrolled, WhatIsTheSameForAllExamplesMayBeInTheirKernel) {
   TOWER_NEEDS_LLVM();
   const Tensor shared = at::randn({3, 3}, at::kDouble);
   const auto f = td::vmap(
-      [&](const Tensors& in) { return Tensors{(shared.mm(shared).mv(in[0]) + shared.sum()).sin() * in[0].sum()}; },
-      {0}, {0});
+      [&](const Tensors& in) { return Tensors{(shared.mm(shared).mv(in[0]) + shared.sum()).sin() * in[0].sum()}; }, {0},
+      {0});
   EXPECT_EQ(expect_close(f, {at::randn({70, 3}, at::kDouble)}).calls, 1u);
 }
 
@@ -193,6 +193,20 @@ TEST(Contraction, LeavesProductsThatSomebodyReads) {
     return Tensors{outer.sum(0), outer};
   };
   expect_close(f, {at::randn({100, 20}, at::kDouble), at::randn({100, 30}, at::kDouble)});
+}
+
+TEST(Contraction, ReadsWhatWasThereBeforeAWrite) {
+  TOWER_NEEDS_LLVM();
+  const Tensor captured = at::randn({100, 20}, at::kDouble), g = at::randn({100, 30}, at::kDouble);
+  const auto f = tower::compile([&](const Tensor& x) {
+    const Tensor outer = captured.unsqueeze(2) * x.unsqueeze(1);
+    captured.add_(1);
+    return outer.sum(0);
+  });
+  for (int i = 0; i < 3; ++i) {
+    const Tensor expected = captured.t().mm(g);
+    EXPECT_TRUE(f(g).allclose(expected, 1e-10)) << i;
+  }
 }
 
 // ---- on the operator database ----
