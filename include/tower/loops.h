@@ -55,6 +55,10 @@ struct WhileOptions {
   /// The most steps of an example. If more are needed, while_loop throws MaxStepsError.
   std::optional<int64_t> max_steps = std::nullopt;
   Checkpoints checkpoints = Checkpoints::all();
+  /// Where at most this part of a batch goes on, the others are left out of the step: it is made for those that go on,
+  /// and written back. 0: never; `true`: from the first example that has ended. Worth it where steps are many or
+  /// expensive, and their numbers differ much.
+  double compact = 0;
 };
 
 struct ForiOptions {

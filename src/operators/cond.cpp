@@ -16,6 +16,7 @@
 namespace tower {
 namespace {
 
+using dynamic::Dims;
 using dynamic::Function;
 using dynamic::Tensors;
 
@@ -105,6 +106,58 @@ Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors&
   return selected;
 }
 
+namespace {
+
+// The rule for vmap of branches of which one is run for few examples alone, if they are few.
+std::pair<Tensors, Dims> map_branches(const Branches& branches, const VmapInfo& info, const Dims& in_dims,
+                                      const Tensors& all) {
+  const auto mapped = [&](bool which, const Tensors& given) {
+    const auto branch = [&](const Tensors& one) { return without_effects(branches, which, without_first(one)); };
+    return dynamic::vmap(branch, in_dims, {0}, {info.randomness})(given);
+  };
+  const auto indices = [&]() -> Tensor {
+    if (!in_dims[0] || tracing() || differs_between_examples(all[0])) return {};
+    const Tensor values = value_under_all_levels(all[0]);
+    DispatchGuard keys;
+    keys.see_every_operator(false);
+    Tensor found = at::nonzero(values).flatten();
+    return static_cast<double>(found.numel()) <= branches.compact * static_cast<double>(info.batch_size) ? found
+                                                                                                         : Tensor();
+  }();
+  if (!indices.defined()) {
+    const auto both = [&](const Tensors& one) { return choose(branches, one[0], without_first(one)); };
+    Tensors outs = dynamic::vmap(both, in_dims, {0}, {info.randomness})(all);
+    return {std::move(outs), {0}};
+  }
+  Tensors outs = mapped(false, all);
+  if (indices.numel() == 0) return {std::move(outs), {0}};
+  Tensors few = all;
+  for (size_t k = 0; k < all.size(); ++k)
+    if (in_dims[k]) few[k] = at::index_select(all[k], *in_dims[k], indices);
+  const Tensors some = mapped(true, few);
+  for (size_t k = 0; k < outs.size(); ++k) outs[k] = at::index_copy(outs[k], 0, indices, some[k]);
+  return {std::move(outs), {0}};
+}
+
+Tensors run_branches(const Branches& branches, const Tensor& choice, const Tensors& operands) {
+  // A trace records the choice, which is made anew at each run.
+  if (!tracing() && !differs_between_examples(choice))
+    return at::is_nonzero(strip_constants(choice)) ? branches.when_true(operands) : branches.when_false(operands);
+  Tensors all{choice};
+  all.insert(all.end(), operands.begin(), operands.end());
+  return HigherOrderOperator(branch_rules(branches))(all, branch_attributes());
+}
+
+// The same choice between other functions.
+Branches instead(const Branches& branches, Function when_true, Function when_false) {
+  Branches result = branches;
+  result.when_true = std::move(when_true);
+  result.when_false = std::move(when_false);
+  return result;
+}
+
+}  // namespace
+
 Attributes branch_attributes() { return attributes(std::make_shared<BranchDraws>()); }
 
 HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured) {
@@ -147,12 +200,13 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
                                           cts, wanted);
         Tensors defined;
         for (size_t i = 0; i < count; ++i)
-          if (wanted[i]) defined.push_back(found[i]);
+          if (wanted[i]) defined.push_back(found[i].defined() ? found[i] : at::zeros_like(values[i]));
         return defined;
       };
     };
     const Tensors found =
-        dynamic::cond(saved.tensors[0], gradients_of(branches.when_true), gradients_of(branches.when_false), operands);
+        run_branches(instead(branches, gradients_of(branches.when_true), gradients_of(branches.when_false)),
+                     saved.tensors[0], operands);
     Tensors gradients(needs.size());
     size_t next = 0;
     for (size_t i = 0; i < count; ++i)
@@ -178,8 +232,14 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
             .second;
       };
     };
-    return dynamic::cond(saved.tensors[0], along(branches.when_true), along(branches.when_false), operands);
+    return run_branches(instead(branches, along(branches.when_true), along(branches.when_false)), saved.tensors[0],
+                        operands);
   };
+  if (branches.compact > 0)
+    rules.vmap = [evaluated](const VmapInfo& info, const Dims& in_dims, const Tensors& all,
+                             const Attributes& attributes) {
+      return map_branches(evaluated(attributes), info, in_dims, all);
+    };
   rules.lift = [branches, captured](const Tensor& another) {
     Tensors more = captured;
     more.push_back(another);
@@ -195,12 +255,7 @@ Tensors dynamic::cond(const Tensor& predicate, Function true_branch, Function fa
   Tensor choice = predicate.dim() == 0 ? predicate : predicate.reshape({});
   // A number has a derivative, a choice has none.
   if (choice.scalar_type() != at::kBool) choice = choice.ne(0);
-  // A trace records the choice, which is made anew at each run.
-  if (!tracing() && !differs_between_examples(choice))
-    return at::is_nonzero(strip_constants(choice)) ? true_branch(operands) : false_branch(operands);
-  Tensors all{choice};
-  all.insert(all.end(), operands.begin(), operands.end());
-  return HigherOrderOperator(branch_rules({std::move(true_branch), std::move(false_branch)}))(all, branch_attributes());
+  return run_branches({std::move(true_branch), std::move(false_branch)}, choice, operands);
 }
 
 }  // namespace tower

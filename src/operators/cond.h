@@ -10,6 +10,8 @@ struct Branches {
   const char* op = "cond";  // names for messages
   const char* true_name = "true_branch";
   const char* false_name = "false_branch";
+  /// Where at most this part of a batch takes when_true, that is run for these examples alone.
+  double compact = 0;
 };
 
 /// At this level or one below, examples have different values.

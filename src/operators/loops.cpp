@@ -43,7 +43,7 @@ struct While {
   Predicate predicate;
   Function body;
   StateLike like;
-  std::optional<int64_t> max_steps;
+  WhileOptions options;
   bool report;
 
   Tensor holds(const Tensors& state) const {
@@ -62,17 +62,26 @@ struct While {
 
   Tensors step_of_some(const Tensor& active, const Tensors& state, Tensors& captured) const {
     const Branches branches{[self = *this](const Tensors& given) { return self.step(given); },
-                            [](const Tensors& given) { return given; }, "while_loop", "the body", "no step"};
-    if (!may_be_recorded(state)) return choose(branches, active, state);
+                            [](const Tensors& given) { return given; },
+                            "while_loop",
+                            "the body",
+                            "no step",
+                            options.compact};
+    if (options.compact == 0 && !may_be_recorded(state)) return choose(branches, active, state);
     Tensors operands{active};
     operands.insert(operands.end(), state.begin(), state.end());
     return call_lifting(branch_rules(branches, captured), operands, branch_attributes(), captured);
   }
 
+  // Who goes on.
+  Tensor still_active(const Progress& at) const {
+    const Tensor now = holds(at.state);
+    return at.active.defined() ? at::logical_and(at.active, now) : now;
+  }
+
   // False, with nothing changed, where no example goes on.
   bool advance(Progress& at, Tensors& captured) const {
-    Tensor now = holds(at.state);
-    if (at.active.defined()) now = at::logical_and(at.active, now);
+    const Tensor now = still_active(at);
     const Count examples = count(now);
     if (examples.on == 0) return false;
     if (examples.on == examples.of) {
@@ -88,19 +97,17 @@ struct While {
   std::pair<Tensors, int64_t> run(const Tensors& start, Tensors& captured) const {
     Progress at{start};
     int64_t steps = 0;
-    for (; !max_steps || steps < *max_steps; ++steps)
+    for (; !options.max_steps || steps < *options.max_steps; ++steps)
       if (!advance(at, captured)) return {std::move(at.state), steps};
     if (!report) check_ended(at);
     return {std::move(at.state), steps};
   }
 
   void check_ended(const Progress& at) const {
-    Tensor now = holds(at.state);
-    if (at.active.defined()) now = at::logical_and(at.active, now);
-    const Count examples = count(now);
+    const Count examples = count(still_active(at));
     if (examples.on == 0) return;
     throw MaxStepsError(
-        "while_loop: after " + std::to_string(*max_steps) + " steps (max_steps) the predicate still holds" +
+        "while_loop: after " + std::to_string(*options.max_steps) + " steps (max_steps) the predicate still holds" +
         (examples.of == 1
              ? ""
              : " for " + std::to_string(examples.on) + " of " + std::to_string(examples.of) + " examples") +
@@ -159,11 +166,14 @@ Tensors run_while(const Predicate& predicate, const Function& body, const Tensor
   if (options.max_steps && *options.max_steps < 0)
     throw ArgumentError("while_loop: max_steps is " + std::to_string(*options.max_steps) +
                         "; it must not be negative.");
+  if (!(options.compact >= 0 && options.compact <= 1))
+    throw ArgumentError("while_loop: compact is " + std::to_string(options.compact) +
+                        "; it is a part of the batch, from 0 to 1.");
   const auto run = [&](const While& loop, const Tensors& from) {
     Tensors captured;
     return options.checkpoints.is_all() ? loop.run(from, captured).first : loop.run_with(options.checkpoints, from);
   };
-  if (!report) return run({predicate, body, {"while_loop", start, name}, options.max_steps, false}, start);
+  if (!report) return run({predicate, body, {"while_loop", start, name}, options, false}, start);
   // The number of steps is a state like others, which idle examples keep.
   const auto without_steps = [](const Tensors& all) { return Tensors(all.begin(), all.end() - 1); };
   const Predicate holds = [predicate, without_steps](const Tensors& all) { return predicate(without_steps(all)); };
@@ -175,7 +185,7 @@ Tensors run_while(const Predicate& predicate, const Function& body, const Tensor
   const NameTensor name_or_steps = [name, last = start.size()](size_t k) { return k < last ? name(k) : "steps"; };
   Tensors from = start;
   from.push_back(at::zeros({}, start.empty() ? at::TensorOptions(at::kLong) : start[0].options().dtype(at::kLong)));
-  const While loop{holds, step, {"try_while_loop", from, name_or_steps}, options.max_steps, true};
+  const While loop{holds, step, {"try_while_loop", from, name_or_steps}, options, true};
   Tensors last = run(loop, from);
   last.insert(last.end() - 1, at::logical_not(loop.holds(last)));
   return last;
