@@ -68,9 +68,9 @@ py::list cond(const at::Tensor& predicate, py::object true_branch, py::object fa
 
 // With `report`, as try_while_loop: whether it ended and its steps come last.
 py::list while_loop(py::object predicate, py::object body, py::handle start, std::optional<int64_t> max_steps,
-                    py::handle checkpoints, bool report, py::object name) {
+                    py::handle checkpoints, double compact, bool report, py::object name) {
   const Tensors from = to_tensors(start);
-  const WhileOptions options{max_steps, to_checkpoints(checkpoints)};
+  const WhileOptions options{max_steps, to_checkpoints(checkpoints), compact};
   const dynamic::Predicate holds = to_predicate(std::move(predicate));
   const dynamic::Function step = of_lists(std::move(body));
   const detail::NameTensor name_of = to_name(std::move(name));
@@ -113,10 +113,17 @@ py::list associative_scan(py::object combine, py::handle elements, int64_t dim, 
   return to_list(without_gil([&] { return dynamic::associative_scan(both, given, {dim, reverse}); }));
 }
 
-py::list checkpoint(py::object function, py::handle operands) {
+py::list checkpoint(py::object function, py::handle operands, std::vector<std::string> keep,
+                    std::vector<std::string> keep_names, py::object policy) {
   const Tensors given = to_tensors(operands);
   const dynamic::Function f = of_lists(std::move(function));
-  return to_list(without_gil([&] { return dynamic::checkpoint(f, given); }));
+  CheckpointOptions options{std::move(keep), std::move(keep_names)};
+  if (!policy.is_none())
+    options.policy = [chooses = keep_function(std::move(policy))](const std::string& op, const Tensors& results) {
+      py::gil_scoped_acquire gil;
+      return py::cast<bool>(py::bool_(call(chooses, op, to_list(results))));
+    };
+  return to_list(without_gil([&] { return dynamic::checkpoint(f, given, options); }));
 }
 
 }  // namespace
@@ -128,6 +135,7 @@ void define_control_flow(py::module_& module) {
   module.def("scan", &scan);
   module.def("associative_scan", &associative_scan);
   module.def("checkpoint", &checkpoint);
+  module.def("checkpoint_name", &checkpoint_name);
 }
 
 }  // namespace tower::python

@@ -235,6 +235,71 @@ def test_random_numbers_are_drawn_again_as_they_were():
     assert_same(pullback(torch.ones_like(y))[0], y / x)
 
 
+# ---- policies and compaction ----------------------------------------------------------------------------------------
+
+POLICIES = [
+    {},
+    {"keep": ["aten::mm"]},
+    {"keep_names": ["hidden"]},
+    {"policy": lambda op, results: results[0].numel() > 3},
+    {"keep": ["aten::mm", "aten::sin"], "keep_names": ["hidden"], "policy": lambda op, results: True},
+]
+
+
+@pytest.mark.parametrize("options", POLICIES, ids=lambda o: "-".join(o) or "none")
+def test_a_policy_changes_no_derivative(options):
+    def block(w, x):
+        product = x @ w
+        hidden = torch_tower.checkpoint_name(product.tanh().view(-1), "hidden").view(4, 5)
+        return (hidden @ w).sin() * product
+
+    x, ws = randn(4, 5), randn(3, 5, 5)
+    ours = lambda w: torch_tower.checkpoint(block, **options)(w, x).sum()
+    plain = lambda w: block(w, x).sum()
+    for transformed in (
+        lambda lib, f: lib.vmap(lib.grad(f))(ws),
+        lambda lib, f: lib.grad(lambda ws: lib.vmap(f)(ws).sum())(ws),
+        lambda lib, f: lib.vmap(lambda w: lib.jvp(lib.grad(f), (w,), (w,))[1])(ws),
+        lambda lib, f: lib.vmap(lib.grad(lambda w: (lib.grad(f)(w) * w).sum()))(ws),
+    ):
+        assert_same(transformed(torch_tower, ours), transformed(torch.func, plain))
+    leaf = ws[0].clone().requires_grad_()
+    ours(leaf).backward()
+    assert_same(leaf.grad, torch.func.grad(plain)(ws[0]))
+
+
+def test_what_a_policy_keeps_is_computed_once():
+    asked = []
+
+    def policy(op, results):
+        asked.append((op, tuple(results[0].shape)))
+        return op == "aten::sin"
+
+    grad(lambda x: torch_tower.checkpoint(lambda x: x.sin().exp().sum(), policy=policy)(x))(randn(3))
+    assert asked == [("aten::sin", (3,)), ("aten::exp", (3,)), ("aten::sum", ())]
+    with pytest.raises(ValueError, match="keep names the operator 'mm'"):
+        grad(torch_tower.checkpoint(torch.sin, keep=["mm"]))(randn(1)[0])
+
+
+def test_compaction_changes_no_bit_and_leaves_out_what_has_ended():
+    def f(x, n, compact):
+        body = lambda s: (s[0] * x.cos(), s[1] + s[0].sin(), s[2] + 1)
+        start = (x, x, torch.zeros((), dtype=torch.long))
+        return torch_tower.while_loop(lambda s: s[2] < n, body, start, compact=compact)[1]
+
+    xs, ns = randn(6), torch.tensor([1, 5, 0, 2, 9, 1])
+    for run in (lambda c: vmap(lambda x, n: f(x, n, c))(xs, ns), lambda c: vmap(grad(lambda x, n: f(x, n, c)))(xs, ns)):
+        assert torch.equal(run(True), run(False)) and torch.equal(run(0.5), run(False))
+    with pytest.raises(ValueError, match="compact is 2"):
+        f(xs[0], ns[0], 2)
+
+    def divided(n, compact):
+        body = lambda s: (s[0] - 1, s[1] + torch.floor_divide(12, s[0]))
+        return torch_tower.while_loop(lambda s: s[0] > 0, body, (n, n * 0), compact=compact)[1]
+
+    assert vmap(lambda n: divided(n, True))(torch.tensor([3, 0, 2, 1])).tolist() == [22, 0, 18, 12]
+
+
 # ---- what a function captures ---------------------------------------------------------------------------------------
 
 

@@ -1,11 +1,12 @@
 """cond, while_loop, fori_loop, scan, associative_scan, checkpoint."""
 
 from types import CellType, FunctionType
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from . import _C
 from ._compile import transformed, uncompiled
@@ -182,6 +183,7 @@ def while_loop(
     *,
     max_steps: int | None = None,
     checkpoints: int | str = "all",
+    compact: bool | float = False,
 ) -> Any:
     """The first state, of start, body(start), body(body(start)), …, for which `predicate(state)` is false.
 
@@ -193,8 +195,11 @@ def while_loop(
     More than `max_steps` steps of an example raise MaxStepsError. `checkpoints` says of how many steps the state is
     kept for the backward pass, which computes what is between them again: "all" (the fastest), a number, or
     "automatic", few enough that no step is computed again more than four times.
+
+    Where at most the part `compact` of a batch goes on, from 0 (never) to 1 or True (from the first example that has
+    ended), the others are left out of the computation.
     """
-    return _while_loop("while_loop", predicate, body, start, max_steps, checkpoints)[0]
+    return _while_loop("while_loop", predicate, body, start, max_steps, checkpoints, compact)[0]
 
 
 @uncompiled
@@ -205,14 +210,21 @@ def try_while_loop(
     *,
     max_steps: int | None = None,
     checkpoints: int | str = "all",
+    compact: bool | float = False,
 ) -> LoopResult:
     """while_loop that says, in place of an error at `max_steps`, of each example whether it ended, and its steps."""
-    return LoopResult(*_while_loop("try_while_loop", predicate, body, start, max_steps, checkpoints))
+    return LoopResult(*_while_loop("try_while_loop", predicate, body, start, max_steps, checkpoints, compact))
 
 
 @uncompiled
 def _while_loop(
-    op: str, predicate: Callable, body: Callable, start: Any, max_steps: int | None, checkpoints: int | str
+    op: str,
+    predicate: Callable,
+    body: Callable,
+    start: Any,
+    max_steps: int | None,
+    checkpoints: int | str,
+    compact: bool | float,
 ) -> tuple:
     _check_checkpoints(op, checkpoints)
     state, leaves = _state(op, "state", "the body", start)
@@ -230,6 +242,7 @@ def _while_loop(
             leaves,
             max_steps,
             checkpoints,
+            compact,
             op == "try_while_loop",
             state.name,
         )
@@ -315,20 +328,33 @@ def associative_scan(combine: Callable, elements: Any, dim: int = 0, *, reverse:
 
 
 @uncompiled
-def checkpoint(func: Callable) -> Callable:
+def checkpoint(
+    func: Callable,
+    *,
+    keep: Sequence[str] = (),
+    keep_names: Sequence[str] = (),
+    policy: Callable[[str, list[Tensor]], bool] | None = None,
+) -> Callable:
     """`func`, whose intermediate values are not kept for the backward pass but computed again in it.
 
     `checkpoint(f)(*args)` is what `torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=False)` is to LibTorch's
     autograd, and it is that outside of transforms. Inside, it holds for derivatives of any order, under vmap, and in
     itself. Random numbers are drawn again as they were. Tensors that `func` captures are as good as arguments; other
     variables have for the second evaluation the values that they had at the first.
+
+    Some values can be kept all the same: results of the operators `keep`, such as "aten::mm", values with names (see
+    checkpoint_name) among `keep_names`, and results of calls for which `policy(operator, results)` is true. Outside of
+    transforms `keep` alone is heeded.
     """
+    keep, keep_names = list(keep), list(keep_names)
 
     @transformed(func)
     def checkpointed(*args, **kwargs):
         with _Function(func) as function:
             if not _C.inside_transform():
-                return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, **kwargs)
+                return torch.utils.checkpoint.checkpoint(
+                    function, *args, use_reentrant=False, **({"context_fn": _contexts(keep)} if keep else {}), **kwargs
+                )
             given, result = Tree(), Tree()
             operands = given.depart((args, kwargs))
 
@@ -336,6 +362,22 @@ def checkpoint(func: Callable) -> Callable:
                 args, kwargs = given.arrive(tensors)
                 return result.depart(function(*args, **kwargs))
 
-            return result.arrive(_C.checkpoint(run, operands))
+            return result.arrive(_C.checkpoint(run, operands, keep, keep_names, policy))
 
     return checkpointed
+
+
+def _contexts(keep: list[str]) -> Callable:
+    """What torch.utils.checkpoint calls a context_fn."""
+
+    def policy(ctx, op, *args, **kwargs):
+        name = op.name()
+        kept = name in keep or name.partition(".")[0] in keep
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return lambda: create_selective_checkpoint_contexts(policy)
+
+
+def checkpoint_name(tensor: Tensor, name: str) -> Tensor:
+    """`tensor`, which checkpoints around this code keep if `name` is among their `keep_names`."""
+    return _C.checkpoint_name(tensor, name)

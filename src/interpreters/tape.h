@@ -63,6 +63,11 @@ class Tape : public c10::intrusive_ptr_target {
   /// Completes the newest node with its outputs and what the operator's `save` gave; returns the first slot.
   int64_t complete(Node& node, c10::ArrayRef<IValue> outs, Operator::Values saved = {});
 
+  /// Forgets the newest node, whose slots stay.
+  void release_newest() {
+    if (nodes_.size() > 0) nodes_[nodes_.size() - 1].release();
+  }
+
   const Meta& meta(int64_t slot) const { return slots_[static_cast<size_t>(slot)]; }
   size_t num_nodes() const { return nodes_.size(); }
 

@@ -47,6 +47,18 @@ void Vjp::took(Wrapper& w) {
   else history_.show_result(w);
 }
 
+C10_ALWAYS_INLINE void Vjp::compute(const Operator& op, Stack& stack, bool wrapped) const {
+  if (known_) [[unlikely]]
+    stack = *known_;
+  else call_below(*this, op, stack, wrapped);
+}
+
+Operator::Values Vjp::compute_and_save(const Operator& op, Stack& stack) const {
+  if (!known_) return call_and_save(op, stack);
+  const Stack args = std::exchange(stack, *known_);
+  return save_for_derivatives(op, args, stack);
+}
+
 void Vjp::process(const Operator& op, Stack& stack) {
   const bool grad_mode = autograd_state().get_grad_mode();
   const bool follows = heeds_no_grad() ? grad_mode : autograd_state().get_fw_grad_mode();
@@ -82,7 +94,7 @@ void Vjp::process(const Operator& op, Stack& stack) {
   std::optional<c10::AutoGradMode> mode;
   if (grad_mode && !outer_grad_mode_) mode.emplace(false);
   if (!tracked) {
-    call_below(*this, op, stack, wrapped);
+    compute(op, stack, wrapped);
     replace_outputs(stack, [&](Tensor&& t, size_t) { return wrap_constant(*this, std::move(t)); });
     return;
   }
@@ -94,8 +106,8 @@ void Vjp::process(const Operator& op, Stack& stack) {
   Node& node = tape_->record(op, stack, std::move(inputs), tracked, held);
   Operator::Values saved;
   try {
-    if (op.save) saved = call_and_save(op, stack);
-    else call_below(*this, op, stack, wrapped);
+    if (op.save) saved = compute_and_save(op, stack);
+    else compute(op, stack, wrapped);
   } catch (...) {
     node.release();  // the call did not happen
     throw;

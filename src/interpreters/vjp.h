@@ -8,10 +8,11 @@
 
 namespace tower {
 
-class Vjp final : public Level {
+class Vjp : public Level {
  public:
   explicit Vjp(const char* label, Tape::Purpose purpose = Tape::Purpose::pullback);
 
+  Tape::Purpose purpose() const { return purpose_; }
   Tape& tape() { return *tape_; }
   const c10::intrusive_ptr<Tape>& tape_ptr() const { return tape_; }
   /// Once the level has ended: functions that the tape keeps may have captured the level's tensors, which keep the
@@ -26,7 +27,14 @@ class Vjp final : public Level {
 
   const History& history() const { return history_; }
 
+ protected:
+  /// Results of the next operator that need not be computed, for they are known: a checkpoint kept them.
+  const Stack* known_ = nullptr;
+
  private:
+  void compute(const Operator& op, Stack& stack, bool wrapped) const;
+  Operator::Values compute_and_save(const Operator& op, Stack& stack) const;
+
   Tape::Purpose purpose_;
   c10::intrusive_ptr<Tape> tape_;
   History history_;

@@ -1,5 +1,6 @@
 // checkpoint as a higher-order operator that saves its operands, and whose derivatives are those of the function,
-// evaluated again. Its values come from below every level that records, so nothing of the evaluation is kept.
+// evaluated again. Its values come from below every level that records, so nothing of the evaluation is kept but what a
+// policy says (operators/keeping.h).
 #include "tower/checkpoint.h"
 
 #include <c10/core/GradMode.h>
@@ -8,6 +9,7 @@
 #include "operators/checkpoint.h"
 #include "operators/differentiate.h"
 #include "operators/draws.h"
+#include "operators/keeping.h"
 #include "operators/lifting.h"
 
 namespace tower {
@@ -16,40 +18,103 @@ namespace {
 using dynamic::Function;
 using dynamic::Tensors;
 
-// The attributes of a call are what it drew.
-HigherOrderRules checkpoint_rules(const char* name, const CapturingFunction& f, const Tensors& captured) {
+// The attributes of a call: what its first evaluation leaves for those to come.
+struct Evaluation {
+  Draws draws;
+  KeptCalls kept;
+};
+using SharedEvaluation = std::shared_ptr<Evaluation>;
+
+// How a function is evaluated: the first time, once more, and for its pullback.
+struct Recipe {
+  std::function<Tensors(const Function& f, const Tensors& operands, Evaluation& evaluation)> first;
+  std::function<Tensors(const Function& f, const Tensors& operands, Evaluation& evaluation)> again;
+  /// `f` draws as it did.
+  std::function<Tensors(const Function& f, const Tensors& captured, const Residuals& saved, Evaluation& evaluation,
+                        const Tensors& cotangents, const std::vector<bool>& needs)>
+      pull_back;
+};
+
+Recipe keeping_nothing(const PullBack& pull_back) {
+  const auto evaluate = [](const Function& f, const Tensors& operands, Evaluation&) { return f(operands); };
+  if (!pull_back)
+    return {evaluate, evaluate,
+            [](const Function& f, const Tensors&, const Residuals& saved, Evaluation&, const Tensors& cotangents,
+               const std::vector<bool>& needs) { return pull_back_through(f, saved.tensors, cotangents, needs); }};
+  return {evaluate, evaluate,
+          [pull_back](const Function&, const Tensors& captured, const Residuals& saved, Evaluation& evaluation,
+                      const Tensors& cotangents, const std::vector<bool>& needs) {
+            return pull_back(evaluation.draws, captured, saved.tensors, cotangents, needs);
+          }};
+}
+
+Recipe keeping(const CheckpointOptions& options) {
+  return {[options](const Function& f, const Tensors& operands, Evaluation& evaluation) {
+            return evaluate_and_choose(f, operands, options, evaluation.kept);
+          },
+          [](const Function& f, const Tensors& operands, Evaluation& evaluation) {
+            return evaluate_as_chosen(f, operands, evaluation.kept);
+          },
+          [](const Function& f, const Tensors&, const Residuals& saved, Evaluation& evaluation,
+             const Tensors& cotangents, const std::vector<bool>& needs) {
+            const auto split = saved.tensors.begin() + static_cast<std::ptrdiff_t>(needs.size());
+            return pull_back_with_kept(f, Tensors(saved.tensors.begin(), split), Tensors(split, saved.tensors.end()),
+                                       evaluation.kept, cotangents, needs);
+          }};
+}
+
+HigherOrderRules checkpoint_rules(const char* name, const CapturingFunction& f, const Recipe& recipe,
+                                  const Tensors& captured) {
   const Function all_operands = with_captured(
       [f, captured](const Tensors& operands) {
         Tensors known = captured;
         return f(operands, known);
       },
       captured);
-  const auto evaluated_again = [all_operands](const Attributes& attributes) -> Function {
-    return [all_operands, draws = attributes_as<std::shared_ptr<Draws>>(attributes)](const Tensors& operands) {
-      return draws->again(operands, [&] { return all_operands(operands); });
+  const auto evaluated_again = [all_operands](const SharedEvaluation& first) -> Function {
+    return [all_operands, first](const Tensors& operands) {
+      return first->draws.again(operands, [&] { return all_operands(operands); });
     };
   };
   HigherOrderRules rules;
   rules.name = name;
-  rules.forward = [name, all_operands](const Tensors& operands, const Attributes& attributes) {
-    return attributes_as<std::shared_ptr<Draws>>(attributes)->first(name, operands, [&] {
-      return all_operands(operands);
-    });
+  rules.forward = [name, all_operands, recipe](const Tensors& operands, const Attributes& attributes) {
+    const auto& first = attributes_as<SharedEvaluation>(attributes);
+    return first->draws.first(name, operands, [&] { return recipe.first(all_operands, operands, *first); });
   };
-  rules.save = [](const Tensors& operands, const Tensors&, const Attributes&) { return Residuals{operands, {}}; };
-  rules.vjp = [evaluated_again](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
-                                const Attributes& attributes) {
-    return pull_back_through(evaluated_again(attributes), saved.tensors, cotangents, needs);
+  rules.save = [](const Tensors& operands, const Tensors& outs, const Attributes& attributes) {
+    const KeptCalls& kept = attributes_as<SharedEvaluation>(attributes)->kept;
+    Residuals residuals{operands, {}};
+    if (!kept.calls.empty())
+      residuals.tensors.insert(residuals.tensors.end(), outs.begin() + static_cast<std::ptrdiff_t>(kept.outs),
+                               outs.end());
+    return residuals;
   };
-  rules.jvp = [evaluated_again](const Residuals& saved, const Tensors& tangents, const Attributes& attributes) {
-    return dynamic::jvp(evaluated_again(attributes), saved.tensors, tangents).second;
+  rules.vjp = [evaluated_again, recipe, captured](const Residuals& saved, const Tensors& cotangents,
+                                                  const std::vector<bool>& needs, const Attributes& attributes) {
+    const auto& first = attributes_as<SharedEvaluation>(attributes);
+    return recipe.pull_back(evaluated_again(first), captured, saved, *first, cotangents, needs);
+  };
+  rules.jvp = [evaluated_again, recipe](const Residuals& saved, const Tensors& tangents, const Attributes& attributes) {
+    const auto& first = attributes_as<SharedEvaluation>(attributes);
+    const auto again = [&](const Tensors& operands) { return recipe.again(evaluated_again(first), operands, *first); };
+    const Tensors operands(saved.tensors.begin(), saved.tensors.begin() + static_cast<std::ptrdiff_t>(tangents.size()));
+    return dynamic::jvp(again, operands, tangents).second;
   };
   rules.lift = [=](const Tensor& another) {
     Tensors more = captured;
     more.push_back(another);
-    return checkpoint_rules(name, f, more);
+    return checkpoint_rules(name, f, recipe, more);
   };
   return rules;
+}
+
+Tensors evaluate(const char* name, const CapturingFunction& f, const Recipe& recipe, const Tensors& operands,
+                 Tensors& captured) {
+  const auto first = std::make_shared<Evaluation>();
+  Tensors outs = call_lifting(checkpoint_rules(name, f, recipe, captured), operands, attributes(first), captured);
+  if (!first->kept.calls.empty()) outs.resize(first->kept.outs);
+  return outs;
 }
 
 }  // namespace
@@ -64,15 +129,19 @@ bool may_be_recorded(const Tensors& operands) {
 }
 
 Tensors evaluate_without_record(const char* name, const CapturingFunction& f, const Tensors& operands,
-                                Tensors& captured) {
+                                Tensors& captured, const PullBack& pull_back) {
   if (!may_be_recorded(operands)) return f(operands, captured);
-  return call_lifting(checkpoint_rules(name, f, captured), operands, attributes(std::make_shared<Draws>()), captured);
+  return evaluate(name, f, keeping_nothing(pull_back), operands, captured);
 }
 
-Tensors dynamic::checkpoint(Function f, const Tensors& operands) {
+Tensors dynamic::checkpoint(Function f, const Tensors& operands, const CheckpointOptions& options) {
+  check_options(options);
+  if (!may_be_recorded(operands)) return f(operands);
+  const bool keeps = !options.keep.empty() || !options.keep_names.empty() || options.policy;
   Tensors captured;
-  return evaluate_without_record(
-      "checkpoint", [f = std::move(f)](const Tensors& given, Tensors&) { return f(given); }, operands, captured);
+  return evaluate(
+      "checkpoint", [f = std::move(f)](const Tensors& given, Tensors&) { return f(given); },
+      keeps ? keeping(options) : keeping_nothing(nullptr), operands, captured);
 }
 
 }  // namespace tower

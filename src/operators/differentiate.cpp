@@ -1,28 +1,23 @@
 #include "operators/differentiate.h"
 
+#include "core/memory.h"
+#include "transforms/surface.h"
+
 namespace tower {
 
 using dynamic::Tensors;
 
 Tensors pull_back_through(const dynamic::Function& f, const Tensors& operands, const Tensors& cotangents,
                           const std::vector<bool>& needs) {
-  Tensors some;
+  const memory::InTransform here;
+  std::vector<int64_t> argnums;
   for (size_t i = 0; i < operands.size(); ++i)
-    if (needs[i]) some.push_back(operands[i]);
-  auto [outs, pullback] = dynamic::vjp(
-      [&](const Tensors& given) {
-        Tensors all = operands;
-        size_t next = 0;
-        for (size_t i = 0; i < all.size(); ++i)
-          if (needs[i]) all[i] = given[next++];
-        return f(all);
-      },
-      some, {.consume = true});
-  const Tensors found = pullback(cotangents);
+    if (needs[i]) argnums.push_back(static_cast<int64_t>(i));
+  Evaluated e = evaluate(without_aux(f), operands, argnums, "vjp", /*forward=*/false);
+  e.outs.clear();
+  Tensors found = pull_back(e, cotangents, "vjp", /*consume=*/true);
   Tensors gradients(operands.size());
-  size_t next = 0;
-  for (size_t i = 0; i < operands.size(); ++i)
-    if (needs[i]) gradients[i] = found[next++];
+  for (size_t k = 0; k < argnums.size(); ++k) gradients[static_cast<size_t>(argnums[k])] = std::move(found[k]);
   return gradients;
 }
 

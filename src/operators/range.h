@@ -36,9 +36,9 @@ struct Range {
   dynamic::Tensors run(int64_t first, int64_t count, std::optional<int64_t> checkpoints,
                        const dynamic::Tensors& operands, dynamic::Tensors& captured) const;
 
- private:
-  dynamic::Tensors run_steps(int64_t first, int64_t count, const dynamic::Tensors& operands,
-                             dynamic::Tensors& captured) const;
+  /// The same as they are, recorded where that is done. The outputs can be left out.
+  dynamic::Tensors run_steps(int64_t first, int64_t count, const dynamic::Tensors& operands, dynamic::Tensors& captured,
+                             bool with_outputs = true) const;
 };
 
 }  // namespace tower

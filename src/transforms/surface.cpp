@@ -195,6 +195,14 @@ dynamic::FunctionWithAux without_aux(dynamic::Function f) {
 
 Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, const std::vector<int64_t>& argnums,
                    const char* label, bool forward) {
+  const auto purpose = forward ? Tape::Purpose::pushforward : Tape::Purpose::pullback;
+  return evaluate(f, primals, argnums, c10::make_intrusive<Vjp>(label, purpose));
+}
+
+Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, const std::vector<int64_t>& argnums,
+                   const c10::intrusive_ptr<Vjp>& level) {
+  const char* label = level->label();
+  const bool forward = level->purpose() == Tape::Purpose::pushforward;
   for (int64_t a : argnums) {
     const Tensor& primal = primals[static_cast<size_t>(a)];
     if (!primal.defined())
@@ -203,7 +211,6 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
     check_supported(primal, label, ordinal("argument", static_cast<size_t>(a)));
     check_differentiable(primal, label, ordinal("argument", static_cast<size_t>(a)));
   }
-  auto level = c10::make_intrusive<Vjp>(label, forward ? Tape::Purpose::pushforward : Tape::Purpose::pullback);
   Evaluated e;
   Tensors args = primals;
   if (!forward) level->tape().refuse_hooks();

@@ -8,6 +8,7 @@
 
 namespace tower {
 
+class Vjp;
 using dynamic::Tensors;
 
 /// What comes out of `level` for the result `t` of a function that was given `inputs` there. What is one of them, or a
@@ -71,6 +72,9 @@ struct Evaluated {
 /// Runs `f` with the primals `argnums` tracked.
 Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, const std::vector<int64_t>& argnums,
                    const char* label, bool forward);
+/// The same on a level that was made for it.
+Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, const std::vector<int64_t>& argnums,
+                   const c10::intrusive_ptr<Vjp>& level);
 /// Drops from the tape what the outputs do not depend on: for pullbacks that are kept.
 void prune(const Evaluated& e);
 /// Cotangents of the tracked primals (undefined: zero).
