@@ -23,9 +23,9 @@
 #include "histories.h"
 #include "material.h"
 #include "newton.h"
-#include "plot.h"
 #include "shear.h"
 #include "support/checks.h"
+#include "support/plot.h"
 
 namespace material_newton {
 namespace {

@@ -1,4 +1,4 @@
-#include "plot.h"
+#include "support/plot.h"
 
 #include <fmt/format.h>
 
