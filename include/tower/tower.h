@@ -18,6 +18,7 @@
 #include "tower/graph.h"
 #include "tower/higher_order.h"
 #include "tower/inspect.h"
+#include "tower/linear_solve.h"
 #include "tower/loops.h"
 #include "tower/memory.h"
 #include "tower/substitution.h"

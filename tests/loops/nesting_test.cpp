@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "loops/programs.h"
+#include "support/nestings.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
-#include "support/stacked.h"
 
 namespace {
 
@@ -15,67 +15,19 @@ using loops::by_hand;
 using loops::by_tower;
 using loops::Loops;
 using loops::Program;
+using support::directions;
+using support::nestings;
+using support::transformed;
 using tower::Checkpoints;
 
-constexpr int64_t kExamples = 3;
 constexpr support::Tolerance kRounding{1e-9, 1e-9};
-
-Function looped_over_examples(const Function& f) {
-  return [f](const Tensors& in) {
-    std::vector<Tensors> all;
-    for (int64_t i = 0; i < kExamples; ++i) {
-      Tensors example;
-      for (const Tensor& t : in) example.push_back(t[i]);
-      all.push_back(f(example));
-    }
-    return support::stacked(all);
-  };
-}
-
-Tensors directions(const Tensors& like, double phase) {
-  Tensors result;
-  for (const Tensor& t : like) result.push_back(waves(t.sizes(), phase + static_cast<double>(result.size())));
-  return result;
-}
-
-// `kinds`: from the outermost, v for vmap, j for jvp, r for reverse mode.
-Function transformed(const std::string& kinds, Function f, bool by_loop) {
-  for (auto kind = kinds.rbegin(); kind != kinds.rend(); ++kind) {
-    const double phase = static_cast<double>(kind - kinds.rbegin());
-    if (*kind == 'v') {
-      f = by_loop ? looped_over_examples(f)
-                  : [f](const Tensors& in) { return td::vmap(f, Dims(in.size(), 0), {0})(in); };
-    } else if (*kind == 'j') {
-      f = [f, phase](const Tensors& in) { return td::jvp(f, in, directions(in, phase)).second; };
-    } else {
-      f = [f, phase](const Tensors& in) {
-        const auto [outs, pullback] = td::vjp(f, in);
-        return pullback(directions(outs, phase + 0.5));
-      };
-    }
-  }
-  return f;
-}
 
 Function as_function(const Program& program, const Loops& loops) {
   return [&program, &loops](const Tensors& in) { return program.run(loops, in); };
 }
 
 Tensors inputs_of(const Program& program, const std::string& kinds) {
-  Tensors inputs;
-  for (std::vector<int64_t> shape : program.shapes) {
-    shape.insert(shape.begin(), static_cast<size_t>(std::count(kinds.begin(), kinds.end(), 'v')), kExamples);
-    inputs.push_back(waves(shape, 0.7 * static_cast<double>(inputs.size()) + 0.1));
-  }
-  return inputs;
-}
-
-std::vector<std::string> nestings() {
-  std::vector<std::string> all;
-  for (const char a : std::string("vjr"))
-    for (const char b : std::string("vjr"))
-      for (const char c : std::string("vjr")) all.push_back({a, b, c});
-  return all;
+  return support::inputs_of(program.shapes, kinds);
 }
 
 void expect_as_by_hand(const Program& program, const std::string& kinds, const Loops& loops) {

@@ -1,0 +1,32 @@
+// What solvers do with the functions that users give them: run them one example at a time, and look after tensors that
+// they captured.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "tower/higher_order.h"
+#include "tower/substitution.h"
+
+namespace tower::solvers {
+
+/// `f()` where `captured` stand for the last of `all`; `f` is given the others.
+template <class F>
+auto with_stand_ins(const dynamic::Tensors& captured, const dynamic::Tensors& all, F&& f) {
+  const auto first = all.end() - static_cast<std::ptrdiff_t>(captured.size());
+  const dynamic::Tensors others(all.begin(), first);
+  if (captured.empty()) return f(others);
+  std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
+  for (size_t i = 0; i < captured.size(); ++i) pairs.emplace_back(captured[i], first[static_cast<std::ptrdiff_t>(i)]);
+  const Substitution stand_in(pairs);
+  return f(others);
+}
+
+/// Throws UnsupportedError where LibTorch's autograd follows what a function gave of operands that it does not follow:
+/// it captured a tensor whose gradient would be lost.
+void check_nothing_followed(const std::string& name, const char* whose, const dynamic::Tensors& values);
+
+/// A vmap rule that calls the operator of these rules once for each example.
+void loop_over_examples(HigherOrderRules& rules);
+
+}  // namespace tower::solvers

@@ -1,0 +1,48 @@
+#include "solvers/dense.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <cmath>
+#include <limits>
+
+#include "solvers/vectors.h"
+#include "tower/errors.h"
+
+namespace tower::solvers {
+
+using dynamic::Function;
+using dynamic::Tensors;
+
+namespace {
+
+// LU factors leave a small residual whatever the condition of the matrix is.
+void check_linear(const std::string& name, const VectorFunction& f, const Tensor& matrix, const Tensor& x,
+                  const Tensor& b) {
+  const bool single = c10::toRealValueType(b.scalar_type()) != at::kDouble;
+  const double epsilon = single ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
+  const auto size = [](const Tensor& t) { return at::linalg_vector_norm(t); };
+  if (any_example(size(f(x) - b) > std::sqrt(epsilon) * (size(b) + size(matrix) * size(x))))
+    throw ArgumentError(name +
+                        ": the function is not linear: at the solution it is not what the matrix of its values at the "
+                        "unit vectors says. Take off what does not depend on its argument; of complex numbers a "
+                        "function that conjugates is linear in the real and imaginary parts only (view_as_real).");
+}
+
+}  // namespace
+
+LinearSystem::Solver dense_solver(std::string name, bool check) {
+  return [name = std::move(name), check](const Tensors&, const Function& apply, const Tensors& b) {
+    const Unknowns like(name, b);
+    const VectorFunction f = like.on_vectors(apply, "the function");
+    const Tensor rhs = like.vector(b, "the right-hand side");
+    if (like.size() == 0) return b;
+    const Function column = [&](const Tensors& unit) { return Tensors{f(unit[0])}; };
+    const Tensor matrix = dynamic::vmap(column, {0}, {1})({at::eye(like.size(), like.options())})[0];
+    const Tensor x = at::linalg_solve(matrix, rhs);
+    if (check) check_linear(name, f, matrix, x, rhs);
+    return like.list(x);
+  };
+}
+
+}  // namespace tower::solvers
