@@ -49,13 +49,13 @@ inline Correction correct_by_hand(const Material& material) {
 }
 
 /// Consistent tangent dσ/dΔε {6, 6} of ONE point at the solution x of its step. What was solved holds for every strain,
-/// r(x(Δε), Δε) = 0, and so dx/dΔε = −(∂r/∂x)⁻¹ ∂r/∂Δε; the first six rows are the stress.
+/// r(x(Δε), Δε) = 0: that makes x a function of the strain, and the first six rows of its Jacobian are the stress's.
 inline at::Tensor tangent_of_one_point(const Material& material, const at::Tensor& x, const Step& step) {
-  const auto residual = [&](const at::Tensor& at_x, const at::Tensor& strain_increment) {
+  const auto residual = [&material, step](const at::Tensor& at_x, const at::Tensor& strain_increment) {
     return material.residual(at_x, {strain_increment, step.duration, step.stress, step.plastic_strain});
   };
-  const auto [by_x, by_strain] = tower::jacfwd<0, 1>(residual)(x, step.strain_increment);
-  return -at::linalg_solve(by_x, by_strain).narrow(0, 0, 6);
+  const auto solved = tower::implicit_root(residual, [x](const at::Tensor&) { return x; });
+  return tower::jacfwd(solved)(step.strain_increment).narrow(0, 0, 6);
 }
 
 struct Solution {

@@ -17,6 +17,7 @@
 #include "tower/explain.h"
 #include "tower/graph.h"
 #include "tower/higher_order.h"
+#include "tower/implicit.h"
 #include "tower/inspect.h"
 #include "tower/linear_solve.h"
 #include "tower/loops.h"
