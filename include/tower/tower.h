@@ -22,6 +22,7 @@
 #include "tower/linear_solve.h"
 #include "tower/loops.h"
 #include "tower/memory.h"
+#include "tower/sparse.h"
 #include "tower/substitution.h"
 #include "tower/transforms.h"
 #include "tower/tree.h"

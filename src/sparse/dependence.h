@@ -1,0 +1,63 @@
+// Which input elements each element of each value depends on: an interpreter that runs a function on its values and
+// carries along, for every tensor, one of the same shape with the id of a set for each element.
+//
+//   moving data         views, cat, gather, pad, …: the operator itself, on the ids
+//   pointwise           the union of what comes together
+//   reductions          the union over the reduced dimensions
+//   matrix products     that over rows and columns; of a sparse matrix, over its entries
+//   else                the operator's parts, if it has any; or all elements depend on all, and it is noted
+//
+// A set is a superset of what the derivative has entries for, whatever the values are.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "core/level.h"
+#include "core/wrapper.h"
+#include "interpreters/history.h"
+#include "sparse/sets.h"
+
+namespace tower::sparse {
+
+/// Payloads have the ids in the tangent's place: float64, which every kernel that moves data takes.
+class Dependence final : public Level {
+ public:
+  explicit Dependence(const char* label) : Level(Kind::jvp, label) {}
+
+  void process(const Operator& op, Stack& stack) override;
+  void took(Wrapper& w) override { History::show_untracked(w); }
+
+  Sets& sets() { return sets_; }
+  /// The operators of which nothing better was known than that all depends on all.
+  const std::set<std::string>& taken_for_dense() const { return dense_; }
+
+ private:
+  Sets sets_;
+  std::set<std::string> dense_;
+};
+
+/// An operator's call: values, and the ids of those that depend on something.
+struct Call {
+  const Operator& op;
+  c10::ArrayRef<IValue> args;
+  c10::ArrayRef<IValue> outs;
+  c10::ArrayRef<std::pair<LeafRef, Tensor>> tracked;
+  Sets& sets;
+
+  /// Undefined where the argument depends on nothing.
+  Tensor known_ids(size_t arg, size_t element = 0) const;
+  /// Zeros there.
+  Tensor ids(size_t arg) const;
+  /// The position of the argument of this name; num_args() if there is none.
+  size_t argument(const char* name) const;
+};
+
+/// Ids of the outputs, flattened; undefined where they depend on nothing.
+using Rule = std::vector<Tensor> (*)(const Call& call);
+/// The rule of an operator; null where there is none.
+Rule rule_of(const Operator& op);
+/// All outputs depend on all that the arguments depend on.
+std::vector<Tensor> dense(const Call& call);
+
+}  // namespace tower::sparse

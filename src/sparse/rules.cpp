@@ -1,0 +1,378 @@
+// The rules of the interpreter, by what operators do with elements. A rule that finds a call to be more than it knows
+// of returns nothing: then all depends on all.
+#include <ATen/ExpandUtils.h>
+#include <ATen/Functions.h>
+
+#include <string_view>
+#include <unordered_map>
+
+#include "core/operator.h"
+#include "sparse/dependence.h"
+
+namespace tower::sparse {
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+using Id = Sets::Id;
+
+Id id_of(double number) { return static_cast<Id>(number); }
+
+std::vector<Tensor> outputs_of(const Call& call) {
+  std::vector<Tensor> outs;
+  for (const IValue& v : call.outs) {
+    if (v.isTensor()) outs.push_back(v.toTensor());
+    else if (v.isTensorList())
+      for (const auto& e : v.toListRef()) outs.push_back(e.toTensor());
+  }
+  return outs;
+}
+
+bool is_complex(const Call& call) {
+  bool any = false;
+  for_each_tensor(call.op, call.args, [&](const Tensor& t, LeafRef) { any = any || t.is_complex(); });
+  return any;
+}
+
+// Of two tensors of ids that are broadcast to `sizes`.
+Tensor united(Sets& sets, const Tensor& a, const Tensor& b, at::IntArrayRef sizes) {
+  const Tensor left = a.expand(sizes).contiguous(), right = b.expand(sizes).contiguous();
+  Tensor result = at::empty(sizes, left.options());
+  const double *from_left = left.const_data_ptr<double>(), *from_right = right.const_data_ptr<double>();
+  auto* to = result.mutable_data_ptr<double>();
+  for (int64_t k = 0; k < result.numel(); ++k)
+    to[k] = static_cast<double>(sets.unite(id_of(from_left[k]), id_of(from_right[k])));
+  return result;
+}
+
+// The union over the last `length` elements of each row of a contiguous tensor of ids.
+Tensor united_rows(Sets& sets, const Tensor& ids, int64_t length) {
+  const Tensor rows = ids.contiguous();
+  const int64_t count = length == 0 ? 0 : rows.numel() / length;
+  Tensor result = at::zeros({count}, rows.options());
+  const auto* from = rows.const_data_ptr<double>();
+  auto* to = result.mutable_data_ptr<double>();
+  std::vector<Id> row;
+  for (int64_t r = 0; r < count; ++r) {
+    row.clear();
+    for (int64_t k = 0; k < length; ++k)
+      if (const Id id = id_of(from[r * length + k]); row.empty() || row.back() != id) row.push_back(id);
+    to[r] = static_cast<double>(sets.unite_all(row));
+  }
+  return result;
+}
+
+// The union over dimensions, which stay as ones.
+Tensor united_over(Sets& sets, const Tensor& ids, std::vector<int64_t> dims) {
+  const int64_t rank = ids.dim();
+  std::vector<bool> over(static_cast<size_t>(rank), dims.empty());
+  for (const int64_t d : dims) over[static_cast<size_t>(d < 0 ? d + rank : d)] = true;
+  std::vector<int64_t> order, sizes;
+  int64_t length = 1;
+  for (int64_t d = 0; d < rank; ++d) {
+    sizes.push_back(over[size_t(d)] ? 1 : ids.size(d));
+    if (!over[size_t(d)]) order.push_back(d);
+    else length *= ids.size(d);
+  }
+  for (int64_t d = 0; d < rank; ++d)
+    if (over[size_t(d)]) order.push_back(d);
+  if (c10::multiply_integers(sizes) == 0 || length == 0) return at::zeros(sizes, ids.options());
+  return united_rows(sets, ids.permute(order), length).view(sizes);
+}
+
+Tensors pointwise(const Call& call) {
+  Tensors result;
+  for (const Tensor& out : outputs_of(call)) {
+    Tensor ids;
+    for (const auto& [leaf, of_one] : call.tracked) {
+      if (!at::is_expandable_to(of_one.sizes(), out.sizes())) return {};
+      ids = ids.defined() ? united(call.sets, ids, of_one, out.sizes()) : of_one.expand(out.sizes());
+    }
+    result.push_back(ids);
+  }
+  return result;
+}
+
+// The operator itself. What it fills with depends on nothing.
+Tensors moved(const Call& call) {
+  if (is_complex(call)) return {};
+  Stack stack(call.args.begin(), call.args.end());
+  replace_tensors(call.op, stack, [&](const Tensor& t, LeafRef leaf) {
+    const Tensor known = call.known_ids(leaf.arg, leaf.element);
+    return known.defined() ? known : t.is_floating_point() ? at::zeros_like(t, at::kDouble) : t;
+  });
+  for (size_t i = 0; i < stack.size(); ++i)
+    if (call.op.argument_name(i) == std::string_view("value") && stack[i].isScalar()) stack[i] = at::Scalar(0.0);
+  call.op.call(stack);
+  Tensors result;
+  for (const IValue& v : stack) {
+    if (v.isTensor()) result.push_back(v.toTensor());
+    else if (v.isTensorList())
+      for (const auto& e : v.toListRef()) result.push_back(e.toTensor());
+  }
+  const Tensors outs = outputs_of(call);
+  if (result.size() != outs.size()) return {};
+  for (size_t k = 0; k < result.size(); ++k) {
+    if (!result[k].is_floating_point()) result[k] = Tensor();
+    if (result[k].defined() && !result[k].sizes().equals(outs[k].sizes())) return {};
+  }
+  return result;
+}
+
+// The first argument, whatever becomes of its dtype and layout.
+Tensors kept(const Call& call) { return {call.known_ids(0)}; }
+
+// The same elements in the same order, however they lie in memory.
+Tensors reshaped(const Call& call) {
+  const Tensor ids = call.known_ids(0), out = outputs_of(call)[0];
+  if (ids.numel() != out.numel()) return {};
+  return {ids.reshape(out.sizes())};
+}
+
+// The first two arguments are what is written to and what is written.
+Tensors written(const Call& call) { return {call.ids(1).expand(outputs_of(call)[0].sizes())}; }
+
+std::vector<int64_t> dims_of(const Call& call) {
+  const size_t arg = call.argument("dim");
+  if (arg == call.op.num_args() || call.args[arg].isNone()) return {};
+  if (call.args[arg].isInt()) return {call.args[arg].toInt()};
+  if (!call.args[arg].isIntList()) return {};
+  return call.args[arg].toIntVector();
+}
+
+// One argument with elements, some dimensions of which are gone.
+Tensors reduced(const Call& call) {
+  if (call.op.num_args() > 1 && call.op.kind(1) == ArgKind::tensor) return pointwise(call);  // max(a, b)
+  if (call.tracked.size() != 1 || call.tracked[0].first.arg != 0) return {};
+  const Tensor ids = united_over(call.sets, call.tracked[0].second, dims_of(call));
+  Tensors result;
+  for (const Tensor& out : outputs_of(call)) {
+    if (out.numel() != ids.numel()) return {};
+    result.push_back(ids.reshape(out.sizes()));
+  }
+  return result;
+}
+
+// Along a dimension all depends on all.
+Tensors mixed(const Call& call) {
+  if (call.tracked.size() != 1 || call.tracked[0].first.arg != 0 || call.argument("dim") == call.op.num_args())
+    return {};
+  const Tensor& given = call.tracked[0].second;
+  if (given.dim() == 0) return {given, given};
+  const Tensor ids = united_over(call.sets, given, dims_of(call)).expand(given.sizes());
+  Tensors result;
+  for (const Tensor& out : outputs_of(call)) {
+    if (!out.sizes().equals(ids.sizes())) return {};
+    result.push_back(ids);
+  }
+  return result;
+}
+
+// The entries of a sparse matrix say which rows of b come together.
+Tensor of_sparse(Sets& sets, const Tensor& matrix, const Tensor& b) {
+  const Tensor entries = matrix.layout() == at::kSparseCsr ? matrix : matrix.to_sparse_csr();
+  const Tensor starts = entries.crow_indices().to(at::kLong).contiguous(),
+               columns = entries.col_indices().to(at::kLong).contiguous(), rows = b.contiguous();
+  const int64_t width = b.dim() == 2 ? b.size(1) : 1;
+  Tensor result =
+      b.dim() == 2 ? at::zeros({matrix.size(0), width}, b.options()) : at::zeros({matrix.size(0)}, b.options());
+  const auto *start = starts.const_data_ptr<int64_t>(), *column = columns.const_data_ptr<int64_t>();
+  const auto* from = rows.const_data_ptr<double>();
+  auto* to = result.mutable_data_ptr<double>();
+  std::vector<Id> together;
+  for (int64_t r = 0; r < matrix.size(0); ++r)
+    for (int64_t w = 0; w < width; ++w) {
+      together.clear();
+      for (int64_t k = start[r]; k < start[r + 1]; ++k) together.push_back(id_of(from[column[k] * width + w]));
+      to[r * width + w] = static_cast<double>(sets.unite_all(together));
+    }
+  return result;
+}
+
+// A product of matrices or vectors, of arguments `a` and `b`, perhaps in batches.
+Tensor product(const Call& call, size_t a, size_t b) {
+  const Tensor out = outputs_of(call)[0];
+  const Tensor left = call.args[a].toTensor(), right = call.args[b].toTensor();
+  if (left.layout() != at::kStrided) {
+    const Tensor ids = call.known_ids(b);
+    return ids.defined() && right.layout() == at::kStrided ? of_sparse(call.sets, left, ids) : Tensor();
+  }
+  if (right.layout() != at::kStrided) return {};
+  Tensor result;
+  if (const Tensor ids = call.known_ids(a); ids.defined()) {
+    const Tensor rows = united_over(call.sets, ids, {-1});  // stay as rows of one column
+    result = (right.dim() == 1 ? rows.squeeze(-1) : rows).expand(out.sizes());
+  }
+  if (const Tensor ids = call.known_ids(b); ids.defined()) {
+    const Tensor columns = united_over(call.sets, ids, {ids.dim() == 1 ? -1 : -2});
+    result = result.defined() ? united(call.sets, result, columns, out.sizes()) : columns.expand(out.sizes());
+  }
+  return result;
+}
+
+Tensors multiplied(const Call& call) {
+  const Tensor ids = product(call, 0, 1);
+  return ids.defined() ? Tensors{ids} : Tensors{};
+}
+
+Tensors inner_product(const Call& call) {
+  std::vector<Id> all;
+  for (const auto& [leaf, ids] : call.tracked) all.push_back(id_of(united_over(call.sets, ids, {}).item<double>()));
+  return {at::full({}, static_cast<double>(call.sets.unite_all(all)), at::kDouble)};
+}
+
+// self and the product of the other two.
+Tensors added(const Call& call) {
+  const Tensor out = outputs_of(call)[0], self = call.known_ids(0);
+  Tensor ids;
+  if (call.known_ids(1).defined() || call.known_ids(2).defined()) {
+    ids = product(call, 1, 2);
+    if (!ids.defined()) return {};
+  }
+  if (!self.defined()) return {ids};
+  return {ids.defined() ? united(call.sets, ids, self, out.sizes()) : self.expand(out.sizes())};
+}
+
+// Unites `source` with what is at `places`, flat positions in `base`.
+Tensor united_at(Sets& sets, const Tensor& base, const Tensor& places, const Tensor& source) {
+  Tensor result = base.clone(at::MemoryFormat::Contiguous);
+  const Tensor where = places.to(at::kLong).contiguous(), from = source.expand(places.sizes()).contiguous();
+  auto* to = result.mutable_data_ptr<double>();
+  const auto* ids = from.const_data_ptr<double>();
+  const auto* place = where.const_data_ptr<int64_t>();
+  for (int64_t k = 0; k < where.numel(); ++k)
+    to[place[k]] = static_cast<double>(sets.unite(id_of(to[place[k]]), id_of(ids[k])));
+  return result;
+}
+
+Tensor positions_in(const Tensor& t) { return at::arange(t.numel(), at::kLong).view(t.sizes()); }
+
+// index_put(self, indices, values, accumulate): what was there stays in the set where it is added to, or where indices
+// repeat.
+Tensors put_by_indices(const Call& call) {
+  const Tensor base = call.ids(0);
+  c10::List<std::optional<Tensor>> indices;
+  for (const auto& e : call.args[1].toListRef())
+    indices.push_back(e.isTensor() && e.toTensor().defined() ? std::optional(e.toTensor()) : std::nullopt);
+  return {united_at(call.sets, base, at::index(positions_in(base), indices), call.ids(2))};
+}
+
+// scatter_add(self, dim, index, src), and scatter with a reduction.
+Tensors scattered(const Call& call) {
+  const Tensor base = call.ids(0);
+  const Tensor index = call.args[2].toTensor();
+  if (base.dim() == 0 || !call.args[3].isTensor()) return {};
+  Tensor source = call.ids(3);
+  for (int64_t d = 0; d < index.dim(); ++d) source = source.narrow(d, 0, index.size(d));
+  return {united_at(call.sets, base, at::gather(positions_in(base), call.args[1].toInt(), index), source)};
+}
+
+// index_add(self, dim, index, source)
+Tensors added_at_index(const Call& call) {
+  const Tensor base = call.ids(0);
+  if (base.dim() == 0) return {};
+  return {united_at(call.sets, base,
+                    at::index_select(positions_in(base), call.args[1].toInt(), call.args[2].toTensor()), call.ids(3))};
+}
+
+const std::unordered_map<std::string_view, Rule>& rules() {
+  static const auto* table = new std::unordered_map<std::string_view, Rule>([] {
+    std::unordered_map<std::string_view, Rule> all;
+    const auto add = [&](Rule rule, std::initializer_list<std::string_view> names) {
+      for (const auto name : names) all.emplace(name, rule);
+    };
+    add(moved, {"cat",
+                "stack",
+                "index_select",
+                "gather",
+                "index",
+                "flip",
+                "roll",
+                "repeat",
+                "constant_pad_nd",
+                "select_scatter",
+                "slice_scatter",
+                "diagonal_scatter",
+                "select_backward",
+                "slice_backward",
+                "diagonal_backward",
+                "tril",
+                "triu",
+                "masked_fill",
+                "masked_select",
+                "take",
+                "diag_embed",
+                "reflection_pad1d",
+                "reflection_pad2d",
+                "replication_pad1d",
+                "replication_pad2d",
+                "unsqueeze_copy",
+                "pixel_shuffle",
+                "pixel_unshuffle",
+                "im2col",
+                "block_diag",
+                "rot90",
+                "unfold_copy",
+                "expand_copy"});
+    add(reshaped, {"view", "_unsafe_view", "_reshape_alias", "reshape", "view_copy"});
+    add(kept, {"_to_copy", "clone", "detach", "alias", "alias_copy", "contiguous", "lift_fresh"});
+    add(written, {"copy"});
+    add(reduced, {"sum", "mean", "prod", "amax", "amin", "logsumexp", "linalg_vector_norm", "norm", "var", "std",
+                  "nansum", "max", "min", "median"});
+    add(mixed, {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort"});
+    add(multiplied, {"mm", "mv", "bmm"});
+    add(inner_product, {"dot", "vdot"});
+    add(added, {"addmm", "addmv", "baddbmm"});
+    add(put_by_indices, {"index_put", "_index_put_impl"});
+    add(scattered, {"scatter_add", "scatter"});
+    add(added_at_index, {"index_add"});
+    return all;
+  }());
+  return *table;
+}
+
+}  // namespace
+
+Tensor Call::known_ids(size_t arg, size_t element) const {
+  for (const auto& [leaf, ids] : tracked)
+    if (leaf.arg == arg && leaf.element == element) return ids;
+  return {};
+}
+
+Tensor Call::ids(size_t arg) const {
+  const Tensor known = known_ids(arg);
+  return known.defined() ? known : at::zeros(args[arg].toTensor().sizes(), at::kDouble);
+}
+
+size_t Call::argument(const char* name) const {
+  size_t i = 0;
+  while (i < op.num_args() && op.argument_name(i) != std::string_view(name)) ++i;
+  return i;
+}
+
+Rule rule_of(const Operator& op) {
+  constexpr std::string_view kLibTorch = "aten::";
+  const std::string_view name = op.name();
+  if (op.handle() && name.starts_with(kLibTorch)) {
+    const auto base = name.substr(kLibTorch.size(), name.find('.') - kLibTorch.size());
+    if (const auto found = rules().find(base); found != rules().end()) return found->second;
+    if (base == "as_strided" || base == "view_as_real" || base == "view_as_complex") return nullptr;
+    if (op.is_view()) return moved;
+  }
+  return op.vmap_is_pointwise || op.pointwise_tag() ? pointwise : nullptr;
+}
+
+std::vector<Tensor> dense(const Call& call) {
+  std::vector<Id> all;
+  for (const auto& [leaf, ids] : call.tracked) {
+    const Tensor list = ids.contiguous();
+    const auto* from = list.const_data_ptr<double>();
+    for (int64_t k = 0; k < list.numel(); ++k) all.push_back(id_of(from[k]));
+  }
+  const auto id = static_cast<double>(call.sets.unite_all(all));
+  Tensors result;
+  for (const Tensor& out : outputs_of(call)) result.push_back(at::full({}, id, at::kDouble).expand(out.sizes()));
+  return result;
+}
+
+}  // namespace tower::sparse
