@@ -38,7 +38,8 @@ LinearSystem::Solver dense_solver(std::string name, bool check) {
     const Tensor rhs = like.vector(b, "the right-hand side");
     if (like.size() == 0) return b;
     const Function column = [&](const Tensors& unit) { return Tensors{f(unit[0])}; };
-    const Tensor matrix = dynamic::vmap(column, {0}, {1})({at::eye(like.size(), like.options())})[0];
+    // Columns lie one after the other, as LAPACK wants them.
+    const Tensor matrix = dynamic::vmap(column, {0}, {0})({at::eye(like.size(), like.options())})[0].t();
     const Tensor x = at::linalg_solve(matrix, rhs);
     if (check) check_linear(name, f, matrix, x, rhs);
     return like.list(x);
