@@ -17,9 +17,10 @@
 // each number of examples (docs/compile.md, "What compiles again"). A value that is read (item(), bool) or a shape that
 // depends on values is refused: an UnsupportedError names the operator.
 //
-// On plain CPU tensors, which no transform and no autograd follows, pointwise operators over the same elements run
-// together as machine code, from the second call on. That takes LLVM, versions 15 to 22, which is looked for then
-// (TOWER_LLVM names the library); without it all runs operator by operator, and a warning says so once.
+// On plain CPU tensors, which no transform and no autograd follows, operators run together as machine code, from the
+// second call on: pointwise ones over the same elements, and all that is small for one example of a vmap. That takes
+// LLVM, versions 15 to 22, which is looked for then (TOWER_LLVM names the library); without it all runs operator by
+// operator, and a warning says so once.
 #pragma once
 
 #include <array>
