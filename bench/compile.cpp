@@ -27,7 +27,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "compile/llvm.h"
@@ -377,19 +376,6 @@ std::vector<Row> all_rows() {
   rows.push_back(integrator_row());
   rows.push_back(workload_row(workloads::integrator(4096), 0.2));
   return rows;
-}
-
-/// Takes `--only=name` out of the arguments.
-std::string only(int& argc, char** argv) {
-  constexpr std::string_view flag = "--only=";
-  std::string name;
-  int kept = 1;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]).starts_with(flag)) name = argv[i] + flag.size();
-    else argv[kept++] = argv[i];
-  }
-  argc = kept;
-  return name;
 }
 
 std::string megabytes(int64_t bytes) { return fmt::format("{:.1f}", static_cast<double>(bytes) / 1e6); }

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <exception>
 #include <stdexcept>
-#include <string_view>
 
 #include "support/race.h"
 #include "support/report.h"
@@ -44,19 +43,6 @@ std::optional<Tensors> unless_refused(const Workload& w, const Work& functorch) 
 } catch (const c10::Error& error) {
   fmt::print(stderr, "{}: not in functorch's internals: {}\n", w.name, error.what_without_backtrace());
   return std::nullopt;
-}
-
-/// Takes `--only=name` out of the arguments.
-std::string only(int& argc, char** argv) {
-  constexpr std::string_view flag = "--only=";
-  std::string name;
-  int kept = 1;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]).starts_with(flag)) name = argv[i] + flag.size();
-    else argv[kept++] = argv[i];
-  }
-  argc = kept;
-  return name;
 }
 
 std::string time_of(double ns) { return ns < 1e6 ? fmt::format("{:.0f} µs", ns / 1e3) : fmt::format("{:.2f} ms", ns / 1e6); }

@@ -17,8 +17,22 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+/// Takes `--only=name`, a part of the names of the rows wanted, out of the arguments.
+inline std::string only(int& argc, char** argv) {
+  constexpr std::string_view flag = "--only=";
+  std::string name;
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]).starts_with(flag)) name = argv[i] + flag.size();
+    else argv[kept++] = argv[i];
+  }
+  argc = kept;
+  return name;
+}
 
 class Race {
  public:

@@ -222,7 +222,7 @@ class Cache {
   }
   void add_held(int64_t bytes) { held_.store(held() + static_cast<size_t>(bytes), std::memory_order_relaxed); }
 
-  std::array<Blocks, kClasses> blocks_;                   // by size class
+  std::array<Blocks, kClasses> blocks_;                     // by size class
   std::array<uint64_t, (kClasses + 63) / 64> filled_ = {};  // a bit for each class that has blocks
   std::atomic<size_t> held_ = 0;
   uint64_t call_ = 0;
