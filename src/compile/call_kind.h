@@ -23,6 +23,15 @@ struct TensorKind {
   }
   bool operator==(const TensorKind&) const = default;
 
+  /// Whether `t` is of this kind: without making its own.
+  bool is_of(const Tensor& t) const {
+    if (!defined || !t.defined()) return defined == t.defined();
+    // A leaf is also what no gradient is asked for.
+    return dtype == t.scalar_type() && t.sizes().equals(sizes) && t.strides().equals(strides) &&
+           device == t.device() && requires_grad == t.requires_grad() && (!requires_grad || leaf == t.is_leaf()) &&
+           number == t.unsafeGetTensorImpl()->is_wrapped_number();
+  }
+
   bool defined, requires_grad = false, leaf = false, number = false;
   at::ScalarType dtype = at::ScalarType::Undefined;
   at::Device device = at::kCPU;

@@ -62,6 +62,8 @@ constexpr int kMostGraphs = 64;  // that were traced, and as many that follow fr
 constexpr size_t kMostFamilies = 8;
 constexpr size_t kOften = 32;  // traced, which somebody should hear of
 
+std::vector<compiler::TensorKind> kinds_of(const Tensors& args) { return {args.begin(), args.end()}; }
+
 std::string kinds_text(const std::vector<compiler::TensorKind>& kinds) {
   std::string text;
   for (const compiler::TensorKind& t : kinds)
@@ -147,21 +149,24 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
     Tensors results = f(args);
     return {std::move(results), rest()};
   }
-  std::vector<compiler::TensorKind> tensors(args.begin(), args.end());
   const compiler::Modes modes;
+  std::vector<compiler::TensorKind> tensors;  // made where no graph is found
   std::shared_ptr<const compiler::CompiledGraph> graph;
   Rest static_parts;
   {
     const std::lock_guard lock(state_->mutex);
     auto& known = state_->known;
     const auto found = std::find_if(known.begin(), known.end(), [&](const Specialisation& s) {
-      return s.tensors == tensors && s.modes == modes && s.statics == statics;
+      return std::equal(s.tensors.begin(), s.tensors.end(), args.begin(), args.end(),
+                        [](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t); }) &&
+             s.modes == modes && s.statics == statics;
     });
     if (found != known.end()) {
-      known.splice(known.begin(), known, found);
+      if (found != known.begin()) known.splice(known.begin(), known, found);
       graph = found->graph;
       static_parts = found->rest;
     } else {
+      tensors = kinds_of(args);
       for (const Family& family : state_->families) {
         if (!(family.modes == modes) || !(family.statics == statics)) continue;
         const auto n = family.tensors.count(tensors);
@@ -175,6 +180,8 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
   }
   if (graph && graph->fits()) return {graph->run(args), static_parts};
 
+  // Of a graph that no longer fits they were not needed.
+  if (tensors.empty()) tensors = kinds_of(args);
   compiler::Traced traced = compiler::trace(f, args, "compile");
   traced.graph.simplify();
   graph = std::make_shared<const compiler::CompiledGraph>(std::move(traced.graph), state_->kernels);

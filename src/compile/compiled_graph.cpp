@@ -52,14 +52,14 @@ bool CompiledGraph::is_looked_at(const dynamic::Tensors& args) const {
     strange = strange || is_libtorch_dual(wrapped ? value_under_all_levels(t) : t);
   };
   std::for_each(args.begin(), args.end(), look);
-  std::for_each(plan_.held().begin(), plan_.held().end(), look);
+  std::for_each(plan_.captured().begin(), plan_.captured().end(), look);
   return found && !strange;
 }
 
 dynamic::Tensors CompiledGraph::run(const dynamic::Tensors& args) const {
-  if (!is_looked_at(args)) return plan_.run(args);
-  const AsOperator* parts = as_operator();
-  if (!parts) return plan_.run(args);
+  if (auto results = plan_.run_fused(args)) return std::move(*results);
+  const AsOperator* parts = is_looked_at(args) ? as_operator() : nullptr;
+  if (!parts) return plan_.plain().run(args);
   dynamic::Tensors operands;
   for (const Operand& operand : parts->operands)
     operands.push_back(operand.captured.defined() ? operand.captured : args[operand.argument]);

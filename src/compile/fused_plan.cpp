@@ -17,8 +17,9 @@ bool is_plain(const Tensor& t) {
                                          DispatchKey::FuncTorchGradWrapper, DispatchKey::Functionalize,
                                          DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
   const c10::DispatchKeySet keys = t.key_set();
-  return t.device().is_cpu() && t.layout() == at::kStrided && !keys.has(kKey) && !keys.has_any(special) &&
-         !is_libtorch_dual(t) && !(libtorch_records(t) && autograd_state().get_grad_mode());
+  if (!t.device().is_cpu() || t.layout() != at::kStrided || keys.has(kKey) || keys.has_any(special)) return false;
+  return !t.unsafeGetTensorImpl()->autograd_meta() ||
+         (!is_libtorch_dual(t) && !(libtorch_records(t) && autograd_state().get_grad_mode()));
 }
 
 bool plain_or_undefined(const Tensor& t) { return !t.defined() || is_plain(t); }
@@ -32,7 +33,7 @@ bool listens_to_operators() {
 FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
     : plain_(std::move(graph)), kernels_(std::move(kernels)) {
   for (const Value& v : plain_.graph().values)
-    if (v.tensor.defined()) held_.push_back(v.tensor);
+    if (v.origin == Origin::captured && v.tensor.defined()) captured_.push_back(v.tensor);
 }
 
 const FusedPlan::Fast* FusedPlan::fast() const {
@@ -49,12 +50,12 @@ const FusedPlan::Fast* FusedPlan::fast() const {
   return fast_ ? &*fast_ : nullptr;
 }
 
-dynamic::Tensors FusedPlan::run(const dynamic::Tensors& args) const {
+std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& args) const {
   const bool plain = !top() && !listens_to_operators() && std::all_of(args.begin(), args.end(), plain_or_undefined) &&
-                     std::all_of(held_.begin(), held_.end(), is_plain);
-  if (plain)
-    if (const Fast* fast = this->fast()) return fast->plan.run(args);
-  return plain_.run(args);
+                     std::all_of(captured_.begin(), captured_.end(), is_plain);
+  const Fast* fast = plain ? this->fast() : nullptr;
+  if (!fast) return std::nullopt;
+  return fast->plan.run(args);
 }
 
 std::string FusedPlan::report() const {

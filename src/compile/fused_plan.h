@@ -20,12 +20,16 @@ class FusedPlan {
   FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels);
 
   bool fits() const { return plain_.fits(); }
-  dynamic::Tensors run(const dynamic::Tensors& args) const;
+  dynamic::Tensors run(const dynamic::Tensors& args) const {
+    auto results = run_fused(args);
+    return results ? std::move(*results) : plain_.run(args);
+  }
+  /// None where somebody looks on, or where there is nothing to fuse.
+  std::optional<dynamic::Tensors> run_fused(const dynamic::Tensors& args) const;
   /// What runs operator by operator.
   const Plan& plain() const { return plain_; }
   const Graph& graph() const { return plain_.graph(); }
-  /// What the graph holds: captured tensors and constants.
-  const std::vector<Tensor>& held() const { return held_; }
+  const std::vector<Tensor>& captured() const { return captured_; }
   /// What is fused: a line for each kernel. Compiles it if that has not been done.
   std::string report() const;
 
@@ -38,7 +42,7 @@ class FusedPlan {
   const Fast* fast() const;
 
   Plan plain_;
-  std::vector<Tensor> held_;
+  std::vector<Tensor> captured_;
   std::shared_ptr<Kernels> kernels_;
   mutable std::once_flag once_;
   mutable std::optional<Fast> fast_;

@@ -28,6 +28,12 @@ std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
   return kernel;
 }
 
+bool Kernels::knows(const Region& region) {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(text_of(region));
+  return found != known_.end() && !found->second.expired();
+}
+
 KernelOperator::KernelOperator(const char* name)
     : Operator(name, c10::FunctionSchema(name, "", {list("operands")}, {list("results")})) {
   foreign_ = false;  // what it does is known

@@ -17,6 +17,7 @@ class Kernels {
  public:
   /// Throws a CompileError.
   std::shared_ptr<const Kernel> get(const Region& region);
+  bool knows(const Region& region);
 
  private:
   std::mutex mutex_;

@@ -98,14 +98,17 @@ void Plan::check_writes(const dynamic::Tensors& args) const {
 dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   const memory::InTransform here;
   if (!written_.empty()) check_writes(args);
-  std::vector<Tensor> at(graph_.values.size());
+  // What is computed here, and where each value is: there, among the arguments, or in the graph.
+  c10::SmallVector<Tensor, 32> own(graph_.values.size());
+  c10::SmallVector<const Tensor*, 32> at(graph_.values.size());
+  for (size_t id = 0; id < own.size(); ++id) at[id] = &own[id];
   auto* trace = static_cast<Trace*>(tracing());
   for (const size_t id : held_) {
-    at[id] = graph_.values[id].tensor;
-    if (trace && graph_.values[id].origin == Origin::constant && at[id].has_storage()) trace->know_constant(at[id]);
+    at[id] = &graph_.values[id].tensor;
+    if (trace && graph_.values[id].origin == Origin::constant && at[id]->has_storage()) trace->know_constant(*at[id]);
   }
   for (size_t i = 0; i < args.size(); ++i)
-    if (graph_.arguments[i] != kNoValue) at[static_cast<size_t>(graph_.arguments[i])] = args[i];
+    if (graph_.arguments[i] != kNoValue) at[static_cast<size_t>(graph_.arguments[i])] = &args[i];
 
   Stack stack;
   for (size_t n = 0; n < graph_.calls.size(); ++n) {
@@ -113,17 +116,17 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
     const Step& step = steps_[n];
     if (step.kernel) {
       c10::SmallVector<const Tensor*, 8> operands;
-      for (const ValueId id : call.operands) operands.push_back(&at[static_cast<size_t>(id)]);
+      for (const ValueId id : call.operands) operands.push_back(at[static_cast<size_t>(id)]);
       c10::SmallVector<Tensor*, 4> results;
-      for (const ValueId id : call.results) results.push_back(&at[static_cast<size_t>(id)]);
+      for (const ValueId id : call.results) results.push_back(&own[static_cast<size_t>(id)]);
       step.kernel->compute(operands, results);
       for (size_t k = 0; k < call.operands.size(); ++k)
-        if (step.last[k]) at[static_cast<size_t>(call.operands[k])].reset();
+        if (step.last[k]) own[static_cast<size_t>(call.operands[k])].reset();
       continue;
     }
     const auto operand = [&](size_t k) {
-      Tensor& t = at[static_cast<size_t>(call.operands[k])];
-      return step.last[k] ? std::move(t) : t;
+      const auto id = static_cast<size_t>(call.operands[k]);
+      return step.last[k] && at[id] == &own[id] ? std::move(own[id]) : *at[id];
     };
     if (call.vmaps.empty()) {
       stack = call.args;
@@ -146,15 +149,16 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
     if (call.opaque()) check_results(graph_, call, results);
     for (size_t k = 0; k < results.size(); ++k) {
       if (call.results[k] == kNoValue || !kept_[static_cast<size_t>(call.results[k])]) continue;
-      at[static_cast<size_t>(call.results[k])] = without_lazy_conjugation(std::move(results[k]));
+      own[static_cast<size_t>(call.results[k])] = without_lazy_conjugation(std::move(results[k]));
     }
   }
 
   dynamic::Tensors results;
-  OwnMemory own;
+  results.reserve(graph_.results.size());
+  OwnMemory memory;
   for (ValueId id : graph_.results) {
-    const Tensor& t = at[static_cast<size_t>(id)];
-    results.push_back(graph_.values[static_cast<size_t>(id)].origin == Origin::constant ? own.copy(t) : t);
+    const Tensor& t = *at[static_cast<size_t>(id)];
+    results.push_back(graph_.values[static_cast<size_t>(id)].origin == Origin::constant ? memory.copy(t) : t);
   }
   return results;
 }

@@ -253,7 +253,25 @@ class LaneKernel final : public KernelOperator {
       : kernel_(std::move(kernel)), lanes_(lanes), reads_(std::move(reads)), written_(std::move(written)) {}
 
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+    if (lanes_ == 1) {
+      c10::SmallVector<const void*, 64> from;
+      c10::SmallVector<void*, 64> to;
+      prepare(operands, results, [&](const char* memory, int64_t) { from.push_back(memory); },
+              [&](char* memory, int64_t) { to.push_back(memory); });
+      return kernel_->run(1, from, to);
+    }
     c10::SmallVector<Kernel::Source, 64> from;
+    c10::SmallVector<Kernel::Target, 64> to;
+    prepare(operands, results, [&](const char* memory, int64_t stride) { from.push_back({memory, stride}); },
+            [&](char* memory, int64_t stride) { to.push_back({memory, stride}); });
+    if (lanes_ > 0) kernel_->run(lanes_, from, to);
+  }
+
+ private:
+  // Makes the results. `source` and `target` are told where the first lane is of each input and output, and how many
+  // elements the lanes are apart.
+  template <class S, class T>
+  void prepare(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results, S source, T target) const {
     for (const Read& read : reads_) {
       const Tensor& t = *operands[read.operand];
       const auto* memory = static_cast<const char*>(t.const_data_ptr());
@@ -262,22 +280,19 @@ class LaneKernel final : public KernelOperator {
       const bool as_traced = t.strides().equals(read.strides);
       for (size_t i = 0; i < read.elements.size(); ++i) {
         const int64_t offset = as_traced ? read.offsets[i] : offset_of(read.elements[i], t.strides(), read.lane);
-        from.push_back({memory + offset * size, stride});
+        source(memory + offset * size, stride);
       }
     }
-    c10::SmallVector<Kernel::Target, 64> to;
     for (size_t k = 0; k < written_.size(); ++k) {
       const Written& written = written_[k];
       Tensor& t = *results[k] = at::detail::empty_strided_cpu(written.sizes, written.strides, written.dtype);
       auto* memory = static_cast<char*>(t.mutable_data_ptr());
       const auto size = static_cast<int64_t>(t.element_size());
       const int64_t stride = written.lane == kNoLane ? 0 : written.strides[static_cast<size_t>(written.lane)];
-      for (const int64_t offset : written.offsets) to.push_back({memory + offset * size, stride});
+      for (const int64_t offset : written.offsets) target(memory + offset * size, stride);
     }
-    if (lanes_ > 0) kernel_->run(lanes_, from, to);
   }
 
- private:
   std::shared_ptr<const Kernel> kernel_;
   int64_t lanes_;
   std::vector<Read> reads_;
@@ -322,10 +337,9 @@ class LaneWriter {
   }
 
   /// Without what no output needs. What is read of each operand.
-  std::vector<Read> finish(bool single) {
-    region_.single = single;
+  std::vector<Read> finish() {
     const std::vector<bool> needed = region_.graph.needed(region_.outputs);
-    Region pruned{{}, {}, {}, single};
+    Region pruned;
     std::vector<Id> moved(needed.size(), kNone);
     std::vector<std::vector<bool>> kept;
     for (const Read& read : reads_) kept.emplace_back(read.elements.size());
@@ -365,7 +379,7 @@ class LaneWriter {
     return reads;
   }
 
-  const Region& region() const { return region_; }
+  Region& region() { return region_; }
   std::vector<ValueId> operands;
 
  private:
@@ -434,7 +448,9 @@ Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, K
   const std::vector<ValueId> results = readers.elsewhere(calls);
   std::vector<Written> written;
   for (const ValueId id : results) written.push_back(writer.give(id));
-  std::vector<Read> reads = writer.finish(axis == kNoAxis);
+  std::vector<Read> reads = writer.finish();
+  // One lane is better computed as single numbers; but where there is a kernel for many, it will do.
+  writer.region().single = axis == kNoAxis || (lanes == 1 && !kernels.knows(writer.region()));
   fused.kernel = kernels.get(writer.region());
   fused.lanes = lanes;
   report.push_back(fused);

@@ -22,6 +22,7 @@
 #include <c10/util/Flags.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -52,7 +53,16 @@ constinit thread_local ThreadMemory thread_memory;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// Read at the end of each call. To some milliseconds will do, where that costs less.
+std::chrono::nanoseconds now() {
+#if defined(CLOCK_MONOTONIC_COARSE)
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
+#else
+  return std::chrono::steady_clock::now().time_since_epoch();
+#endif
+}
 
 // LibTorch for other machines may come with a malloc of its own, which malloc_usable_size does not know.
 #if defined(__GLIBC__) && defined(__x86_64__)
@@ -147,7 +157,7 @@ class Cache {
   void end_call() {
     if (!used_) return release_if_idle();
     recent_peak_ = std::max(peak_, recent_peak_ - recent_peak_ / 16);
-    last_use_ = Clock::now();
+    last_use_ = now();
     const std::lock_guard lock(mutex);
     ++call_;
     while (held() > 0 && blocks_[oldest()].oldest().call + kUnusedCalls < call_) free_oldest();
@@ -155,7 +165,7 @@ class Cache {
   }
 
   void release_if_idle() {
-    if (held() == 0 || Clock::now() - last_use_ < kIdle) return;
+    if (held() == 0 || now() - last_use_ < kIdle) return;
     const std::lock_guard lock(mutex);
     trim(0);
   }
@@ -231,7 +241,7 @@ class Cache {
   int64_t live_ = 0, peak_ = 0;
   int64_t recent_peak_ = 0;
   bool used_ = false;
-  Clock::time_point last_use_;
+  std::chrono::nanoseconds last_use_{};
 };
 
 namespace {
