@@ -11,7 +11,7 @@ namespace tower::compiler {
 namespace {
 
 // What a kernel can read as it lies in memory: the values of nobody else's tensor.
-bool is_plain(const Tensor& t) {
+bool is_readable(const Tensor& t) {
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet special({DispatchKey::Python, DispatchKey::FuncTorchBatched,
                                          DispatchKey::FuncTorchGradWrapper, DispatchKey::Functionalize,
@@ -22,7 +22,7 @@ bool is_plain(const Tensor& t) {
          (!is_libtorch_dual(t) && !(libtorch_records(t) && autograd_state().get_grad_mode()));
 }
 
-bool plain_or_undefined(const Tensor& t) { return !t.defined() || is_plain(t); }
+bool readable_or_undefined(const Tensor& t) { return !t.defined() || is_readable(t); }
 
 }  // namespace
 
@@ -51,8 +51,8 @@ const FusedPlan::Fast* FusedPlan::fast() const {
 }
 
 std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& args) const {
-  const bool plain = !top() && !listens_to_operators() && std::all_of(args.begin(), args.end(), plain_or_undefined) &&
-                     std::all_of(captured_.begin(), captured_.end(), is_plain);
+  const bool plain = !top() && !listens_to_operators() && std::all_of(args.begin(), args.end(), readable_or_undefined) &&
+                     std::all_of(captured_.begin(), captured_.end(), is_readable);
   const Fast* fast = plain ? this->fast() : nullptr;
   if (!fast) return std::nullopt;
   return fast->plan.run(args);

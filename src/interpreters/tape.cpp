@@ -50,20 +50,19 @@ void for_each_kept(const Node& node, F&& f) {
 // NOTE [Gradients of parts]
 // The gradient of a part of a tensor is zero but for the part. It is added there to what has come together for the
 // tensor already, in place if that is nobody else's: a thousand rows that are read cost a thousand rows.
-bool add_to_shown(const Node& node, const Operator& scatter, const Tensor& g, Tensor& sum) {
+void add_to_shown(const Node& node, const Operator& scatter, const Tensor& g, Tensor& sum) {
   const bool in_place = is_own(sum) && is_plain(g);
   const auto args = c10::ArrayRef<IValue>(node.kept).slice(0, node.op->num_args());
   Stack part = call_on_part(sum, args);
   bind_call(*node.op, part);
   if (in_place) {
     part[0].toTensor().add_(g);
-    return true;
+    return;
   }
   Stack call = call_on_part(Tensor(), at::add(part[0].toTensor(), g), args);
   part.clear();
   call[0] = std::move(sum);
   sum = call_overwriting(scatter, std::move(call));
-  return true;
 }
 
 // What a tensor is read by, and what adds to it there: the same arguments with the source at the end, and some more.
@@ -82,25 +81,28 @@ const Adder* adder_of(const Operator& op) {
   return nullptr;
 }
 
-bool add_by_index(const Node& node, const Adder& adder, const Tensor& g, Tensor& sum) {
+void add_by_index(const Node& node, const Adder& adder, const Tensor& g, Tensor& sum) {
   Stack call{IValue()};
   for (size_t i = 1; i < adder.scatter->num_args() - (adder.last ? 2 : 1); ++i) call.push_back(node.kept[i]);
   call.emplace_back(g);
   if (adder.last) call.push_back(*adder.last);
   call[0] = std::move(sum);
   sum = call_overwriting(*adder.scatter, std::move(call));
-  return true;
 }
 
+// Whether it was done.
 bool add_to_part(const Node& node, const Tensor& g, Tensor& sum) {
   const Operator& op = *node.op;
   if (!sum.defined() || !g.defined() || sum.numel() < kSmall * g.numel() || sum.scalar_type() != g.scalar_type() ||
       op.custom)
     return false;
-  if (const Operator* scatter = op.is_view() ? scatter_of(op) : nullptr)
-    return add_to_shown(node, *scatter, g, sum);
+  if (const Operator* scatter = op.is_view() ? scatter_of(op) : nullptr) {
+    add_to_shown(node, *scatter, g, sum);
+    return true;
+  }
   const Adder* adder = adder_of(op);
-  return adder && add_by_index(node, *adder, g, sum);
+  if (adder) add_by_index(node, *adder, g, sum);
+  return adder != nullptr;
 }
 
 // What one reverse pass needs for every slot. The thread keeps the memory: allocations of this size, made once a pass,
