@@ -64,17 +64,16 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   remove_identities(graph);
   contract_summed_products(graph);
   graph.simplify();
+  Unrolled unrolled(graph);
+  std::vector<Groups::Calls> of_unrolled;
+  for (const auto& calls : Groups(graph, unrolled.joining(), {}).in_order())
+    if (unrolled.are_worth_it(calls, fewest)) of_unrolled.push_back(calls);
+  unrolled.settle(graph, of_unrolled);
+  std::unordered_set<size_t> first_of_unrolled;
+  for (const auto& calls : of_unrolled) first_of_unrolled.insert(calls[0]);
   FusedGraph fused{graph, {}};
   fused.graph.calls.clear();
   const Readers readers(graph);
-  const Unrolled unrolled(graph);
-  std::vector<std::vector<size_t>> of_unrolled;
-  std::unordered_set<size_t> first_of_unrolled;
-  for (const auto& calls : Groups(graph, unrolled.joining(), {}).in_order()) {
-    if (!unrolled.are_worth_it(calls, fewest)) continue;
-    of_unrolled.push_back(calls);
-    first_of_unrolled.insert(calls[0]);
-  }
   const Joining rows = joining_of_rows(graph);
   for (const auto& calls : Groups(graph, rows, of_unrolled).in_order()) {
     if (first_of_unrolled.count(calls[0]))

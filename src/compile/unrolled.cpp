@@ -7,13 +7,15 @@
 #include <map>
 #include <set>
 
+#include "compile/again.h"
 #include "compile/places.h"
 
 namespace tower::compiler {
 namespace {
 
 constexpr int64_t kMostElements = 128;       // of a tensor, for one lane
-constexpr int64_t kMostInstructions = 4000;  // in a region
+constexpr int64_t kMostInstructions = 2500;  // in a region
+constexpr int64_t kOfFunction = 20;          // operations that one of the vector library's takes as long as
 constexpr int64_t kMostOfCall = 64;          // on the average: above, all elements are better lanes than examples
 
 // ---- how one lane sees a call ----
@@ -118,6 +120,7 @@ Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leav
       space = {{static_cast<int64_t>(call.vmaps[0].axis), call.vmaps[0].batch_size}, false};
     joining_.spaces.push_back(space);
     joining_.costs.push_back(0);
+    functions_.push_back(0);
     if (const auto cost = cost_of(n)) joining_.costs.back() = *cost;
     else joining_.spaces.back().reset();
     for (const ValueId id : call.results)
@@ -139,7 +142,7 @@ uint64_t Unrolled::axis_of(size_t call) const {
   return space && !space->any ? static_cast<uint64_t>(space->key[0]) : kNoAxis;
 }
 
-std::optional<int64_t> Unrolled::cost_of(size_t n) const {
+std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const Call& call = graph_.calls[n];
   const Operator& op = *call.op;
   if (call.effect || call.opaque() || call.random() || call.operands.empty() || (!small_rule(op) && !element_rule(op)))
@@ -181,7 +184,59 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) const {
     if (results[k].ids.empty() ? is_read_[id] : results[k].sizes != without(graph_.values[id].sizes, made))
       return std::nullopt;
   }
+  for (Id id = inputs; id < trial.size(); ++id) functions_[n] += is_function(trial[id].op);
   return trial.size() - inputs;
+}
+
+// ---- what lies between kernels ----
+
+void Unrolled::settle(Graph& graph, std::vector<Groups::Calls>& groups) {
+  if (groups.size() < 2) return;
+  // What is written to would be read at another time.
+  if (!writes_) {
+    Costs costs;
+    costs.operations = [this](size_t n) { return joining_.costs[n] + kOfFunction * functions_[n]; };
+    costs.elements = [this](ValueId id) {
+      const Value& v = graph_.values[static_cast<size_t>(id)];
+      const size_t maker = maker_[static_cast<size_t>(id)];
+      if (maker == graph_.calls.size()) return int64_t{0};
+      return count(without(v.sizes, lane_of_results(graph_.calls[maker], axis_of(maker))));
+    };
+    costs.reads_inside = [this](size_t n, size_t k) { return joining_.reads_inside(graph_.calls[n], k); };
+    const std::vector<size_t> origin = compute_again(graph, groups, costs);
+    Joining joined = joining_;
+    joined.spaces.clear();
+    joined.costs.clear();
+    for (const size_t n : origin) {
+      joined.spaces.push_back(joining_.spaces[n]);
+      joined.costs.push_back(joining_.costs[n]);
+    }
+    joining_ = std::move(joined);
+  }
+  lay_out_by_lanes(graph, groups);
+}
+
+void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Groups::Calls>& groups) const {
+  std::vector<bool> in_group(graph.calls.size()), elsewhere(graph.values.size());
+  for (const auto& group : groups)
+    for (const size_t n : group) in_group[n] = true;
+  for (const ValueId id : graph.results)
+    if (id != kNoValue) elsewhere[static_cast<size_t>(id)] = true;
+  for (size_t n = 0; n < graph.calls.size(); ++n)
+    if (!in_group[n])
+      for (const ValueId id : graph.calls[n].operands) elsewhere[static_cast<size_t>(id)] = true;
+  for (const auto& group : groups)
+    for (const size_t n : group)
+      for (const ValueId id : graph.calls[n].results) {
+        const int64_t lane = lane_of_results(graph.calls[n], axis_of(n));
+        if (id == kNoValue || elsewhere[static_cast<size_t>(id)] || lane == kNoLane) continue;
+        Value& v = graph.values[static_cast<size_t>(id)];
+        Places order;
+        for (size_t d = 0; d < v.sizes.size(); ++d)
+          if (static_cast<int64_t>(d) != lane) order.push_back(static_cast<int64_t>(d));
+        order.push_back(lane);
+        v.strides = strides_in_order(v.sizes, order);
+      }
 }
 
 bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) const {

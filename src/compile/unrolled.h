@@ -18,6 +18,10 @@ class Unrolled {
   /// Whether a kernel of these calls is better than what else there is: they do not only move elements, nor are they
   /// all of one size and element by element.
   bool are_worth_it(const std::vector<size_t>& calls, size_t fewest) const;
+  /// Settles what lies between the kernels of these groups: what is cheap is computed again where it is read
+  /// (compile/again.h), and what only such kernels read has the examples next to each other. Changes the graph that
+  /// this was made for, and numbers the groups anew.
+  void settle(Graph& graph, std::vector<Groups::Calls>& groups);
   /// The call of a kernel in the place of `calls`, in the graph's order.
   Call write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
              std::vector<Fused>& report) const;
@@ -27,13 +31,15 @@ class Unrolled {
 
  private:
   uint64_t axis_of(size_t call) const;
-  std::optional<int64_t> cost_of(size_t call) const;
+  std::optional<int64_t> cost_of(size_t call);
+  void lay_out_by_lanes(Graph& graph, const std::vector<Groups::Calls>& groups) const;
 
   const Graph& graph_;
   std::vector<bool> leaves_;
   std::vector<bool> is_read_;  // values
   bool writes_ = false;
-  std::vector<size_t> maker_;  // of each value: the call
+  std::vector<size_t> maker_;       // of each value: the call
+  std::vector<int64_t> functions_;  // of each call: how many it calls for one lane
   Joining joining_;
 };
 
