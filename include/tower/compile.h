@@ -21,6 +21,9 @@
 // second call on: pointwise ones over the same elements, and all that is small for one example of a vmap. That takes
 // LLVM, versions 15 to 22, which is looked for then (TOWER_LLVM names the library); without it all runs operator by
 // operator, and a warning says so once.
+//
+// save() writes what was traced, with its machine code, to a file that another process runs without the function and
+// without LLVM: load<…>() below.
 #pragma once
 
 #include <array>
@@ -34,19 +37,47 @@
 
 #include "tower/detail/flat.h"
 #include "tower/detail/static_key.h"
+#include "tower/detail/stored.h"
 #include "tower/dynamic.h"
 
 namespace tower {
 
+/// What arithmetic of floats may do in kernels.
+enum class Math : std::uint8_t {
+  strict,  ///< each operation gives the bits that LibTorch's gives
+  fast,    ///< a product and a sum may be rounded once (fma), a divisor of several numbers inverted once
+};
+
+struct CompileOptions {
+  Math math = Math::strict;
+  /// A folder that keeps kernels' machine code for other processes; made if it is not there. Empty: the one that the
+  /// environment names (TOWER_CACHE), or none. Whoever can write there decides what is executed.
+  std::string cache = {};
+};
+
 namespace detail {
+
+/// What belongs to a graph besides tensors: static parts of the arguments and the result.
+struct Kept {
+  virtual ~Kept() = default;
+  /// The type of the function, as files name it.
+  virtual std::string signature() const = 0;
+  /// As bytes. Throws UnsupportedError where a type cannot be stored.
+  virtual std::string stored() const = 0;
+};
 
 /// The graphs of one function, and what belongs to its result besides tensors.
 class Specialisations {
  public:
-  using Rest = std::shared_ptr<const void>;
+  using Rest = std::shared_ptr<const Kept>;
   using SameRest = bool(const Rest&, const Rest&);
+  /// What `stored` says, of a graph of the function with this number in the file.
+  using Restore = std::pair<StaticKey, Rest>(std::size_t function, const std::string& stored);
 
-  Specialisations();
+  struct State;
+
+  explicit Specialisations(const CompileOptions& options = {});
+  explicit Specialisations(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   /// Runs the graph for arguments like these; if there is none, `f` is traced and `rest` called afterwards. `same`
   /// tells whether two results of that are equal; without it they may not be. Can be called from several threads at
@@ -59,9 +90,34 @@ class Specialisations {
   std::size_t count() const;
   std::string report() const;
 
+  /// The graphs of several functions in one file.
+  static void save(const std::string& path, const std::vector<Specialisations>& functions);
+  /// Those of them that have this signature; functions without any are empty. They trace nothing.
+  static std::vector<Specialisations> load(const std::string& path, const std::string& signature,
+                                           const std::function<Restore>& restore, SameRest* same = nullptr);
+
  private:
-  struct State;
   std::shared_ptr<State> state_;
+};
+
+template <class Value, class... D>
+std::string signature_of() {
+  return readable(typeid(Value(D...)));
+}
+
+/// Of a function of trees.
+template <class Value, class... D>
+struct KeptTrees final : Kept {
+  KeptTrees(Value result_, std::tuple<D...> args_) : result(std::move(result_)), args(std::move(args_)) {}
+  std::string signature() const override { return signature_of<Value, D...>(); }
+  std::string stored() const override {
+    StaticWriter out;
+    store(out, args);
+    store(out, result);
+    return out.take();
+  }
+  const Value result;
+  const std::tuple<D...> args;
 };
 
 /// Whether a value is tensors and nothing else that could differ: its type says how many.
@@ -82,7 +138,12 @@ inline constexpr bool is_tensors_alone<std::vector<at::Tensor>> = true;  // as l
 template <class F>
 class Compiled {
  public:
-  explicit Compiled(F f) : function_(std::make_shared<detail::Held<F>>(detail::Held<F>{std::move(f)})) {}
+  explicit Compiled(F f, const CompileOptions& options = {})
+      : Compiled(std::move(f), detail::Specialisations(options)) {}
+  /// With graphs that there already are.
+  Compiled(F f, detail::Specialisations specialisations)
+      : function_(std::make_shared<detail::Held<F>>(detail::Held<F>{std::move(f)})),
+        specialisations_(std::move(specialisations)) {}
 
   template <class... Args>
   auto operator()(const Args&... args) const {
@@ -95,17 +156,31 @@ class Compiled {
   /// them, bytes read and written for one, and how long it took to compile.
   std::string report() const { return specialisations_.report(); }
 
+  /// Writes the graphs that there are to a file for `load`: with machine code for this CPU, and with the values that
+  /// captured tensors have now. Throws UnsupportedError where a graph has code of the user's in it (the branches of
+  /// cond, functions with rules of their own).
+  void save(const std::string& path) const { detail::Specialisations::save(path, {specialisations_}); }
+
  private:
+  template <class T>
+  static T without_tensors(const T& arg) {
+    if constexpr (TensorTree<T>) return detail::static_parts(arg);
+    else return arg;
+  }
+
   template <class... D>
   auto call(const D&... args) const {
     using Call = detail::Flat<false, F, D...>;
     Call flat(function_->function, args...);
     const auto run = [&](const dynamic::Tensors& tensors) { return flat(tensors).first; };
-    const auto rest = [&] { return std::make_shared<const typename Call::Value>(flat.value.static_parts()); };
+    using Kept = detail::KeptTrees<typename Call::Value, D...>;
+    const auto rest = [&] {
+      return std::make_shared<const Kept>(flat.value.static_parts(), std::tuple<D...>(without_tensors(args)...));
+    };
     auto [tensors, static_parts] = specialisations_.run(
         flat.leaves(), detail::StaticKey::of(args...), std::ref(run), std::ref(rest),
         detail::is_tensors_alone<typename Call::Value> ? &detail::Specialisations::always_same : nullptr);
-    return with_leaves(*static_cast<const typename Call::Value*>(static_parts.get()), tensors);
+    return with_leaves(static_cast<const Kept*>(static_parts.get())->result, tensors);
   }
 
   std::shared_ptr<detail::Held<F>> function_;
@@ -114,12 +189,61 @@ class Compiled {
 
 /// `f`, compiled.
 template <class F>
-Compiled<F> compile(F f) {
-  return Compiled<F>(std::move(f));
+Compiled<F> compile(F f, const CompileOptions& options = {}) {
+  return Compiled<F>(std::move(f), options);
+}
+
+/// A compiled function from a file.
+template <class Signature>
+class Loaded;
+template <class Out, class... Args>
+class Loaded<Out(Args...)> {
+ public:
+  explicit Loaded(const std::string& path) : compiled_(Missing(), load(path)) {}
+
+  Out operator()(const std::decay_t<Args>&... args) const { return compiled_(args...); }
+  std::size_t graphs() const { return compiled_.graphs(); }
+  std::string report() const { return compiled_.report(); }
+  void save(const std::string& path) const { compiled_.save(path); }
+
+ private:
+  // The function itself stayed where it was compiled: it is not called.
+  struct Missing {
+    Out operator()(const std::decay_t<Args>&...) const { return Out(); }
+  };
+
+  static detail::Specialisations load(const std::string& path) {
+    using Kept = detail::KeptTrees<Out, std::decay_t<Args>...>;
+    return detail::Specialisations::load(
+        path, detail::signature_of<Out, std::decay_t<Args>...>(),
+        [](std::size_t, const std::string& stored) {
+          detail::StaticReader in(stored);
+          auto args = detail::restore<std::tuple<std::decay_t<Args>...>>(in);
+          auto kept = std::make_shared<const Kept>(detail::restore<Out>(in), std::move(args));
+          in.finish();
+          auto key = std::apply([](const auto&... arg) { return detail::StaticKey::of(arg...); }, kept->args);
+          return std::pair<detail::StaticKey, detail::Specialisations::Rest>(std::move(key), std::move(kept));
+        },
+        detail::is_tensors_alone<Out> ? &detail::Specialisations::always_same : nullptr)[0];
+  }
+
+  Compiled<Missing> compiled_;
+};
+
+/// The function that was saved to a file: `load<std::pair<Tensor, Tensor>(Tensor, Tensor)>("step")`, with the types, by
+/// value, that it was called with. It runs without the function that was compiled and without LLVM, for arguments of the
+/// kinds that it had been called with; others are an UnsupportedError. Throws ArgumentError where the file is not whole,
+/// or not for this signature, CPU, Tower or LibTorch. A file is a program: load what you trust.
+template <class Signature>
+Loaded<Signature> load(const std::string& path) {
+  return Loaded<Signature>(path);
 }
 
 namespace dynamic {
-Function compile(Function f);
+Function compile(Function f, const CompileOptions& options = {});
+/// `compiled`: what `compile` gave, or `load`.
+void save(const Function& compiled, const std::string& path);
+Function load(const std::string& path);
 }  // namespace dynamic
 
 }  // namespace tower

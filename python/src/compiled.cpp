@@ -15,14 +15,24 @@ namespace {
 
 using Specialisations = detail::Specialisations;
 
+// What belongs to a graph: the veneer's tree of the result, which knows what else the graph is for.
+struct KeptTree final : detail::Kept {
+  explicit KeptTree(py::handle tree) : object(tree.inc_ref().ptr(), getPyInterpreter()) {}
+  std::string signature() const override { return "torch_tower"; }
+  std::string stored() const override {
+    py::gil_scoped_acquire gil;
+    return py::cast<std::string>(tree().attr("stored")());
+  }
+  py::object tree() const { return py::reinterpret_borrow<py::object>(object.ptr(getPyInterpreter())); }
+  c10::SafePyObject object;
+};
+
+py::object tree_of(const Specialisations::Rest& rest) { return static_cast<const KeptTree*>(rest.get())->tree(); }
+
 // Two trees that are one but for their tensors. What cannot be compared may differ.
 bool same_tree(const Specialisations::Rest& a, const Specialisations::Rest& b) {
   py::gil_scoped_acquire gil;
-  const auto tree = [](const Specialisations::Rest& rest) {
-    return py::reinterpret_borrow<py::object>(
-        static_cast<const c10::SafePyObject*>(rest.get())->ptr(getPyInterpreter()));
-  };
-  return py::cast<bool>(tree(a).attr("same")(tree(b)));
+  return py::cast<bool>(tree_of(a).attr("same")(tree_of(b)));
 }
 
 // The results, and the tree that they are of: `tree`, or that of the call that was traced.
@@ -32,12 +42,29 @@ py::tuple run(const Specialisations& specialisations, py::handle function, py::h
   Callback callback(function, depart);
   const auto keep = [&]() -> Specialisations::Rest {
     py::gil_scoped_acquire gil;
-    return std::make_shared<const c10::SafePyObject>(tree.inc_ref().ptr(), getPyInterpreter());
+    return std::make_shared<const KeptTree>(tree);
   };
   auto [results, rest] = without_gil(
       [&] { return specialisations.run(args, detail::StaticKey::of(), callback.without_aux(), keep, &same_tree); });
-  const auto& kept = *static_cast<const c10::SafePyObject*>(rest.get());
-  return py::make_tuple(to_list(results), py::reinterpret_borrow<py::object>(kept.ptr(getPyInterpreter())));
+  return py::make_tuple(to_list(results), tree_of(rest));
+}
+
+Specialisations compiled(bool fast, std::string cache) {
+  return Specialisations(CompileOptions{fast ? Math::fast : Math::strict, std::move(cache)});
+}
+
+void save(const std::string& path, const std::vector<Specialisations>& functions) {
+  without_gil([&] { Specialisations::save(path, functions); });
+}
+
+// `restore` makes the tree for a graph of the function with a number.
+std::vector<Specialisations> load(const std::string& path, py::handle restore) {
+  const auto restored = [&](size_t function, const std::string& stored) {
+    py::gil_scoped_acquire gil;
+    return std::pair<detail::StaticKey, Specialisations::Rest>(
+        detail::StaticKey::of(), std::make_shared<const KeptTree>(restore(function, py::bytes(stored))));
+  };
+  return without_gil([&] { return Specialisations::load(path, "torch_tower", restored, &same_tree); });
 }
 
 Graph graph(py::handle function, py::handle depart, py::handle leaves) {
@@ -68,10 +95,12 @@ const char* origin_of(const GraphValue& value) {
 
 void define_compiled(py::module_& module) {
   py::class_<Specialisations>(module, "Compiled")
-      .def(py::init<>())
+      .def(py::init(&compiled))
       .def("run", &run)
       .def("graphs", &Specialisations::count)
       .def("report", [](const Specialisations& s) { return without_gil([&] { return s.report(); }); });
+  module.def("save_compiled", &save);
+  module.def("load_compiled", &load);
   py::class_<MappedOver>(module, "MappedOver")
       .def_readonly("axis", &MappedOver::axis)
       .def_readonly("batch_size", &MappedOver::batch_size)

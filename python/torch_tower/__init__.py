@@ -5,9 +5,10 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`compile`, `graph`, `hvp`, control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
-`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
-`register_container` and `register_tensor_subclass`, and `memory`, which bounds and empties the cache of temporaries.
+`compile`, `load`, `graph`, `hvp`, control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`,
+`associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`,
+`is_batched`, `is_tracked`, `register_container` and `register_tensor_subclass`, and `memory`, which bounds and empties the
+cache of temporaries.
 """
 
 import torch
@@ -31,7 +32,7 @@ _check_torch()
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
 from . import _C, _compile, _custom_ops, _functions, _indexing, _reading, memory  # noqa: E402
-from ._compiled import compile, graph  # noqa: E402
+from ._compiled import compile, graph, load  # noqa: E402
 from ._containers import register_container, register_tensor_subclass  # noqa: E402
 from ._control_flow import (  # noqa: E402
     LoopResult,
@@ -80,6 +81,7 @@ __all__ = [
     "jvp",
     "linear_backward",
     "linearize",
+    "load",
     "memory",
     "register_container",
     "register_tensor_subclass",

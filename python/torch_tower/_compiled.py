@@ -1,5 +1,7 @@
-"""compile, and the graph of what a function computes."""
+"""compile, compiled functions in files, and the graph of what a function computes."""
 
+import os
+import pickle
 from typing import Any, Callable
 
 from . import _C
@@ -9,36 +11,98 @@ from ._trees import Arguments, Tree, describe
 _MOST_KINDS = 64
 
 
+class _Kinds:
+    """The graphs of a function, by what they are for besides their tensors."""
+
+    __slots__ = ("func", "make", "known")
+
+    def __init__(self, func: Callable, make: Callable[[Any], _C.Compiled], known: list[tuple[Any, _C.Compiled]]):
+        self.func = func
+        self.make = make  # for a key that is not known
+        self.known = known  # last used first
+
+    def find(self, key: Any) -> _C.Compiled:
+        known = self.known
+        for i, (other, compiled) in enumerate(known):
+            if _same(self.func, other, key):
+                if i:
+                    known.insert(0, known.pop(i))
+                return compiled
+        known.insert(0, (key, self.make(key)))
+        del known[_MOST_KINDS:]
+        return known[0][1]
+
+    @uncompiled
+    def function(self) -> Callable:
+        """What the user calls."""
+        func, find = self.func, self.find
+
+        @transformed(func)
+        def compiled(*args, **kwargs):
+            arguments, call, key = _flatten(func, args, kwargs)
+            results, outputs = find(key).run(arguments.function(call), _Outputs(key), arguments.tensors)
+            return outputs.arrive(results)
+
+        compiled.report = lambda: "".join(of_kind.report() for _, of_kind in self.known)
+        compiled.graphs = lambda: sum(of_kind.graphs() for _, of_kind in self.known)
+        compiled.save = self.save
+        return compiled
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the graphs that there are to a file for `torch_tower.load`: with machine code for this CPU, and with
+        the values that captured tensors have now."""
+        _C.save_compiled(os.fspath(path), [of_kind for _, of_kind in self.known])
+
+
 @uncompiled
-def compile(func: Callable) -> Callable:
+def compile(func: Callable, *, math: str = "strict", cache: str | os.PathLike = "") -> Callable:
     """`func`, traced once for each kind of arguments and then run from its graph, where that can be as machine code.
 
     What is not a tensor among the arguments is compared by value. Tensors that the function captures are read at each
     call; what it does besides calling operators, such as printing, is done once, while it is traced. A value that is
     read (`item()`, `if x > 0`) is refused. Transforms of the compiled function, and transforms inside of it, are
-    compiled as well. `.report()` tells what became of it, `.graphs()` how many graphs there are.
+    compiled as well. `.report()` tells what became of it, `.graphs()` how many graphs there are, and `.save(path)`
+    writes them to a file for `load`.
+
+    With math="fast" a product and a sum may be rounded once, and a divisor of several numbers inverted once. `cache`
+    names a folder that keeps machine code for other processes, as does TOWER_CACHE in the environment.
     """
-    kinds: list[tuple[Any, _C.Compiled]] = []  # last used first
+    if math not in ("strict", "fast"):
+        raise ValueError(f'compile: math is "strict" or "fast", not {math!r}.')
+    folder = os.fspath(cache)
+    return _Kinds(func, lambda key: _C.Compiled(math == "fast", folder), []).function()
 
-    def find(key: Any) -> _C.Compiled:
-        for i, (known, compiled) in enumerate(kinds):
-            if _same(func, known, key):
-                if i:
-                    kinds.insert(0, kinds.pop(i))
-                return compiled
-        kinds.insert(0, (key, _C.Compiled()))
-        del kinds[_MOST_KINDS:]
-        return kinds[0][1]
 
-    @transformed(func)
-    def compiled(*args, **kwargs):
-        arguments, call, key = _flatten(func, args, kwargs)
-        results, outputs = find(key).run(arguments.function(call), _Outputs(), arguments.tensors)
-        return outputs.arrive(results)
+@uncompiled
+def load(path: str | os.PathLike) -> Callable:
+    """The function that was saved to a file, without its code: for arguments of the kinds that it had been called with.
 
-    compiled.report = lambda: "".join(of_kind.report() for _, of_kind in kinds)
-    compiled.graphs = lambda: sum(of_kind.graphs() for _, of_kind in kinds)
-    return compiled
+    Static parts of arguments and results are pickled: a file is a program, so load what you trust.
+    """
+    name = os.fspath(path)
+
+    def loaded(*args, **kwargs):
+        raise RuntimeError(f"load: {name} holds graphs and not the function.")
+
+    def refuse(key: Any) -> _C.Compiled:
+        raise RuntimeError(
+            f"load: the function in {name} has no graph for arguments of this structure, or for these values of those "
+            f"that are no tensors: {key}. It was saved with graphs for "
+            + ", ".join(str(known) for known, _ in kinds.known)
+            + " (the number of arguments, if all are tensors). Call it with such arguments before it is saved."
+        )
+
+    kinds = _Kinds(loaded, refuse, [])
+    keys: dict[int, Any] = {}
+
+    def restore(function: int, stored: bytes) -> _Outputs:
+        outputs = _Outputs.restored(stored)
+        keys[function] = outputs.key
+        return outputs
+
+    functions = _C.load_compiled(name, restore)
+    kinds.known += [(keys[i], function) for i, function in enumerate(functions) if i in keys]
+    return kinds.function()
 
 
 @uncompiled
@@ -54,9 +118,33 @@ def graph(func: Callable) -> Callable:
 
 
 class _Outputs(Tree):
-    """What a compiled function returns."""
+    """What a compiled function returns, and what its graph is for besides tensors."""
 
-    __slots__ = ()
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any):
+        super().__init__()
+        self.key = key
+
+    def stored(self) -> bytes:
+        if self.spec is not None and self.wraps:
+            raise TypeError(f"save: the function returns a {type(self.wraps[0][2]).__name__}, which cannot be saved.")
+        result = None if self.spec is None else (self.spec, self.flat, self.positions)
+        try:
+            return pickle.dumps((self.key, result))
+        except Exception as error:
+            raise TypeError(
+                f"save: what the function is compiled for, or what it returns besides tensors, cannot be pickled: {error}"
+            ) from error
+
+    @classmethod
+    def restored(cls, stored: bytes) -> "_Outputs":
+        key, result = pickle.loads(stored)
+        outputs = cls(key)
+        if result is not None:
+            outputs.spec, outputs.flat, outputs.positions = result
+            outputs.wraps = []
+        return outputs
 
     def same(self, other: "_Outputs") -> bool:
         """Whether the other is the same tree but for its tensors."""

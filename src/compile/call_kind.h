@@ -11,6 +11,7 @@ namespace tower::compiler {
 
 /// All of a tensor but its values that decides which operators a function calls.
 struct TensorKind {
+  TensorKind() : defined(false) {}
   explicit TensorKind(const Tensor& t) : defined(t.defined()) {
     if (!defined) return;
     sizes = t.sizes();
@@ -41,6 +42,13 @@ struct TensorKind {
 /// LibTorch's state of the thread.
 struct Modes {
   bool operator==(const Modes&) const = default;
+  /// The same where LibTorch's autograd records.
+  Modes recording() const {
+    Modes modes = *this;
+    modes.grad = modes.forward_grad = true;
+    modes.inference = false;
+    return modes;
+  }
 
   bool grad = autograd_state().get_grad_mode(), forward_grad = autograd_state().get_fw_grad_mode(),
        inference = autograd_state().get_inference_mode();

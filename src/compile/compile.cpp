@@ -1,14 +1,11 @@
 #include "tower/compile.h"
 
 #include <algorithm>
-#include <list>
-#include <mutex>
 
-#include "compile/call_kind.h"
-#include "compile/compiled_graph.h"
-#include "compile/lanes.h"
+#include "compile/specialisations.h"
 #include "compile/trace.h"
 #include "core/bind.h"
+#include "tower/errors.h"
 #include "tower/graph.h"
 
 namespace tower {
@@ -37,39 +34,23 @@ bool detail::StaticKey::operator==(const StaticKey& other) const {
 
 // ---- specialisation ------------------------------------------------------------------------------------------------
 
+std::string compiler::kinds_text(const std::vector<TensorKind>& kinds) {
+  std::string text;
+  for (const TensorKind& t : kinds)
+    text += t.defined ? " " + std::string(c10::toString(t.dtype)) + " " + c10::str(at::IntArrayRef(t.sizes)) : " -";
+  return text;
+}
+
 namespace {
 
-// A graph for one kind of call.
-struct Specialisation {
-  std::vector<compiler::TensorKind> tensors;
-  detail::StaticKey statics;
-  compiler::Modes modes;
-  std::shared_ptr<const compiler::CompiledGraph> graph;
-  detail::Specialisations::Rest rest;
-  bool traced;
-};
-
-// Two of them that differ in the number of examples, and so give the graph for any.
-struct Family {
-  compiler::LaneKinds tensors;
-  compiler::LaneGraph graph;
-  detail::StaticKey statics;
-  compiler::Modes modes;
-  detail::Specialisations::Rest rest;
-};
+using compiler::kinds_text;
+using compiler::Specialisation;
 
 constexpr int kMostGraphs = 64;  // that were traced, and as many that follow from these
 constexpr size_t kMostFamilies = 8;
 constexpr size_t kOften = 32;  // traced, which somebody should hear of
 
 std::vector<compiler::TensorKind> kinds_of(const Tensors& args) { return {args.begin(), args.end()}; }
-
-std::string kinds_text(const std::vector<compiler::TensorKind>& kinds) {
-  std::string text;
-  for (const compiler::TensorKind& t : kinds)
-    text += t.defined ? " " + std::string(c10::toString(t.dtype)) + " " + c10::str(at::IntArrayRef(t.sizes)) : " -";
-  return text;
-}
 
 // What differs between two calls, as a warning names it.
 std::string difference(const Specialisation& a, const Specialisation& b) {
@@ -86,45 +67,76 @@ std::string difference(const Specialisation& a, const Specialisation& b) {
 
 }  // namespace
 
-struct detail::Specialisations::State {
-  std::mutex mutex;
-  std::list<Specialisation> known;  // last used first
-  std::list<Family> families;       // newest first
-  size_t traced = 0;
-  std::shared_ptr<compiler::Kernels> kernels = std::make_shared<compiler::Kernels>();
+using State = detail::Specialisations::State;
 
-  // These need the lock.
-  void add(Specialisation made) {
-    known.remove_if([&](const Specialisation& s) {
-      return s.tensors == made.tensors && s.modes == made.modes && s.statics == made.statics;
-    });
-    const bool traced_too = made.traced;
-    known.push_front(std::move(made));
-    const auto alike = [&](const Specialisation& s) { return s.traced == traced_too; };
-    if (std::count_if(known.begin(), known.end(), alike) > kMostGraphs)
-      known.erase(std::prev(std::find_if(known.rbegin(), known.rend(), alike).base()));
+std::pair<std::shared_ptr<const compiler::CompiledGraph>, detail::Specialisations::Rest> State::find(
+    const Tensors& args, const StaticKey& statics, const compiler::Modes& modes) {
+  const auto found = std::find_if(known.begin(), known.end(), [&](const Specialisation& s) {
+    return std::equal(s.tensors.begin(), s.tensors.end(), args.begin(), args.end(),
+                      [](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t); }) &&
+           s.modes == modes && s.statics == statics;
+  });
+  if (found != known.end()) {
+    if (found != known.begin()) known.splice(known.begin(), known, found);
+    return {found->graph, found->rest};
   }
-
-  void note_traced(const Specialisation& made, SameRest* same) {
-    if (++traced == kOften && !known.empty())
-      TORCH_WARN("tower::compile: a function was traced ", kOften, " times. From the call before to this one, ",
-                 difference(known.front(), made), ". Every kind of call has a graph of its own; the last ", kMostGraphs,
-                 " are kept.");
-    if (!same) return;
-    for (const Specialisation& s : known) {
-      if (!s.traced || !(s.statics == made.statics) || !(s.modes == made.modes) || !same(s.rest, made.rest)) continue;
-      const auto kinds = compiler::LaneKinds::of(s.tensors, made.tensors);
-      if (!kinds) continue;
-      auto graph = compiler::LaneGraph::of(s.graph->graph(), made.graph->graph(), kinds->lanes());
-      if (!graph) continue;
-      families.push_front({*kinds, std::move(*graph), made.statics, made.modes, made.rest});
-      if (families.size() > kMostFamilies) families.pop_back();
-      return;
-    }
+  if (families.empty()) return {};
+  std::vector<compiler::TensorKind> tensors = kinds_of(args);
+  for (const compiler::Family& family : families) {
+    if (!(family.modes == modes) || !(family.statics == statics)) continue;
+    const auto n = family.tensors.count(tensors);
+    if (!n) continue;
+    auto graph = std::make_shared<const compiler::CompiledGraph>(family.graph.with(*n), kernels);
+    add({std::move(tensors), statics, modes, graph, family.rest, /*traced=*/false});
+    return {std::move(graph), family.rest};
   }
-};
+  return {};
+}
 
-detail::Specialisations::Specialisations() : state_(std::make_shared<State>()) {}
+void State::add(Specialisation made) {
+  known.remove_if([&](const Specialisation& s) {
+    return s.tensors == made.tensors && s.modes == made.modes && s.statics == made.statics;
+  });
+  const bool traced_too = made.traced;
+  known.push_front(std::move(made));
+  const auto alike = [&](const Specialisation& s) { return s.traced == traced_too; };
+  if (std::count_if(known.begin(), known.end(), alike) > kMostGraphs)
+    known.erase(std::prev(std::find_if(known.rbegin(), known.rend(), alike).base()));
+}
+
+void State::note_traced(const Specialisation& made, SameRest* same) {
+  if (++traced == kOften && !known.empty() && file.empty())
+    TORCH_WARN("tower::compile: a function was traced ", kOften, " times. From the call before to this one, ",
+               difference(known.front(), made), ". Every kind of call has a graph of its own; the last ", kMostGraphs,
+               " are kept.");
+  if (!same) return;
+  for (const Specialisation& s : known) {
+    if (!s.traced || !(s.statics == made.statics) || !(s.modes == made.modes) || !same(s.rest, made.rest)) continue;
+    const auto kinds = compiler::LaneKinds::of(s.tensors, made.tensors);
+    if (!kinds) continue;
+    auto graph = compiler::LaneGraph::of(s.graph->graph(), made.graph->graph(), kinds->lanes());
+    if (!graph) continue;
+    families.push_front({*kinds, std::move(*graph), made.statics, made.modes, made.rest});
+    if (families.size() > kMostFamilies) families.pop_back();
+    return;
+  }
+}
+
+void State::refuse(const std::vector<compiler::TensorKind>& tensors) const {
+  std::string kinds;
+  for (const Specialisation& s : known)
+    if (s.traced)
+      kinds += std::string("\n ") + kinds_text(s.tensors) + (s.modes.grad ? "" : ", without grad mode") +
+               (s.modes.autocast ? ", under autocast" : "");
+  throw UnsupportedError("load: the function in " + file + " has no graph for arguments" + kinds_text(tensors) +
+                         (c10::GradMode::is_enabled() ? "" : " without grad mode") +
+                         ", and cannot be traced: it was saved with graphs for" + kinds +
+                         "\nCall it with such arguments (sizes, strides, requires_grad and static arguments count, too) "
+                         "before it is saved; with two numbers of examples, for any.");
+}
+
+detail::Specialisations::Specialisations(const CompileOptions& options)
+    : Specialisations(std::make_shared<State>(std::make_shared<compiler::Kernels>(options))) {}
 
 std::size_t detail::Specialisations::count() const {
   const std::lock_guard lock(state_->mutex);
@@ -146,46 +158,32 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
                                                                                SameRest* same) const {
   // LibTorch's forward mode keeps tangents where a graph does not see them.
   if (std::any_of(args.begin(), args.end(), [](const Tensor& t) { return t.defined() && is_libtorch_dual(t); })) {
+    if (!state_->file.empty())
+      throw UnsupportedError("load: LibTorch's forward mode cannot follow a function from a file. Use tower::jvp.");
     Tensors results = f(args);
     return {std::move(results), rest()};
   }
   const compiler::Modes modes;
-  std::vector<compiler::TensorKind> tensors;  // made where no graph is found
   std::shared_ptr<const compiler::CompiledGraph> graph;
   Rest static_parts;
   {
     const std::lock_guard lock(state_->mutex);
-    auto& known = state_->known;
-    const auto found = std::find_if(known.begin(), known.end(), [&](const Specialisation& s) {
-      return std::equal(s.tensors.begin(), s.tensors.end(), args.begin(), args.end(),
-                        [](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t); }) &&
-             s.modes == modes && s.statics == statics;
-    });
-    if (found != known.end()) {
-      if (found != known.begin()) known.splice(known.begin(), known, found);
-      graph = found->graph;
-      static_parts = found->rest;
-    } else {
-      tensors = kinds_of(args);
-      for (const Family& family : state_->families) {
-        if (!(family.modes == modes) || !(family.statics == statics)) continue;
-        const auto n = family.tensors.count(tensors);
-        if (!n) continue;
-        graph = std::make_shared<const compiler::CompiledGraph>(family.graph.with(*n), state_->kernels);
-        static_parts = family.rest;
-        state_->add({tensors, statics, modes, graph, static_parts, /*traced=*/false});
-        break;
-      }
+    std::tie(graph, static_parts) = state_->find(args, statics, modes);
+    if (!graph && !state_->file.empty()) {
+      // What was traced to be recorded does the same where nothing records.
+      const bool recorded = top() || std::any_of(args.begin(), args.end(), [](const Tensor& t) {
+        return t.defined() && t.requires_grad();
+      });
+      if (!recorded) std::tie(graph, static_parts) = state_->find(args, statics, modes.recording());
+      if (!graph) state_->refuse(kinds_of(args));
     }
   }
   if (graph && graph->fits()) return {graph->run(args), static_parts};
 
-  // Of a graph that no longer fits they were not needed.
-  if (tensors.empty()) tensors = kinds_of(args);
   compiler::Traced traced = compiler::trace(f, args, "compile");
   traced.graph.simplify();
   graph = std::make_shared<const compiler::CompiledGraph>(std::move(traced.graph), state_->kernels);
-  Specialisation made{std::move(tensors), statics, modes, std::move(graph), rest(), /*traced=*/true};
+  Specialisation made{kinds_of(args), statics, modes, std::move(graph), rest(), /*traced=*/true};
   static_parts = made.rest;
   const std::lock_guard lock(state_->mutex);
   state_->note_traced(made, same);
@@ -193,14 +191,47 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
   return {std::move(traced.results), static_parts};
 }
 
-Function dynamic::compile(Function f) {
-  return [f = std::move(f), specialisations = detail::Specialisations()](const Tensors& args) {
+namespace {
+
+// Of functions of lists, which have no static parts.
+struct KeptNothing final : detail::Kept {
+  std::string signature() const override { return "tower::dynamic::Function"; }
+  std::string stored() const override { return ""; }
+};
+
+// What `dynamic::compile` and `dynamic::load` give.
+struct CompiledFunction {
+  Tensors operator()(const Tensors& args) const {
     return specialisations
         .run(
-            args, detail::StaticKey::of(), f, [] { return detail::Specialisations::Rest(); },
+            args, detail::StaticKey::of(), f, [] { return std::make_shared<const KeptNothing>(); },
             detail::Specialisations::always_same)
         .first;
+  }
+
+  Function f;
+  detail::Specialisations specialisations;
+};
+
+}  // namespace
+
+Function dynamic::compile(Function f, const CompileOptions& options) {
+  return CompiledFunction{std::move(f), detail::Specialisations(options)};
+}
+
+void dynamic::save(const Function& compiled, const std::string& path) {
+  const auto* function = compiled.target<CompiledFunction>();
+  if (!function) throw ArgumentError("save: the function is not one that compile or load gave.");
+  detail::Specialisations::save(path, {function->specialisations});
+}
+
+Function dynamic::load(const std::string& path) {
+  const auto restore = [](size_t, const std::string&) {
+    return std::pair<detail::StaticKey, detail::Specialisations::Rest>(detail::StaticKey::of(),
+                                                                      std::make_shared<const KeptNothing>());
   };
+  return CompiledFunction{nullptr, detail::Specialisations::load(path, KeptNothing().signature(), restore,
+                                                                detail::Specialisations::always_same)[0]};
 }
 
 std::function<Graph(const Tensors&)> dynamic::graph(Function f) {

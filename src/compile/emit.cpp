@@ -23,7 +23,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <set>
 
 namespace tower::compiler {
@@ -84,7 +83,6 @@ std::string literal(const Node& n) {
 
 struct External {
   std::string name;
-  const void* address;
   int64_t lanes;  // 1: for single numbers
 };
 
@@ -98,16 +96,14 @@ External find_function(Op op, Type type, int64_t lanes) {
   const int64_t width = bytes / size_of(type);
   const std::string sleef = "Sleef_" + plain + (narrow ? "f" : "d") + std::to_string(width) + "_" + accuracy +
                             (bytes == 64 ? "avx512f" : "avx2");
-  if (const void* address = dlsym(RTLD_DEFAULT, sleef.c_str())) return {sleef, address, width};
-  const std::string single = plain + (narrow ? "f" : "");
-  const void* address = dlsym(RTLD_DEFAULT, single.c_str());
-  if (!address) throw CompileError("there is no function " + single);
-  return {single, address, 1};
+  if (dlsym(RTLD_DEFAULT, sleef.c_str())) return {sleef, width};
+  return {plain + (narrow ? "f" : ""), 1};
 }
 
 class Printer {
  public:
-  Printer(const Region& region, int64_t lanes) : region_(region), graph_(region.graph), lanes_(lanes) {
+  Printer(const Region& region, int64_t lanes, Math math)
+      : region_(region), graph_(region.graph), lanes_(lanes), permits_(math == Math::fast ? " contract arcp" : "") {
     live_ = graph_.needed(region.outputs);
   }
 
@@ -134,10 +130,8 @@ class Printer {
     for (const std::string& signature : declared_) text += "declare " + signature + "\n";
     text += body_;
     // All of a wide vector in one register, so that it is passed in one.
-    text += "attributes #0 = { nounwind uwtable \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
-    Module module{std::move(text), name, {}};
-    for (const auto& [external, address] : externals_) module.externals.emplace_back(external, address);
-    return {std::move(module), lanes_, operations};
+    text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
+    return {{std::move(text), name}, lanes_, operations};
   }
 
  private:
@@ -251,7 +245,7 @@ class Printer {
     const std::string t = type(from);
     const bool floating = is_float(from);
     const auto binary = [&](const char* of_floats, const char* of_integers) {
-      line((floating ? of_floats : of_integers) + (" " + t) + " " + v[0] + ", " + v[1], result);
+      line((floating ? of_floats + permits_ : of_integers) + (" " + t) + " " + v[0] + ", " + v[1], result);
     };
     const auto compare = [&](const char* of_floats, const char* of_integers, const char* of_booleans) {
       const char* how = floating ? of_floats : from == Type::b1 ? of_booleans : of_integers;
@@ -384,7 +378,6 @@ class Printer {
   void print_function(const Node& n, const std::string* v, const std::string& result) {
     const int arity = n.args[1] == kNone ? 1 : 2;
     const External f = find_function(n.op, n.type, lanes_);
-    externals_.emplace(f.name, f.address);
     if (f.lanes == lanes_) return print_call(f.name, type(n.type), v, arity, result);
     if (f.lanes == 1) return print_lane_by_lane(f, n.type, v, arity, result);
     // A vector of fewer lanes than the function takes, twice over.
@@ -420,22 +413,22 @@ class Printer {
   const Region& region_;
   const Expressions& graph_;
   const int64_t lanes_;
+  const std::string permits_;  // of arithmetic on floats
   std::vector<bool> live_;
   std::string body_, loop_;
   int temporaries_ = 0;
   std::set<std::string> declared_;
-  std::map<std::string, const void*> externals_;
 };
 
 }  // namespace
 
-KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes) {
+KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math) {
   // As many lanes as fill a vector of the widest numbers.
   int64_t widest = 1;
   const std::vector<bool> live = region.graph.needed(region.outputs);
   for (Id id = 0; id < region.graph.size(); ++id)
     if (live[static_cast<size_t>(id)]) widest = std::max(widest, size_of(region.graph[id].type));
-  return Printer(region, region.single ? 1 : vector_bytes / widest).print(name);
+  return Printer(region, region.single ? 1 : vector_bytes / widest, math).print(name);
 }
 
 }  // namespace tower::compiler

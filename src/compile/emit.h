@@ -1,5 +1,6 @@
 // Kernels as text: from what one lane computes to LLVM's IR of a loop over lanes, a vector of lanes at a time. Strict:
-// no flag allows LLVM to change a result.
+// no flag allows LLVM to change a result. Fast: a product and a sum may be rounded once, as one operation, and a number
+// by which several are divided may be inverted once.
 #pragma once
 
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "compile/expression.h"
 #include "compile/llvm.h"
+#include "tower/compile.h"
 
 namespace tower::compiler {
 
@@ -29,6 +31,6 @@ struct KernelText {
   int64_t lanes;     // in a vector
   int instructions;  // for a vector, loads and stores included
 };
-KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes);
+KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math);
 
 }  // namespace tower::compiler

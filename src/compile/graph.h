@@ -32,6 +32,8 @@ struct Value {
 
   /// `kept`: whether the value holds the tensor.
   Value(Origin origin, const Tensor& t, bool kept);
+  /// What is filled in afterwards.
+  Value() : origin(Origin::result), dtype(at::kFloat), device(at::kCPU), number(false) {}
   /// "Double [8, 7]".
   std::string describe() const;
 };

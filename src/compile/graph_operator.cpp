@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compile/compiled_graph.h"
+#include "compile/specialisations.h"
 #include "compile/trace.h"
 
 namespace tower::compiler {
@@ -83,7 +84,8 @@ class GraphOperator::Images {
       const std::lock_guard lock(mutex_);
       auto found = std::find_if(mapped_.begin(), mapped_.end(), [&](const auto& m) { return m.first == in_dims; });
       if (found == mapped_.end()) {
-        mapped_.emplace_front(in_dims, detail::Specialisations());
+        mapped_.emplace_front(in_dims,
+                              detail::Specialisations(std::make_shared<detail::Specialisations::State>(kernels_)));
         if (mapped_.size() > kMostImages) mapped_.pop_back();
         found = mapped_.begin();
       }

@@ -31,15 +31,28 @@ char* at(void* memory, int64_t lane, Type type) { return static_cast<char*>(memo
 
 }  // namespace
 
-Kernel::Kernel(const Region& region, const Llvm& llvm) : inputs_(region.inputs) {
-  if (!llvm.works()) throw CompileError("no LLVM: " + llvm.why_not());
-  static std::atomic<uint64_t> number{0};
+namespace {
+
+KernelText text_of(const Region& region, const CodeSource& source) {
+  if (source.vector_bytes() == 0) throw CompileError(Llvm::get().why_not());
+  return print_kernel(region, "tower_kernel", source.vector_bytes(), source.math());
+}
+
+}  // namespace
+
+std::string Kernel::key_of(const Region& region, const CodeSource& source) {
+  return CodeSource::key_of(text_of(region, source).module);
+}
+
+Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.inputs) {
   const double start = now();
-  const KernelText text = print_kernel(region, "tower_kernel_" + std::to_string(number++), llvm.vector_bytes());
-  code_ = llvm.compile(text.module);
+  const KernelText text = text_of(region, source);
+  key_ = CodeSource::key_of(text.module);
+  auto [code, generated] = source.get(text.module, key_);
+  code_ = std::move(code);
   function_ = reinterpret_cast<Function*>(code_->address());
   for (const Id id : region.outputs) outputs_.push_back(region.graph[id].type);
-  facts_ = {.instructions = text.instructions, .vector_lanes = text.lanes, .code_bytes = code_->bytes()};
+  facts_ = {.instructions = text.instructions, .vector_lanes = text.lanes, .code_bytes = code_->bytes(), .generated = generated};
   for (const Region::Input& input : inputs_) facts_.bytes_a_lane += input.repeated ? 0 : size_of(input.type);
   for (const Type type : outputs_) facts_.bytes_a_lane += size_of(type);
   facts_.milliseconds = now() - start;

@@ -17,15 +17,17 @@
 #include <memory>
 #include <vector>
 
+#include "compile/code_source.h"
 #include "compile/emit.h"
-#include "compile/llvm.h"
 
 namespace tower::compiler {
 
 class Kernel {
  public:
-  /// Throws a CompileError where there is no LLVM, or where it does not do it.
-  explicit Kernel(const Region& region, const Llvm& llvm = Llvm::get());
+  /// Throws a CompileError where there is no code and no LLVM, or where it does not do it.
+  explicit Kernel(const Region& region, const CodeSource& source = CodeSource());
+  /// Under which key sources have its machine code.
+  static std::string key_of(const Region& region, const CodeSource& source);
 
   /// Reads and writes `lanes` elements (one, of inputs that are repeated), on LibTorch's threads where they are many.
   /// An output may be an input's memory, if the type is the same. Throws where an integer was divided by zero.
@@ -59,9 +61,13 @@ class Kernel {
     int64_t vector_lanes = 0;
     int64_t bytes_a_lane = 0;  // read and written
     size_t code_bytes = 0;
+    bool generated = true;    // its machine code; or it came from a file
     double milliseconds = 0;  // from expression to machine code
   };
   const Facts& facts() const { return facts_; }
+
+  const std::string& key() const { return key_; }
+  const Code& code() const { return *code_; }
 
  private:
   using Function = void(int64_t begin, int64_t end, const void* const* inputs, void* const* outputs, uint8_t* fault);
@@ -76,6 +82,7 @@ class Kernel {
   template <class F>
   void share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const;
 
+  std::string key_;
   std::unique_ptr<Code> code_;
   Function* function_;
   std::vector<Region::Input> inputs_;

@@ -23,15 +23,26 @@ std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
   if (const auto found = known_.find(text); found != known_.end())
     if (auto kernel = found->second.lock()) return kernel;
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
-  auto kernel = std::make_shared<const Kernel>(region);
+  auto kernel = std::make_shared<const Kernel>(region, source_);
   known_.insert_or_assign(std::move(text), kernel);
   return kernel;
 }
 
 bool Kernels::knows(const Region& region) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(text_of(region));
+    if (found != known_.end() && !found->second.expired()) return true;
+  }
+  return source_.knows([&] { return Kernel::key_of(region, source_); });
+}
+
+std::vector<std::shared_ptr<const Kernel>> Kernels::all() {
   const std::lock_guard lock(mutex_);
-  const auto found = known_.find(text_of(region));
-  return found != known_.end() && !found->second.expired();
+  std::vector<std::shared_ptr<const Kernel>> kernels;
+  for (const auto& [text, known] : known_)
+    if (auto kernel = known.lock()) kernels.push_back(std::move(kernel));
+  return kernels;
 }
 
 KernelOperator::KernelOperator(const char* name)

@@ -15,11 +15,18 @@ namespace tower::compiler {
 /// their kernels.
 class Kernels {
  public:
+  template <class... Options>
+  explicit Kernels(const Options&... of_source) : source_(of_source...) {}
+
+  CodeSource& source() { return source_; }
   /// Throws a CompileError.
   std::shared_ptr<const Kernel> get(const Region& region);
+  /// Whether it is there, or its code need not be generated.
   bool knows(const Region& region);
+  std::vector<std::shared_ptr<const Kernel>> all();
 
  private:
+  CodeSource source_;
   std::mutex mutex_;
   std::unordered_map<std::string, std::weak_ptr<const Kernel>> known_;
 };

@@ -1,6 +1,6 @@
 // The order of things: `load` finds a library and all functions of it that are needed (LlvmApi), `start` asks it for
-// the CPU and makes a JIT. `compile` parses the text in a context of its own, generates an object file in memory
-// (`translate`; this is where the time goes), and hands it to the JIT with a tracker of its own, by which it is freed.
+// the CPU. `compile` parses the text in a context of its own, generates an object file in memory (`run`; this is where
+// the time goes), and links it (compile/machine_code.h): LLVM keeps nothing.
 //
 // NOTE [Fatal errors]
 // LLVM ends the process where it meets what it cannot do: an instruction that it cannot select, say. Its handler for
@@ -16,19 +16,14 @@
 #include <cstring>
 #include <type_traits>
 
+#include "compile/cpu.h"
+
 namespace tower::compiler {
 
 namespace {
 
-// What the C API calls by names of its own: handles, and two structures.
+// What the C API calls by names of its own: handles.
 using Handle = void*;
-using Error = void*;
-struct Symbol {
-  Handle name;
-  uint64_t address;
-  uint8_t generic_flags, target_flags;
-};
-constexpr uint8_t kExported = 1;
 enum { kDefaultOptimization = 2, kPositionIndependent = 2, kDefaultCodeModel = 0, kObjectFile = 1, kReturnStatus = 2 };
 enum { kErrorSeverity = 0 };
 
@@ -40,6 +35,7 @@ struct LlvmApi {
   void (*context_set_diagnostic_handler)(Handle, void (*)(Handle, void*), void*);
   int (*diagnostic_severity)(Handle);
   Handle (*buffer_of_copy)(const char*, size_t, const char*);
+  const char* (*buffer_start)(Handle);
   size_t (*buffer_size)(Handle);
   void (*dispose_buffer)(Handle);
   int (*parse)(Handle context, Handle buffer, Handle* module, char** message);
@@ -64,22 +60,6 @@ struct LlvmApi {
   void (*dispose_data_layout)(Handle);
   int (*emit)(Handle machine, Handle module, int kind, char** message, Handle* buffer);
 
-  Error (*create_jit)(Handle* jit, Handle builder);
-  Error (*dispose_jit)(Handle jit);
-  Handle (*main_library)(Handle jit);
-  Handle (*session)(Handle jit);
-  void (*set_error_reporter)(Handle session, void (*)(void*, Error), void*);
-  Handle (*create_tracker)(Handle library);
-  Error (*remove_tracker)(Handle);
-  void (*release_tracker)(Handle);
-  Error (*add_object)(Handle jit, Handle tracker, Handle buffer);
-  Error (*lookup)(Handle jit, uint64_t* address, const char* name);
-  Handle (*intern)(Handle jit, const char* name);
-  Handle (*absolute_symbols)(Symbol*, size_t);
-  Error (*define)(Handle library, Handle unit);
-  char* (*error_message)(Error);
-  void (*dispose_error_message)(char*);
-
   void (*install_fatal_error_handler)(void (*)(const char*));
 
   /// The first function that `library` lacks; null if it has all.
@@ -94,6 +74,7 @@ struct LlvmApi {
     find(context_set_diagnostic_handler, "LLVMContextSetDiagnosticHandler");
     find(diagnostic_severity, "LLVMGetDiagInfoSeverity");
     find(buffer_of_copy, "LLVMCreateMemoryBufferWithMemoryRangeCopy");
+    find(buffer_start, "LLVMGetBufferStart");
     find(buffer_size, "LLVMGetBufferSize");
     find(dispose_buffer, "LLVMDisposeMemoryBuffer");
     find(parse, "LLVMParseIRInContext");
@@ -115,21 +96,6 @@ struct LlvmApi {
     find(create_data_layout, "LLVMCreateTargetDataLayout");
     find(dispose_data_layout, "LLVMDisposeTargetData");
     find(emit, "LLVMTargetMachineEmitToMemoryBuffer");
-    find(create_jit, "LLVMOrcCreateLLJIT");
-    find(dispose_jit, "LLVMOrcDisposeLLJIT");
-    find(session, "LLVMOrcLLJITGetExecutionSession");
-    find(set_error_reporter, "LLVMOrcExecutionSessionSetErrorReporter");
-    find(main_library, "LLVMOrcLLJITGetMainJITDylib");
-    find(create_tracker, "LLVMOrcJITDylibCreateResourceTracker");
-    find(remove_tracker, "LLVMOrcResourceTrackerRemove");
-    find(release_tracker, "LLVMOrcReleaseResourceTracker");
-    find(add_object, "LLVMOrcLLJITAddObjectFileWithRT");
-    find(lookup, "LLVMOrcLLJITLookup");
-    find(intern, "LLVMOrcLLJITMangleAndIntern");
-    find(absolute_symbols, "LLVMOrcAbsoluteSymbols");
-    find(define, "LLVMOrcJITDylibDefine");
-    find(error_message, "LLVMGetErrorMessage");
-    find(dispose_error_message, "LLVMDisposeErrorMessage");
     find(install_fatal_error_handler, "LLVMInstallFatalErrorHandler");
     return missing;
   }
@@ -210,10 +176,6 @@ void run(Translation& t) {
   api.context_dispose(context);
 }
 
-// What the JIT reports beside the error that a call gives: usually the cause of it, on the thread that called. Without
-// a reporter of its own it prints.
-thread_local std::string reported;
-
 std::vector<std::string> usual_names() {
   if (const char* named = std::getenv("TOWER_LLVM")) return {named};
   std::vector<std::string> names;
@@ -224,10 +186,6 @@ std::vector<std::string> usual_names() {
     names.push_back("libLLVM-" + v + ".so");
   }
   return names;
-}
-
-bool has_feature(const std::string& features, const std::string& name) {
-  return ("," + features + ",").find(",+" + name + ",") != std::string::npos;
 }
 
 }  // namespace
@@ -243,20 +201,15 @@ Llvm::Llvm(const std::vector<std::string>& libraries) {
   for (const std::string& library : libraries)
     if (load(library)) break;
   if (!api_) return;
-  try {
-    start();
-  } catch (const CompileError& e) {
-    give_up(e.what());
-  }
+  if (Cpu::get().vector_bytes() == 0) give_up("kernels need a CPU with AVX2 and FMA");
+  else start();
 #else
   static_cast<void>(libraries);
   why_not_ = "machine code is generated for x86-64 only";
 #endif
 }
 
-Llvm::~Llvm() {
-  if (jit_ && works()) api_->dispose_jit(jit_);
-}
+Llvm::~Llvm() = default;
 
 bool Llvm::works() const {
   const std::lock_guard lock(mutex_);
@@ -303,20 +256,6 @@ std::string Llvm::taken(char* message) const {
   return text;
 }
 
-std::string Llvm::text_of(void* error) const {
-  char* message = api_->error_message(error);
-  std::string text = message;
-  api_->dispose_error_message(message);
-  return text;
-}
-
-void Llvm::check(void* error) const {
-  if (!error) return;
-  throw CompileError("LLVM: " + text_of(error) + std::exchange(reported, {}));
-}
-
-void Llvm::report(void* llvm, void* error) { reported += "; " + static_cast<const Llvm*>(llvm)->text_of(error); }
-
 void Llvm::start() {
   api_->install_fatal_error_handler(leave);
   api_->initialize_target_info();
@@ -326,16 +265,9 @@ void Llvm::start() {
   triple_ = taken(api_->default_triple());
   cpu_ = taken(api_->host_cpu());
   features_ = taken(api_->host_features());
-  const bool wide = has_feature(features_, "avx512f") && has_feature(features_, "avx512vl") &&
-                    has_feature(features_, "avx512dq") && has_feature(features_, "avx512bw");
-  if (!wide && !(has_feature(features_, "avx2") && has_feature(features_, "fma")))
-    throw CompileError("kernels need a CPU with AVX2 and FMA");
-  vector_bytes_ = wide ? 64 : 32;
-  check(api_->create_jit(&jit_, nullptr));
-  api_->set_error_reporter(api_->session(jit_), report, this);
 }
 
-std::unique_ptr<Code> Llvm::compile(const Module& module) const {
+Binary Llvm::compile(const Module& module) const {
   if (!works()) throw CompileError("no LLVM: " + why_not());
   Translation t{*api_, module.text.c_str(), triple_.c_str(), cpu_.c_str(), features_.c_str(), module.text.size()};
   Escape here;
@@ -345,30 +277,8 @@ std::unique_ptr<Code> Llvm::compile(const Module& module) const {
   }
   if (!t.object) throw CompileError("LLVM: " + taken(t.message));
   api_->dispose_message(t.message);
-  define(module);
-  std::unique_ptr<Code> code(new Code(*this, api_->create_tracker(api_->main_library(jit_))));
-  code->bytes_ = api_->buffer_size(t.object);
-  check(api_->add_object(jit_, code->tracker_, t.object));  // which owns the object, also where it fails
-  uint64_t address = 0;
-  check(api_->lookup(jit_, &address, module.function.c_str()));
-  code->address_ = reinterpret_cast<void*>(address);
-  return code;
-}
-
-void Llvm::define(const Module& module) const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [name, address] : module.externals) {
-    if (!known_.insert(name).second) continue;
-    Symbol symbol{api_->intern(jit_, name.c_str()), reinterpret_cast<uint64_t>(address), kExported, 0};
-    check(api_->define(api_->main_library(jit_), api_->absolute_symbols(&symbol, 1)));
-  }
-}
-
-Code::~Code() {
-  if (!llvm_.works()) return;
-  const LlvmApi& api = *llvm_.api_;
-  if (void* error = api.remove_tracker(tracker_)) llvm_.text_of(error);
-  api.release_tracker(tracker_);
+  const std::unique_ptr<void, void (*)(Handle)> object(t.object, api_->dispose_buffer);
+  return link({api_->buffer_start(t.object), api_->buffer_size(t.object)}, module.function);
 }
 
 }  // namespace tower::compiler

@@ -504,8 +504,12 @@ Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, K
   std::vector<Written> written;
   for (const ValueId id : results) written.push_back(writer.give(id));
   std::vector<Read> reads = writer.finish();
-  // One lane is better computed as single numbers; but where there is a kernel for many, it will do.
-  writer.region().single = axis == kNoAxis || (lanes == 1 && !kernels.knows(writer.region()));
+  // One lane is better computed as single numbers; but where there is a kernel for many alone, it will do.
+  writer.region().single = true;
+  if (axis != kNoAxis && (lanes != 1 || !kernels.knows(writer.region()))) {
+    writer.region().single = false;
+    writer.region().single = lanes == 1 && !kernels.knows(writer.region());
+  }
   fused.kernel = kernels.get(writer.region());
   fused.lanes = lanes;
   report.push_back(fused);

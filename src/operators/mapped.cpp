@@ -50,33 +50,31 @@ class MappedOperator final : public MadeOperator {
     });
     set_rules(base.random() && level.is_traced());
   }
-  /// The same of `base` over another number of examples.
-  MappedOperator(const MappedOperator& of, const Operator& base, int64_t batch_size)
-      : MadeOperator(of.name(), schema_of_lists(of.name())),
-        base_(base),
-        batch_size_(batch_size),
-        randomness_(of.randomness_),
-        axis_(of.axis_),
-        label_(of.label_),
-        args_(of.args_),
-        leaves_(of.leaves_),
-        dims_(of.dims_) {
-    if (!base.handle()) owner_ = c10::intrusive_ptr<const Operator>::reclaim_copy(&base);
-    set_rules(of.random());
+  explicit MappedOperator(const ImageOf& image)
+      : MadeOperator("vmap(" + image.base.name() + ")", schema_of_lists("vmap(" + image.base.name() + ")")),
+        base_(image.base),
+        batch_size_(image.batch_size),
+        randomness_(image.randomness),
+        axis_(image.axis),
+        label_(image.label),
+        args_(image.args),
+        leaves_(image.leaves),
+        dims_(image.dims) {
+    if (!base_.handle()) owner_ = c10::intrusive_ptr<const Operator>::reclaim_copy(&base_);
+    set_rules(image.draws);
   }
 
   c10::intrusive_ptr<const Operator> over(c10::ArrayRef<int64_t> batch_sizes) const {
     const auto* inner = dynamic_cast<const MappedOperator*>(&base_);
-    if (!inner) return c10::make_intrusive<MappedOperator>(*this, base_, batch_sizes[0]);
-    const auto base = inner->over(batch_sizes.slice(1));
-    return c10::make_intrusive<MappedOperator>(*this, *base, batch_sizes[0]);
+    const auto base = inner ? inner->over(batch_sizes.slice(1)) : nullptr;
+    return c10::make_intrusive<MappedOperator>(image(base ? *base : base_, batch_sizes[0]));
   }
 
   bool saves_at_every_level() const override {
     const auto* made = dynamic_cast<const MadeOperator*>(&base_);
     return made && made->saves_at_every_level();
   }
-  ImageOf image() const { return {base_, args_, leaves_, dims_, batch_size_, axis_}; }
+  ImageOf image() const { return image(base_, batch_size_); }
 
   void call(Stack& stack) const override {
     if (record_in_libtorch(*this, stack)) return;
@@ -102,6 +100,10 @@ class MappedOperator final : public MadeOperator {
   }
 
  private:
+  ImageOf image(const Operator& base, int64_t batch_size) const {
+    return {base, args_, leaves_, dims_, batch_size, axis_, randomness_, label_, random()};
+  }
+
   void set_rules(bool draws) {
     const Operator& base = base_;
     custom = true;
@@ -346,6 +348,10 @@ std::optional<ImageOf> image_of(const Operator& op) {
   if (op.handle()) return std::nullopt;
   const auto* mapped = dynamic_cast<const MappedOperator*>(&op);
   return mapped ? std::optional(mapped->image()) : std::nullopt;
+}
+
+c10::intrusive_ptr<const Operator> image_from(const ImageOf& image) {
+  return c10::make_intrusive<MappedOperator>(image);
 }
 
 c10::intrusive_ptr<const Operator> mapped_over(const Operator& image, c10::ArrayRef<int64_t> batch_sizes) {

@@ -18,8 +18,13 @@ struct ImageOf {
   const std::vector<int64_t>& dims;    // batch dimension of each operand
   int64_t batch_size;
   uint64_t axis;
+  Randomness randomness;
+  const char* label;  // of the vmap
+  bool draws;         // at each run
 };
 std::optional<ImageOf> image_of(const Operator& op);
+/// An image that is told in full.
+c10::intrusive_ptr<const Operator> image_from(const ImageOf& image);
 /// The same image over other numbers of examples, outermost first.
 c10::intrusive_ptr<const Operator> mapped_over(const Operator& image, c10::ArrayRef<int64_t> batch_sizes);
 

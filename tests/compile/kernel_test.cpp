@@ -139,7 +139,7 @@ TEST(Kernel, SaysWhatItIs) {
   const Kernel kernel(region_of({at::kFloat, at::kFloat, at::kFloat}, multiply_and_add, {false, true, false}));
   EXPECT_EQ(kernel.facts().instructions, 6);  // three loads, two operations, a store
   EXPECT_EQ(kernel.facts().bytes_a_lane, 12);
-  EXPECT_EQ(kernel.facts().vector_lanes, tower::compiler::Llvm::get().vector_bytes() / 4);
+  EXPECT_EQ(kernel.facts().vector_lanes, tower::compiler::Cpu::get().vector_bytes() / 4);
   EXPECT_GT(kernel.facts().code_bytes, 0u);
   EXPECT_GT(kernel.facts().milliseconds, 0);
 }

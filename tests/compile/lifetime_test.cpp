@@ -3,7 +3,9 @@
 #include <tower/transforms.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <thread>
 
 #include "compile/kernels.h"
 #include "support/prelude.h"
@@ -62,6 +64,50 @@ TEST(CompiledLifetime, FunctionsGoWithTheirKernels) {
                      }
                    }),
             16);
+}
+
+// Memory of nobody's file that can be executed.
+size_t executable_maps() {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);)
+    count += contains(line, " r-xp ") && contains(line, " 00:00 0") && !contains(line, "[");
+  return count;
+}
+
+TEST(CompiledLifetime, AThousandCompilationsLeaveNothing) {
+  TOWER_NEEDS_LLVM();
+  const auto once = [](int i) {
+    const auto f = tower::compile([i](const Tensor& x) { return (x + i) * x; });
+    for (int k = 0; k < 2; ++k) f(waves({16}));
+  };
+  once(-1);
+  const size_t before = executable_maps();
+  EXPECT_LT(growth(50, 1000, once), 16);
+  EXPECT_EQ(executable_maps(), before);
+}
+
+TEST(CompiledLifetime, EightThreadsCompileAndCall) {
+  const auto shared = tower::compile(tower::vmap([](const Tensor& x) { return chain(x, 0.3).sum(); }));
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 12; ++i) {
+        const double shift = 0.3 + t + 0.01 * i;
+        const auto own = tower::compile([=](const Tensor& x) { return chain(x, shift); });
+        const Tensor x = waves({8}, t), many = waves({3 + (t + i) % 5, 4}, t);
+        for (int k = 0; k < 2; ++k) {
+          if (!same(own(x), chain(x, shift))) ++wrong;
+          if (!same(shared(many), chain(many, 0.3).sum(1))) ++wrong;
+          if (!same(tower::grad([&](const Tensor& x) { return own(x).sum(); })(x),
+                    tower::grad([&](const Tensor& x) { return chain(x, shift).sum(); })(x)))
+            ++wrong;
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(CompiledLifetime, ATapeKeepsWhatItsPullbackNeeds) {

@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "compile/kernels.h"
 
 namespace {
@@ -14,7 +16,7 @@ using tower::compiler::Llvm;
 
 std::string refusal(const Llvm& llvm, const std::string& text) {
   try {
-    llvm.compile({.text = text, .function = "f", .externals = {}});
+    const Code code(llvm.compile({.text = text, .function = "f"}));
   } catch (const CompileError& e) {
     return e.what();
   }
@@ -27,22 +29,27 @@ TEST(Llvm, CompilesTextAndFreesTheCode) {
   TOWER_NEEDS_LLVM();
   const Llvm& llvm = Llvm::get();
   for (int i = 0; i < 3; ++i) {  // the name is free again each time
-    const auto code = llvm.compile(
-        {.text = "define i32 @twice(i32 %x) { %y = add i32 %x, %x ret i32 %y }", .function = "twice", .externals = {}});
-    EXPECT_EQ(reinterpret_cast<int (*)(int)>(code->address())(21), 42);
-    EXPECT_GT(code->bytes(), 0u);
+    const Code code(
+        llvm.compile({.text = "define i32 @twice(i32 %x) { %y = add i32 %x, %x ret i32 %y }", .function = "twice"}));
+    EXPECT_EQ(reinterpret_cast<int (*)(int)>(code.address())(21), 42);
+    EXPECT_GT(code.bytes(), 0u);
   }
 }
 
-int seven() { return 7; }
-
 TEST(Llvm, CallsFunctionsOfTheProcess) {
   TOWER_NEEDS_LLVM();
-  const auto code = Llvm::get().compile(
-      {.text = "declare i32 @tower_test_seven()\ndefine i32 @call() { %y = call i32 @tower_test_seven() ret i32 %y }",
-       .function = "call",
-       .externals = {{"tower_test_seven", reinterpret_cast<const void*>(&seven)}}});
-  EXPECT_EQ(reinterpret_cast<int (*)()>(code->address())(), 7);
+  const Code code(
+      Llvm::get().compile({.text = "declare i32 @abs(i32)\ndeclare double @cos(double)\n"
+                                   "define double @call(i32 %x) { %y = call i32 @abs(i32 %x) "
+                                   "%z = sitofp i32 %y to double %c = call double @cos(double %z) ret double %c }",
+                           .function = "call"}));
+  EXPECT_EQ(reinterpret_cast<double (*)(int)>(code.address())(-2), std::cos(2.0));
+  // From its bytes, too, which have no addresses in them.
+  tower::compiler::ByteWriter out;
+  code.binary().write(out);
+  tower::compiler::ByteReader in(out.bytes());
+  const Code again(tower::compiler::Binary::read(in));
+  EXPECT_EQ(reinterpret_cast<double (*)(int)>(again.address())(3), std::cos(3.0));
 }
 
 TEST(Llvm, TextThatIsWrongIsAnErrorThatSaysWhere) {
@@ -92,8 +99,7 @@ TEST(Llvm, TheFirstLibraryThatWillDoIsTaken) {
 TEST(Llvm, AFatalErrorEndsItsUseAndNotTheProcess) {
   TOWER_NEEDS_LLVM();
   const Llvm llvm({Llvm::get().library()});
-  std::unique_ptr<Code> before =
-      llvm.compile({.text = "define i32 @f() { ret i32 3 }", .function = "f", .externals = {}});
+  const Code before(llvm.compile({.text = "define i32 @f() { ret i32 3 }", .function = "f"}));
   const std::string error = refusal(llvm,
                                     "declare i32 @llvm.aarch64.crc32b(i32, i32)\n"
                                     "define i32 @f(i32 %x) { %y = call i32 @llvm.aarch64.crc32b(i32 %x, i32 %x)"
@@ -102,8 +108,7 @@ TEST(Llvm, AFatalErrorEndsItsUseAndNotTheProcess) {
   EXPECT_FALSE(llvm.works());
   EXPECT_TRUE(has(llvm.why_not(), "fatal error")) << llvm.why_not();
   EXPECT_TRUE(has(refusal(llvm, "define i32 @f() { ret i32 3 }"), "no LLVM"));
-  EXPECT_EQ(reinterpret_cast<int (*)()>(before->address())(), 3);  // what there is goes on working
-  before.reset();
+  EXPECT_EQ(reinterpret_cast<int (*)()>(before.address())(), 3);  // what there is goes on working
 }
 
 }  // namespace

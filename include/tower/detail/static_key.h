@@ -72,7 +72,7 @@ struct NamedFields<std::tuple<Member...>> {
   /// As a struct of these fields alone would be.
   static constexpr std::size_t size() {
     std::size_t end = 0, widest = 1;
-    const auto add = [&](std::size_t bytes, std::size_t alignment) {
+    [[maybe_unused]] const auto add = [&](std::size_t bytes, std::size_t alignment) {
       end = (end + alignment - 1) / alignment * alignment + bytes;
       widest = alignment > widest ? alignment : widest;
     };

@@ -1,0 +1,109 @@
+#include "compile/code_source.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "compile/digest.h"
+#include "compile/seal.h"
+#include "tower/version.h"
+
+namespace tower::compiler {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostFiles = 4096;
+constexpr size_t kSeldom = 64;  // files that are written before they are counted again
+constexpr const char* kExtension = ".kernel";
+
+}  // namespace
+
+CodeSource::CodeSource(const CompileOptions& options, int64_t vector_bytes)
+    : math_(options.math), vector_bytes_(vector_bytes), folder_(options.cache) {
+  const char* named = std::getenv("TOWER_CACHE");
+  if (folder_.empty() && named) folder_ = named;
+}
+
+std::string CodeSource::key_of(const Module& module) {
+  return digest_of(module.function + "\n" + module.text);
+}
+
+CodeSource::Found CodeSource::get(const Module& module, const std::string& key) const {
+  if (auto code = find(key)) return {std::move(code), /*generated=*/false};
+  auto code = std::make_unique<Code>(Llvm::get().compile(module));
+  if (!folder_.empty()) keep(key, *code);
+  return {std::move(code), /*generated=*/true};
+}
+
+CodeSource::Known CodeSource::known() const {
+  const std::lock_guard lock(mutex_);
+  return known_;
+}
+
+void CodeSource::add(Known known) {
+  const std::lock_guard lock(mutex_);
+  known_.merge(known);
+}
+
+std::unique_ptr<Code> CodeSource::find(const std::string& key) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = known_.find(key); found != known_.end()) return std::make_unique<Code>(found->second);
+  }
+  if (folder_.empty()) return nullptr;
+  const auto file = read_file(path_of(key));
+  if (!file) return nullptr;
+  try {
+    ByteReader in(unsealed(*file));
+    if (in.text() != key) return nullptr;
+    auto code = std::make_unique<Code>(Binary::read(in));
+    std::error_code error;
+    fs::last_write_time(path_of(key), fs::file_time_type::clock::now(), error);  // used
+    return code;
+  } catch (const BytesError&) {
+    return nullptr;
+  }
+}
+
+void CodeSource::keep(const std::string& key, const Code& code) const {
+  ByteWriter out;
+  out.text(key);
+  code.binary().write(out);
+  std::error_code error;
+  if (fs::create_directories(folder_, error))
+    fs::permissions(folder_, fs::perms::owner_all, error);  // who can write there decides what is executed
+  if (!write_file(path_of(key), sealed(out.bytes()))) {
+    TORCH_WARN_ONCE("tower::compile: machine code cannot be kept in the folder ", folder_, " (CompileOptions.cache or ",
+                    "TOWER_CACHE): it is generated anew.");
+    return;
+  }
+  static std::atomic<size_t> written{0};
+  if (written++ % kSeldom == 0) remove_oldest();
+}
+
+std::string CodeSource::path_of(const std::string& key) const {
+  const std::string name = digest_of(std::string("tower ") + version() + "\n" + Cpu::get().text() + "\n" + key);
+  return (fs::path(folder_) / (name + kExtension)).string();
+}
+
+void CodeSource::remove_oldest() const {
+  std::error_code error;
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != kExtension) continue;
+    std::error_code gone;  // another process may have removed it
+    const auto time = it->last_write_time(gone);
+    if (!gone) files.emplace_back(time, it->path());
+  }
+  if (files.size() <= kMostFiles) return;
+  std::sort(files.begin(), files.end());
+  files.resize(files.size() - kMostFiles * 3 / 4);
+  for (const auto& [time, path] : files) fs::remove(path, error);
+}
+
+}  // namespace tower::compiler

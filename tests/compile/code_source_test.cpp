@@ -1,0 +1,112 @@
+// Where machine code comes from: the folder of a cache, and what becomes of files in it that are not whole.
+#include "compile/code_source.h"
+
+#include <tower/compile.h>
+
+#include <thread>
+
+#include "compile/digest.h"
+#include "compile/files.h"
+#include "compile/kernels.h"
+#include "compile/seal.h"
+#include "support/prelude.h"
+
+namespace {
+
+using support::Folder;
+using tower::compiler::read_file;
+using tower::compiler::write_file;
+
+Tensor chain(const Tensor& x) { return ((x * x + 0.3).log().sin() * x + x.exp()).square(); }
+
+void run_with(const tower::CompileOptions& options) {
+  const auto f = tower::compile(chain, options);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(same(f(waves({40})), chain(waves({40}))));
+  EXPECT_TRUE(contains(f.report(), "kernel 0"));
+}
+
+TEST(Digest, IsSha256) {
+  EXPECT_EQ(tower::compiler::digest_of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(tower::compiler::digest_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(tower::compiler::digest_of(std::string(1000000, 'a')),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(CodeCache, KeepsMachineCodeForProcessesThatHaveNoLlvm) {
+  TOWER_NEEDS_LLVM();
+  const Folder folder;
+  run_with({.cache = folder / "cache"});
+  EXPECT_EQ(support::run_in_new_process("CodeCache.InAProcessWithoutLlvm", folder / "cache",
+                                        {{"TOWER_LLVM", "/nowhere/libLLVM.so"}}),
+            0);
+  // The environment names it, too.
+  EXPECT_EQ(support::run_in_new_process(
+                "CodeCache.InAProcessWithoutLlvm", "named by the environment",
+                {{"TOWER_LLVM", "/nowhere/libLLVM.so"}, {"TOWER_CACHE", folder / "cache"}}),
+            0);
+}
+
+TEST(CodeCache, InAProcessWithoutLlvm) {
+  const std::string left = support::left_by_another_process();
+  if (left.empty()) GTEST_SKIP() << "another test runs it";
+  run_with({.cache = std::getenv("TOWER_CACHE") ? "" : left});
+}
+
+TEST(CodeCache, FilesThatAreNotWholeAreMadeAnew) {
+  TOWER_NEEDS_LLVM();
+  const Folder folder;
+  run_with({.cache = folder.path()});
+  const auto files = folder.files(".kernel");
+  ASSERT_EQ(files.size(), 1u);
+  const std::string path = files[0].string(), whole = *read_file(path);
+  for (const std::string& other : {std::string(), whole.substr(0, 40), whole.substr(0, whole.size() - 1),
+                                   whole.substr(0, whole.size() / 2) + "x" + whole.substr(whole.size() / 2 + 1),
+                                   tower::compiler::sealed("something else")}) {
+    ASSERT_TRUE(write_file(path, other));
+    run_with({.cache = folder.path()});
+    EXPECT_EQ(*read_file(path), whole);
+  }
+}
+
+TEST(CodeCache, AFolderThatCannotBeWrittenIsNoError) {
+  TOWER_NEEDS_LLVM();
+  run_with({.cache = "/proc/nowhere"});
+}
+
+TEST(CodeCache, IsBoundedByLeavingOutTheOldest) {
+  TOWER_NEEDS_LLVM();
+  const Folder folder;
+  namespace fs = std::filesystem;
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  for (int i = 0; i < 5000; ++i) {
+    const std::string path = folder / (std::to_string(i) + ".kernel");
+    write_file(path, "");
+    fs::last_write_time(path, old + std::chrono::milliseconds(i));
+  }
+  const tower::CompileOptions options{.cache = folder.path()};
+  for (int i = 0; i < 64; ++i) {  // counted now and then
+    tower::compiler::CodeSource source(options);
+    const auto build = [&](auto& graph, const auto& in) {
+      return std::vector{graph.make(tower::compiler::Op::add, in[0], graph.constant(tower::compiler::Type::f64, 0.5 + i))};
+    };
+    const kernels::Kernel kernel(kernels::region_of({at::kDouble}, build), source);
+  }
+  EXPECT_LE(folder.files(".kernel").size(), 4096u + 64);
+  EXPECT_FALSE(fs::exists(folder / "0.kernel"));
+  EXPECT_TRUE(fs::exists(folder / "4999.kernel"));
+}
+
+TEST(CodeCache, IsSharedByThreads) {
+  TOWER_NEEDS_LLVM();
+  const Folder folder;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 4; ++i) run_with({.cache = folder.path()});
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(folder.files(".kernel").size(), 1u);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // no temporary is left
+}
+
+}  // namespace
