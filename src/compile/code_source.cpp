@@ -65,7 +65,7 @@ std::unique_ptr<Code> CodeSource::find(const std::string& key) const {
     std::error_code error;
     fs::last_write_time(path_of(key), fs::file_time_type::clock::now(), error);  // used
     return code;
-  } catch (const BytesError&) {
+  } catch (const std::runtime_error&) {  // a BytesError, or a CompileError where it calls what is not there
     return nullptr;
   }
 }
@@ -95,7 +95,8 @@ void CodeSource::remove_oldest() const {
   std::error_code error;
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() != kExtension) continue;
+    // Those that a process left behind half written, too.
+    if (it->path().filename().string().find(kExtension) == std::string::npos) continue;
     std::error_code gone;  // another process may have removed it
     const auto time = it->last_write_time(gone);
     if (!gone) files.emplace_back(time, it->path());

@@ -69,11 +69,10 @@ std::string difference(const Specialisation& a, const Specialisation& b) {
 
 using State = detail::Specialisations::State;
 
-std::pair<std::shared_ptr<const compiler::CompiledGraph>, detail::Specialisations::Rest> State::find(
-    const Tensors& args, const StaticKey& statics, const compiler::Modes& modes) {
+State::Found State::find(const Tensors& args, const StaticKey& statics, const compiler::Modes& modes, bool as_plain) {
   const auto found = std::find_if(known.begin(), known.end(), [&](const Specialisation& s) {
     return std::equal(s.tensors.begin(), s.tensors.end(), args.begin(), args.end(),
-                      [](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t); }) &&
+                      [&](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t, as_plain); }) &&
            s.modes == modes && s.statics == statics;
   });
   if (found != known.end()) {
@@ -82,6 +81,11 @@ std::pair<std::shared_ptr<const compiler::CompiledGraph>, detail::Specialisation
   }
   if (families.empty()) return {};
   std::vector<compiler::TensorKind> tensors = kinds_of(args);
+  if (as_plain)
+    for (compiler::TensorKind& kind : tensors) {
+      kind.requires_grad = false;
+      kind.leaf = true;
+    }
   for (const compiler::Family& family : families) {
     if (!(family.modes == modes) || !(family.statics == statics)) continue;
     const auto n = family.tensors.count(tensors);
@@ -122,13 +126,20 @@ void State::note_traced(const Specialisation& made, SameRest* same) {
   }
 }
 
-void State::refuse(const std::vector<compiler::TensorKind>& tensors) const {
+State::Found State::find_in_file(const Tensors& args, const StaticKey& statics, const compiler::Modes& modes) {
+  if (Found found = find(args, statics, modes); found.first) return found;
+  if (Found found = find(args, statics, modes, /*as_plain=*/true); found.first) return found;
+  const bool recorded = top() || std::any_of(args.begin(), args.end(), [](const Tensor& t) {
+    return t.defined() && t.requires_grad();
+  });
+  if (!recorded)
+    if (Found found = find(args, statics, modes.recording(), /*as_plain=*/true); found.first) return found;
   std::string kinds;
   for (const Specialisation& s : known)
     if (s.traced)
       kinds += std::string("\n ") + kinds_text(s.tensors) + (s.modes.grad ? "" : ", without grad mode") +
                (s.modes.autocast ? ", under autocast" : "");
-  throw UnsupportedError("load: the function in " + file + " has no graph for arguments" + kinds_text(tensors) +
+  throw UnsupportedError("load: the function in " + file + " has no graph for arguments" + kinds_text(kinds_of(args)) +
                          (c10::GradMode::is_enabled() ? "" : " without grad mode") +
                          ", and cannot be traced: it was saved with graphs for" + kinds +
                          "\nCall it with such arguments (sizes, strides, requires_grad and static arguments count, too) "
@@ -168,15 +179,8 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
   Rest static_parts;
   {
     const std::lock_guard lock(state_->mutex);
-    std::tie(graph, static_parts) = state_->find(args, statics, modes);
-    if (!graph && !state_->file.empty()) {
-      // What was traced to be recorded does the same where nothing records.
-      const bool recorded = top() || std::any_of(args.begin(), args.end(), [](const Tensor& t) {
-        return t.defined() && t.requires_grad();
-      });
-      if (!recorded) std::tie(graph, static_parts) = state_->find(args, statics, modes.recording());
-      if (!graph) state_->refuse(kinds_of(args));
-    }
+    std::tie(graph, static_parts) =
+        state_->file.empty() ? state_->find(args, statics, modes) : state_->find_in_file(args, statics, modes);
   }
   if (graph && graph->fits()) return {graph->run(args), static_parts};
 

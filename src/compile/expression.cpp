@@ -288,6 +288,8 @@ std::optional<Id> Expressions::simpler(Op op, Id a, Id b, Id c) {
     case Op::fma:
       if (is(a, 1)) return make(Op::add, b, c);
       if (is(b, 1)) return make(Op::add, a, c);
+      if (is(a, -1)) return make(Op::sub, c, b);
+      if (is(b, -1)) return make(Op::sub, c, a);
       break;
     case Op::neg:
       if (negated(a)) return inner(a);

@@ -45,12 +45,16 @@ struct detail::Specialisations::State {
   explicit State(std::shared_ptr<compiler::Kernels> of) : kernels(std::move(of)) {}
 
   // These need the lock.
-  /// The graph for a call, and what belongs to it; none: it has to be traced.
-  std::pair<std::shared_ptr<const compiler::CompiledGraph>, Rest> find(
-      const dynamic::Tensors& args, const StaticKey& statics, const compiler::Modes& modes);
+  using Found = std::pair<std::shared_ptr<const compiler::CompiledGraph>, Rest>;
+  /// The graph for a call, and what belongs to it; none: it has to be traced. `as_plain`: for tensors that no gradient is
+  /// asked for.
+  Found find(const dynamic::Tensors& args, const StaticKey& statics, const compiler::Modes& modes,
+             bool as_plain = false);
+  /// The same of a function from a file, whose graphs also serve where less, or more, is recorded than when they were
+  /// traced. Throws UnsupportedError.
+  Found find_in_file(const dynamic::Tensors& args, const StaticKey& statics, const compiler::Modes& modes);
   void add(compiler::Specialisation made);
   void note_traced(const compiler::Specialisation& made, SameRest* same);
-  [[noreturn]] void refuse(const std::vector<compiler::TensorKind>& tensors) const;
 
   std::mutex mutex;
   std::list<compiler::Specialisation> known;  // last used first

@@ -57,26 +57,26 @@ class StaticReader {
 
 /// How a type is stored. The primary template is for types that cannot be.
 template <class T>
-struct Stored {
+struct StaticBytes {
   static constexpr bool possible = false;
 };
 
 template <class T>
 void store(StaticWriter& out, const T& value) {
-  if constexpr (Stored<T>::possible) Stored<T>::put(out, value);
+  if constexpr (StaticBytes<T>::possible) StaticBytes<T>::put(out, value);
   else refuse_stored(typeid(T));
 }
 
 template <class T>
 T restore(StaticReader& in) {
-  static_assert(Stored<T>::possible,
+  static_assert(StaticBytes<T>::possible,
                 "tower: values of this type cannot be read from a file of a compiled function. Tensors, numbers, enums, "
                 "strings, containers of these, and structs that name all their fields (tower_fields) can be.");
-  return Stored<T>::get(in);
+  return StaticBytes<T>::get(in);
 }
 
 template <>
-struct Stored<at::Tensor> {
+struct StaticBytes<at::Tensor> {
   static constexpr bool possible = true;
   static void put(StaticWriter& out, const at::Tensor& t) {
     const bool defined = t.defined();
@@ -90,7 +90,7 @@ struct Stored<at::Tensor> {
 };
 
 template <class T>
-requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) struct Stored<T> {
+requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) struct StaticBytes<T> {
   static constexpr bool possible = true;
   static void put(StaticWriter& out, const T& value) { out.raw(&value, sizeof value); }
   static T get(StaticReader& in) {
@@ -101,15 +101,15 @@ requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) struct Stored<T> {
 };
 
 template <>
-struct Stored<std::string> {
+struct StaticBytes<std::string> {
   static constexpr bool possible = true;
   static void put(StaticWriter& out, const std::string& value) { out.text(value); }
   static std::string get(StaticReader& in) { return in.text(); }
 };
 
 template <class T>
-struct Stored<std::vector<T>> {
-  static constexpr bool possible = Stored<T>::possible;
+struct StaticBytes<std::vector<T>> {
+  static constexpr bool possible = StaticBytes<T>::possible;
   static void put(StaticWriter& out, const std::vector<T>& value) {
     out.count(value.size());
     for (const T& element : value) store<T>(out, element);
@@ -122,8 +122,8 @@ struct Stored<std::vector<T>> {
 };
 
 template <class T, std::size_t n>
-struct Stored<std::array<T, n>> {
-  static constexpr bool possible = Stored<T>::possible;
+struct StaticBytes<std::array<T, n>> {
+  static constexpr bool possible = StaticBytes<T>::possible;
   static void put(StaticWriter& out, const std::array<T, n>& value) {
     for (const T& element : value) store<T>(out, element);
   }
@@ -135,8 +135,8 @@ struct Stored<std::array<T, n>> {
 };
 
 template <class... T>
-struct Stored<std::tuple<T...>> {
-  static constexpr bool possible = (Stored<T>::possible && ...);
+struct StaticBytes<std::tuple<T...>> {
+  static constexpr bool possible = (StaticBytes<T>::possible && ...);
   static void put(StaticWriter& out, const std::tuple<T...>& value) {
     std::apply([&](const T&... element) { (store<T>(out, element), ...); }, value);
   }
@@ -146,8 +146,8 @@ struct Stored<std::tuple<T...>> {
 };
 
 template <class A, class B>
-struct Stored<std::pair<A, B>> {
-  static constexpr bool possible = Stored<A>::possible && Stored<B>::possible;
+struct StaticBytes<std::pair<A, B>> {
+  static constexpr bool possible = StaticBytes<A>::possible && StaticBytes<B>::possible;
   static void put(StaticWriter& out, const std::pair<A, B>& value) {
     store<A>(out, value.first);
     store<B>(out, value.second);
@@ -156,8 +156,8 @@ struct Stored<std::pair<A, B>> {
 };
 
 template <class T>
-struct Stored<std::optional<T>> {
-  static constexpr bool possible = Stored<T>::possible;
+struct StaticBytes<std::optional<T>> {
+  static constexpr bool possible = StaticBytes<T>::possible;
   static void put(StaticWriter& out, const std::optional<T>& value) {
     store<bool>(out, value.has_value());
     if (value) store<T>(out, *value);
@@ -169,8 +169,8 @@ struct Stored<std::optional<T>> {
 };
 
 template <class T>
-struct Stored<std::map<std::string, T>> {
-  static constexpr bool possible = Stored<T>::possible;
+struct StaticBytes<std::map<std::string, T>> {
+  static constexpr bool possible = StaticBytes<T>::possible;
   static void put(StaticWriter& out, const std::map<std::string, T>& value) {
     out.count(value.size());
     for (const auto& [key, element] : value) {
@@ -189,12 +189,12 @@ struct Stored<std::map<std::string, T>> {
 };
 
 template <HasFields T>
-struct Stored<T> {
+struct StaticBytes<T> {
   using Members = decltype(tower_fields(std::declval<const T&>()));
   static constexpr bool possible = std::apply(
       [](auto... field) {
         return std::is_default_constructible_v<T> && sizeof(T) <= NamedFields<Members>::size() &&
-               (Stored<std::remove_cvref_t<decltype(std::declval<T&>().*field)>>::possible && ...);
+               (StaticBytes<std::remove_cvref_t<decltype(std::declval<T&>().*field)>>::possible && ...);
       },
       Members{});
   static void put(StaticWriter& out, const T& value) {
