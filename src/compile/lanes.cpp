@@ -37,6 +37,13 @@ bool same_number(const Tensor& a, const Tensor& b) {
   return a.eq(number).all().item<bool>() && b.eq(number).all().item<bool>();
 }
 
+// With strides that may be zero.
+Tensor filled(const Sizes& sizes, const Sizes& strides, const Tensor& number) {
+  int64_t last = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) last += std::max<int64_t>(sizes[d] - 1, 0) * strides[d];
+  return number.expand({last + 1}).clone().as_strided(sizes, strides);
+}
+
 bool same_constant(const Value& a, const Value& b) {
   DispatchGuard keys;
   keys.see_no_operator();
@@ -195,7 +202,7 @@ Graph LaneGraph::with(int64_t n) const {
     DispatchGuard keys;
     keys.see_no_operator();
     const Tensor number = value.tensor.flatten()[0];
-    value.tensor = at::empty_strided(value.sizes, value.strides, value.tensor.options()).fill_(number);
+    value.tensor = filled(value.sizes, value.strides, number);
   }
   for (size_t k = 0; k < graph.calls.size(); ++k) {
     const Call& other = second_.calls[k];

@@ -47,15 +47,11 @@ bool is_refusal(const std::string& text) {
   return text.find("reads a value") != std::string::npos || text.find("shape depends on values") != std::string::npos;
 }
 
-void compare_compiled(const std::vector<std::string>& outer_to_inner, const Case& c);
-
 }  // namespace
 
-void check_compiled(const std::vector<std::string>& outer_to_inner, const Case& c) {
-  // Where LibTorch's own formula serves, what stands for it in a graph is looped over.
-  const FallbackIsError guard(false);
+void unless_values_are_read(const Case& c, const std::function<void()>& body) {
   try {
-    compare_compiled(outer_to_inner, c);
+    body();
   } catch (const tower::UnsupportedError& error) {
     if (reading().count(c.entry.name) == 0 || !is_refusal(error.what())) throw;
     ++totals().comparisons;
@@ -91,5 +87,11 @@ void compare_compiled(const std::vector<std::string>& outer_to_inner, const Case
 }
 
 }  // namespace
+
+void check_compiled(const std::vector<std::string>& outer_to_inner, const Case& c) {
+  // Where LibTorch's own formula serves, what stands for it in a graph is looped over.
+  const FallbackIsError guard(false);
+  unless_values_are_read(c, [&] { compare_compiled(outer_to_inner, c); });
+}
 
 }  // namespace matrix

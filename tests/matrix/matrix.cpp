@@ -234,6 +234,14 @@ void register_tests(const std::string& op_db_folder) {
         c.report.run("compile" + (nesting.empty() ? "" : "(" + name_of(nesting) + ")"),
                      [&] { check_compiled(nesting, c); });
     });
+    if (!entry->refuses("vmap") && !entry->unspecified) {
+      add("compiled_lanes", [derivatives](const Case& c) {
+        c.report.run("compile(vmap)", [&] { check_compiled_lanes("", c); });
+        for (const char* inner : {"vjp", "jvp"})
+          if (derivatives && c.dtype != at::kFloat && !c.entry.refuses(inner))
+            c.report.run("compile(vmap(" + std::string(inner) + "))", [&] { check_compiled_lanes(inner, c); });
+      });
+    }
     if (!entry->has("no_variants") && has_in_place_variant(*entry)) add("in_place", check_in_place);
     if (!entry->has("no_variants") && has_out_variant(*entry)) add("out", check_out);
     const auto& texts = entry->sample_texts;

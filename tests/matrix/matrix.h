@@ -10,6 +10,7 @@
 //   a(b)         a of b for a and b in {vmap, vjp, jvp}: a's own check applied to the function b(operator)
 //   a(b(c))      likewise
 //   compiled     a compiled function, transformed inside and outside, on values other than it was compiled with
+//   compiled_lanes   compiled maps over 0 to 65 examples, laid out otherwise, in other dtypes
 //   in_place, out   those variants against the functional operator, or a tower::Error
 //   errors       bad samples throw under every transform
 //   served       the transforms are served by rules, not by a loop or LibTorch's formula
@@ -106,6 +107,11 @@ void check_vjp(const Case& c);
 void check_jvp(const Case& c);
 void check_nesting(const std::vector<std::string>& outer_to_inner, const Case& c);
 void check_compiled(const std::vector<std::string>& outer_to_inner, const Case& c);
+/// Maps over 0 to 65 examples that lie in memory in several ways; of the operator, then also in other dtypes, or of its
+/// derivative `inner`.
+void check_compiled_lanes(const std::string& inner, const Case& c);
+/// Runs `body`, and counts the refusal of an operator that reads values.
+void unless_values_are_read(const Case& c, const std::function<void()>& body);
 void check_in_place(const Case& c);
 void check_out(const Case& c);
 void check_errors(const Case& c);
