@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compile/graph_operator.h"
+#include "compile/parts.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "operators/lifting.h"
@@ -10,35 +11,51 @@
 namespace tower::compiler {
 namespace {
 
-// An operator of a user's has its price at each level, which few of LibTorch's do not reach.
+// An operator that stands for others has its price at each level, which few of LibTorch's do not reach.
 constexpr size_t kFewCalls = 3;
 
 bool libtorch_would_record(const Tensor& t) { return libtorch_records(t) && autograd_state().get_grad_mode(); }
 
+// A part of a graph, which runs as an operator of its own.
+class PartOperator final : public KernelOperator {
+ public:
+  PartOperator(Graph graph, const std::shared_ptr<Kernels>& kernels)
+      : KernelOperator("tower::part"), operator_(std::move(graph), kernels) {}
+
+  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+    dynamic::Tensors given;
+    for (const Tensor* t : operands) given.push_back(*t);
+    dynamic::Tensors made = operator_(given);
+    for (size_t k = 0; k < results.size(); ++k) *results[k] = std::move(made[k]);
+  }
+  std::string report() const { return operator_.report(); }
+
+ private:
+  GraphOperator operator_;
+};
+
 }  // namespace
 
-struct CompiledGraph::AsOperator {
-  AsOperator(WithoutEffects parts, const std::shared_ptr<Kernels>& kernels)
-      : operands(std::move(parts.operands)),
-        inside(std::move(parts.inside), kernels),
-        outside(std::move(parts.outside)) {}
-
-  std::vector<Operand> operands;
-  GraphOperator inside;
-  Plan outside;
+struct CompiledGraph::InParts {
+  Plan plan;
+  std::vector<c10::intrusive_ptr<const PartOperator>> parts;
 };
 
 CompiledGraph::CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels)
     : plan_(std::move(graph), kernels), kernels_(std::move(kernels)) {}
 CompiledGraph::~CompiledGraph() = default;
 
-const CompiledGraph::AsOperator* CompiledGraph::as_operator() const {
+const CompiledGraph::InParts* CompiledGraph::in_parts() const {
   std::call_once(once_, [&] {
-    if (plan_.graph().calls.size() <= kFewCalls) return;
-    if (auto parts = split_effects(plan_.graph()))
-      as_operator_ = std::make_unique<const AsOperator>(std::move(*parts), kernels_);
+    std::vector<c10::intrusive_ptr<const PartOperator>> parts;
+    auto graph = with_parts(plan_.graph(), kFewCalls + 1, [&](ComputingPart part) {
+      auto op = c10::make_intrusive<PartOperator>(std::move(part.graph), kernels_);
+      parts.push_back(op);
+      return KernelOperator::call_of(std::move(op), std::move(part.operands), std::move(part.results));
+    });
+    if (graph) in_parts_.reset(new InParts{Plan(std::move(*graph)), std::move(parts)});
   });
-  return as_operator_.get();
+  return in_parts_.get();
 }
 
 bool CompiledGraph::is_looked_at(const dynamic::Tensors& args) const {
@@ -58,19 +75,15 @@ bool CompiledGraph::is_looked_at(const dynamic::Tensors& args) const {
 
 dynamic::Tensors CompiledGraph::run(const dynamic::Tensors& args) const {
   if (auto results = plan_.run_fused(args)) return std::move(*results);
-  const AsOperator* parts = is_looked_at(args) ? as_operator() : nullptr;
-  if (!parts) return plan_.plain().run(args);
-  dynamic::Tensors operands;
-  for (const Operand& operand : parts->operands)
-    operands.push_back(operand.captured.defined() ? operand.captured : args[operand.argument]);
-  const dynamic::Tensors given = parts->inside(operands);
-  dynamic::Tensors all = args;
-  all.insert(all.end(), given.begin(), given.end());
-  return parts->outside.run(all);
+  const InParts* parts = is_looked_at(args) ? in_parts() : nullptr;
+  return (parts ? parts->plan : plan_.plain()).run(args);
 }
 
 std::string CompiledGraph::report() const {
-  return plan_.report() + (as_operator_ ? as_operator_->inside.report() : "");
+  std::string text = plan_.report();
+  if (in_parts_)
+    for (const auto& part : in_parts_->parts) text += part->report();
+  return text;
 }
 
 }  // namespace tower::compiler

@@ -1,24 +1,20 @@
 // A graph that is run as what looks on wants it:
 //
 //   nobody             fused, as machine code (compile/fused_plan.h)
-//   a transform, or    one operator, whose images are compiled graphs: mapped over examples, pulled back, pushed
-//   LibTorch's autograd    forward (compile/graph_operator.h)
-//   another trace      its operators, one by one; likewise where they do what has to be seen in their order: draw
-//   random
-//                      numbers, run a user's code, write to captured tensors
+//   a transform, or    parts of it as operators, whose images are compiled graphs: mapped over examples, pulled back,
+//   LibTorch's autograd    pushed forward (compile/graph_operator.h). All of it is one part, unless it does what has to
+//                      be seen in its order: draws random numbers, runs a user's code, writes to tensors it did not
+//                      make
+//   another trace      its operators, one by one
 #pragma once
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 
 #include "compile/fused_plan.h"
-#include "compile/parts.h"
 
 namespace tower::compiler {
-
-class GraphOperator;
 
 class CompiledGraph {
  public:
@@ -34,14 +30,14 @@ class CompiledGraph {
   std::string report() const;
 
  private:
-  struct AsOperator;
-  const AsOperator* as_operator() const;
+  struct InParts;
+  const InParts* in_parts() const;
   bool is_looked_at(const dynamic::Tensors& args) const;
 
   FusedPlan plan_;
   std::shared_ptr<Kernels> kernels_;
   mutable std::once_flag once_;
-  mutable std::unique_ptr<const AsOperator> as_operator_;
+  mutable std::unique_ptr<const InParts> in_parts_;
 };
 
 }  // namespace tower::compiler

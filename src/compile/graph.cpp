@@ -24,6 +24,13 @@ std::string Value::describe() const {
   return meta.describe();
 }
 
+// To the running statistics.
+bool Call::writes_unsaid() const {
+  static const Operator* batch_norm = Operator::find("aten::native_batch_norm", "");
+  constexpr size_t kTraining = 5;
+  return op == batch_norm && args[kTraining].toBool();
+}
+
 std::string attributes_of(const Call& call) {
   std::ostringstream text;
   for (size_t i = 0; i < call.args.size(); ++i) {

@@ -53,10 +53,14 @@ struct Call {
   bool records = true;                            // called in grad mode
   bool effect = false;  // writes to its first operand, a captured tensor or an argument: kept, and in order
 
-  /// Its code is not LibTorch's (a library's operator, a user's function): what it does besides is not known.
-  bool opaque() const { return op->foreign(); }
+  /// What it does besides is not known: its code is not LibTorch's (a library's operator, a user's function), or it
+  /// writes to its arguments without saying so.
+  bool opaque() const { return op->foreign() || writes_unsaid(); }
   /// Draws random numbers, at each run.
   bool random() const { return bound->random(); }
+
+ private:
+  bool writes_unsaid() const;
 };
 
 struct Graph {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compile/compiled_graph.h"
+#include "compile/parts.h"
 #include "compile/specialisations.h"
 #include "compile/trace.h"
 

@@ -1,7 +1,8 @@
 #include "compile/parts.h"
 
 #include <algorithm>
-#include <unordered_map>
+
+#include "frontend/arguments.h"
 
 namespace tower::compiler {
 namespace {
@@ -84,68 +85,170 @@ std::vector<ValueId> reach(const Graph& graph, const std::vector<ValueId>& wante
   return stopped;
 }
 
-bool only_computes(const Graph& graph) {
-  bool written = false;
-  for (const Call& call : graph.calls) {
-    if (call.random() || call.opaque()) return false;
-    if (call.effect && graph.values[at(call.operands[0])].origin != Origin::argument) return false;
-    // What follows a write shows what was written to.
-    if (written && !call.effect && !gives_view(call)) return false;
-    written = written || call.effect;
+// What is known of a captured tensor's memory from its views.
+class Roots {
+ public:
+  explicit Roots(const Graph& graph) : graph_(graph), roots_(graph.values.size(), kNoValue) {
+    for (const Call& call : graph.calls)
+      for (const ValueId id : call.results)
+        if (id != kNoValue && gives_view(call)) roots_[at(id)] = root(call.operands[0]);
   }
-  return true;
+
+  /// The captured tensor of which this is a view; undefined if it is of none.
+  const Tensor& captured(ValueId id) const {
+    static const Tensor none;
+    const Value& value = graph_.values[at(root(id))];
+    return value.origin == Origin::captured ? value.tensor : none;
+  }
+
+ private:
+  ValueId root(ValueId id) const { return roots_[at(id)] == kNoValue ? id : roots_[at(id)]; }
+
+  const Graph& graph_;
+  std::vector<ValueId> roots_;
+};
+
+// Calls that are seen in their order: those that do more than compute, and those that read a captured tensor which is
+// written to later. A part keeps all of its operands for derivatives, but these would be others by then.
+std::vector<bool> ordered_calls(const Graph& graph) {
+  const Roots roots(graph);
+  std::vector<Tensor> written;
+  std::vector<bool> ordered(graph.calls.size());
+  for (size_t n = graph.calls.size(); n-- > 0;) {
+    const Call& call = graph.calls[n];
+    ordered[n] = call.random() || call.opaque() || call.effect;
+    for (size_t k = 0; k < call.operands.size(); ++k) {
+      const Tensor& captured = roots.captured(call.operands[k]);
+      if (!captured.defined()) continue;
+      const auto is_it = [&](const Tensor& t) { return frontend::may_overlap(t, captured); };
+      if (!gives_view(call) && std::any_of(written.begin(), written.end(), is_it)) ordered[n] = true;
+      if (call.opaque() || (call.effect && k == 0)) written.push_back(captured);
+    }
+  }
+  return ordered;
+}
+
+// When each call is run. A phase is: ordered calls, then what is computed of these and of earlier phases. Ordered calls
+// that wait for nothing that is computed, such as most draws of random numbers, share a phase, and all that reads them
+// is one part.
+class Phases {
+ public:
+  struct When {
+    size_t phase = 0;
+    bool computed = false;  // at its end
+    auto operator<=>(const When&) const = default;
+  };
+
+  Phases(const Graph& graph, const std::vector<bool>& is_ordered)
+      : calls_(graph.calls.size()), values_(graph.values.size()) {
+    size_t ordered = 0, least = 0, next = 0;  // phases: of the latest ordered call, of what is computed, after all that
+    for (size_t n = 0; n < graph.calls.size(); ++n) {
+      const Call& call = graph.calls[n];
+      When ready;
+      for (const ValueId id : call.operands) ready = std::max(ready, values_[at(id)]);
+      if (is_ordered[n]) {
+        ordered = std::max(ordered, ready.phase + (ready.computed ? 1 : 0));
+        // What stands before it and after it may read what it writes to.
+        if (call.effect || call.opaque()) least = ordered = std::max(ordered, next);
+        calls_[n] = ready = {ordered, false};
+      } else if (gives_view(call)) {
+        calls_[n] = std::max(ready, {ordered, false});
+      } else {
+        calls_[n] = ready = {std::max(least, ready.phase), true};
+        next = std::max(next, ready.phase + 1);
+      }
+      for (const ValueId id : call.results)
+        if (id != kNoValue) values_[at(id)] = ready;
+    }
+    count_ = std::max(ordered + 1, next);
+  }
+
+  const When& operator[](size_t call) const { return calls_[call]; }
+  size_t count() const { return count_; }
+
+ private:
+  std::vector<When> calls_, values_;
+  size_t count_;
+};
+
+// Ordered calls, and the views by which those and results show what they are views of. Marks the values that they read.
+std::vector<bool> calls_outside(const Graph& graph, const std::vector<bool>& ordered, std::vector<bool>& read) {
+  std::vector<bool> outside = ordered;
+  for (const ValueId id : graph.results) read[at(id)] = true;
+  for (size_t n = graph.calls.size(); n-- > 0;) {
+    const Call& call = graph.calls[n];
+    for (const ValueId id : call.results)
+      outside[n] = outside[n] || (id != kNoValue && gives_view(call) && read[at(id)]);
+    if (!outside[n]) continue;
+    for (const ValueId id : call.operands) read[at(id)] = true;
+  }
+  return outside;
 }
 
 }  // namespace
 
-std::optional<WithoutEffects> split_effects(const Graph& graph) {
-  if (!only_computes(graph)) return std::nullopt;
-  // Outside: writes, and the views by which results show what they are views of.
-  std::vector<bool> outside(graph.calls.size(), false);
-  std::vector<bool> shown(graph.values.size(), false);
-  for (const ValueId id : graph.results) shown[at(id)] = true;
-  for (size_t n = graph.calls.size(); n-- > 0;) {
-    const Call& call = graph.calls[n];
-    outside[n] = call.effect;
-    if (!gives_view(call)) continue;
-    for (const ValueId id : call.results) outside[n] = outside[n] || (id != kNoValue && shown[at(id)]);
-    if (!outside[n]) continue;
-    for (const ValueId id : call.operands) shown[at(id)] = true;
+std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::function<Call(ComputingPart)>& make) {
+  const std::vector<bool> ordered = ordered_calls(graph);
+  const Phases phases(graph, ordered);
+  std::vector<bool> read(graph.values.size(), false);
+  const std::vector<bool> outside = calls_outside(graph, ordered, read);
+  // What is computed in each phase, from the last one on: what a part reads, earlier ones give. Views are taken anew.
+  struct Computed {
+    std::vector<bool> calls;
+    std::vector<ValueId> operands, results;
+    bool is_part;
+  };
+  std::vector<Computed> computed(phases.count());
+  bool any = false;
+  for (size_t phase = phases.count(); phase-- > 0;) {
+    Computed& c = computed[phase];
+    const auto is_here = [&](size_t n) {
+      return phases[n] == Phases::When{phase, true} && !gives_view(graph.calls[n]);
+    };
+    for (size_t n = 0; n < graph.calls.size(); ++n)
+      for (const ValueId id : graph.calls[n].results)
+        if (is_here(n) && id != kNoValue && read[at(id)]) c.results.push_back(id);
+    for (const ValueId id : reach(graph, c.results, c.calls, [&](size_t n) {
+           return is_here(n) || (gives_view(graph.calls[n]) && !ordered[n]);
+         })) {
+      if (graph.values[at(id)].origin == Origin::constant) continue;
+      c.operands.push_back(id);
+      read[at(id)] = true;
+    }
+    c.is_part = static_cast<size_t>(std::count(c.calls.begin(), c.calls.end(), true)) >= fewest;
+    any = any || c.is_part;
   }
-  std::vector<ValueId> wanted = graph.results;
-  for (size_t n = 0; n < graph.calls.size(); ++n)
-    if (outside[n]) wanted.insert(wanted.end(), graph.calls[n].operands.begin(), graph.calls[n].operands.end());
+  if (!any) return std::nullopt;
 
-  WithoutEffects split;
-  Part out(graph);
-  for (const ValueId id : graph.arguments) out.add_argument(id);
-  const std::vector<size_t> made_by = makers(graph);
-  std::vector<ValueId> given;  // by what is inside
-  for (const ValueId id : wanted)
-    if (made_by[at(id)] != kNobody && !outside[made_by[at(id)]] &&
-        std::find(given.begin(), given.end(), id) == given.end())
-      given.push_back(id);
-  if (given.empty()) return std::nullopt;
-  for (const ValueId id : given) out.add_argument(id);
-  for (size_t n = 0; n < graph.calls.size(); ++n)
-    if (outside[n]) out.add_call(graph.calls[n]);
-  for (const ValueId id : graph.results) out.add_result(id);
-  split.outside = out.take();
-
-  std::vector<bool> calls;
-  Part in(graph);
-  for (const ValueId id : reach(graph, given, calls, [&](size_t n) { return !graph.calls[n].effect; })) {
-    const Value& value = graph.values[at(id)];
-    if (value.origin == Origin::constant) continue;
-    const auto argument = std::find(graph.arguments.begin(), graph.arguments.end(), id);
-    split.operands.push_back({static_cast<size_t>(argument - graph.arguments.begin()), value.tensor});
-    in.add_argument(id);
+  Part whole(graph);
+  for (const ValueId id : graph.arguments) whole.add_argument(id);
+  std::vector<bool> is_there(graph.calls.size(), false);
+  const auto add_call = [&](size_t n) {
+    if (!is_there[n]) whole.add_call(graph.calls[n]);
+    is_there[n] = true;
+  };
+  for (size_t phase = 0; phase < computed.size(); ++phase) {
+    const auto add_outside = [&](Phases::When when) {
+      for (size_t n = 0; n < graph.calls.size(); ++n)
+        if (outside[n] && phases[n] == when) add_call(n);
+    };
+    add_outside({phase, false});
+    Computed& c = computed[phase];
+    if (c.is_part) {
+      Part part(graph);
+      for (const ValueId id : c.operands) part.add_argument(id);
+      for (size_t n = 0; n < graph.calls.size(); ++n)
+        if (c.calls[n]) part.add_call(graph.calls[n]);
+      for (const ValueId id : c.results) part.add_result(id);
+      whole.add_call(make({part.take(), std::move(c.operands), std::move(c.results)}));
+    } else {
+      for (size_t n = 0; n < graph.calls.size(); ++n)
+        if (c.calls[n]) add_call(n);
+    }
+    add_outside({phase, true});
   }
-  for (size_t n = 0; n < graph.calls.size(); ++n)
-    if (calls[n]) in.add_call(graph.calls[n]);
-  for (const ValueId id : given) in.add_result(id);
-  split.inside = in.take();
-  return split;
+  for (const ValueId id : graph.results) whole.add_result(id);
+  return whole.take();
 }
 
 Halves split_linear(const Graph& graph, size_t operands, size_t outs) {

@@ -1,29 +1,27 @@
 // Graphs taken apart, so that a transform can put an operator in the place of one.
 //
-//   split_effects   y = f(x) and writes to x, views of x or of y   →   y = inside(x), and the rest outside
+//   with_parts     calls of which some have to be seen in their order   →   these, and between them parts that only
+//                  compute, a call each
 //   split_linear    z = f(x, t), y = g(x)                          →   (y, r) = first(x), z = second(r, t)
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "compile/graph.h"
 
 namespace tower::compiler {
 
-/// An operand of what was taken out: an argument of the graph, or a tensor that it captured.
-struct Operand {
-  size_t argument;
-  Tensor captured;  // undefined: the argument
+/// Calls that can stand as one operator: a function without effects that captures nothing and gives no views of what it
+/// was given.
+struct ComputingPart {
+  Graph graph;
+  std::vector<ValueId> operands, results;  // as the whole graph numbers them
 };
-
-struct WithoutEffects {
-  std::vector<Operand> operands;
-  Graph inside;   // a function of them that only computes: captures nothing, and gives no views of what it was given
-  Graph outside;  // of the graph's arguments, and the results of `inside` behind them
-};
-/// None where calls do what a transform must see in their order: they draw random numbers, run a user's code, or write
-/// to captured tensors; and where nothing is computed.
-std::optional<WithoutEffects> split_effects(const Graph& graph);
+/// The graph with the call that `make` gives in the place of each part of `fewest` calls or more. Calls that draw
+/// random numbers, run a user's code or write to arguments and captured tensors stay, and so do views that somebody
+/// outside sees. None where there is no such part.
+std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::function<Call(ComputingPart)>& make);
 
 struct Halves {
   Graph first;                         // of x: the results y, then values that the second half reads
