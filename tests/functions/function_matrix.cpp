@@ -1,7 +1,10 @@
 // Every function of the database under every nesting of up to three transforms. The outermost transform's own check
 // (a loop for vmap, finite differences and adjointness for the others) is applied to what the inner ones make of the
 // function; and the whole nesting is held against the same nesting of the function's model.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
+#include <tower/compile.h>
 #include <tower/coverage.h>
 #include <tower/errors.h>
 
@@ -120,6 +123,38 @@ TEST_P(FunctionMatrix, agrees) {
   });
   tower::set_fallback_is_error(before);
   EXPECT_GT(matrix::totals().comparisons, compared) << "nothing was compared: this test cannot fail";
+}
+
+// Operators behind it, enough that they are compiled under transforms, too.
+tower::dynamic::Function in_company(const tower::dynamic::Function& f) {
+  return [f](const Tensors& x) {
+    Tensors results = f(x);
+    for (auto& t : results)
+      if (t.is_floating_point()) t = ((t.sin() + t) * 0.5).cos() * t;
+    return results;
+  };
+}
+
+TEST_P(FunctionMatrix, is_the_same_compiled) {
+  const auto& function = function_db::all()[GetParam().first];
+  const Nesting nesting = nestings()[GetParam().second];
+  if (nesting.size() > 2 || reason_to_refuse(function, nesting)) return;  // the other test is of these
+  const bool derivative = std::count(nesting.begin(), nesting.end(), "vmap") != static_cast<long>(nesting.size());
+  const auto transformed = [&](const tower::dynamic::Function& f) {
+    Problem problem = problem_of(function, f, derivative);
+    for (size_t i = nesting.size(); i-- > 0;) problem = matrix::transformed(nesting[i], problem);
+    return problem;
+  };
+  const matrix::FallbackIsError guard(false);
+  const auto f = in_company(function.f);
+  const Problem plain = transformed(f);
+  const auto outside = transformed(tower::dynamic::compile(f)).f, inside = tower::dynamic::compile(plain.f);
+  for (size_t i = 0; i < plain.examples.size(); ++i) {
+    const Tensors& x = plain.examples[i];
+    const Tensors expected = plain.f(x);
+    EXPECT_EQ(support::difference(inside(x), expected, {1e-9, 1e-9}), "") << "compiled transform, call " << i;
+    EXPECT_EQ(support::difference(outside(x), expected, {1e-9, 1e-9}), "") << "transformed compiled, call " << i;
+  }
 }
 
 std::vector<Param> params() {

@@ -1,0 +1,111 @@
+// Random programs, compiled: alone, transformed, and under transforms, against the same uncompiled. They write to their
+// inputs, so each call has copies.
+#include <tower/compile.h>
+#include <tower/dynamic.h>
+
+#include "programs/program.h"
+#include "support/prelude.h"
+
+namespace programs {
+namespace {
+
+constexpr uint64_t kPrograms = 60;
+
+// Batches of two examples.
+Tensors examples_for(const Program& program, double phase) {
+  Tensors batch;
+  for (size_t k = 0; k < program.inputs.size(); ++k) {
+    std::vector<int64_t> shape = program.inputs[k];
+    shape.insert(shape.begin(), 2);
+    const int64_t n = c10::multiply_integers(shape);
+    batch.push_back(at::sin(at::arange(1, n + 1, at::kDouble) * 1.7 + static_cast<double>(k) + phase).view(shape));
+  }
+  return batch;
+}
+
+Tensors first_of(const Tensors& batch) {
+  Tensors first;
+  for (const Tensor& t : batch) first.push_back(t[0].clone());
+  return first;
+}
+
+Tensors copies_of(const Tensors& tensors) {
+  Tensors copies;
+  for (const Tensor& t : tensors) copies.push_back(t.clone());
+  return copies;
+}
+
+// A transform: what it makes of a function that writes to its inputs, as a function of the batch.
+struct Way {
+  const char* name;
+  bool batch;
+  std::function<Function(const Function&)> of;
+};
+
+Function on_copies(const Function& f) {
+  return [f](const Tensors& in) { return f(copies_of(in)); };
+}
+
+std::vector<Way> ways() {
+  const auto vjp = [](const Function& f) -> Function {
+    return [f](const Tensors& x) {
+      auto [outs, pullback] = td::vjp(on_copies(f), x);
+      Tensors results = pullback(outs);
+      results.insert(results.end(), outs.begin(), outs.end());
+      return results;
+    };
+  };
+  const auto jvp = [](const Function& f) -> Function {
+    return [f](const Tensors& x) { return td::jvp(on_copies(f), x, x).second; };
+  };
+  const auto vmap = [](const Function& f) -> Function {
+    return [f](const Tensors& x) { return td::vmap(f, Dims(x.size(), 0), {0})(x); };
+  };
+  return {{"it", false, [](const Function& f) { return f; }},
+          {"vmap of it", true, vmap},
+          {"vjp of it", false, vjp},
+          {"jvp of it", false, jvp},
+          {"vmap of vjp of it", true, [=](const Function& f) { return vmap(vjp(f)); }},
+          {"jvp of vjp of it", false, [=](const Function& f) { return jvp(vjp(f)); }}};
+}
+
+// Empty if all calls agree; results and what was written to the inputs.
+std::string disagreement(const Program& program) {
+  const Function plain = [&](const Tensors& in) { return program(in); };
+  const Function compiled = td::compile(plain);
+  for (const Way& way : ways()) {
+    const Function expected_of = way.of(plain), outside = way.of(compiled), inside = td::compile(way.of(plain));
+    for (const double phase : {0.0, 0.3, 0.6}) {
+      const Tensors batch = examples_for(program, phase), x = way.batch ? batch : first_of(batch);
+      const auto run = [&](const Function& f) {
+        const Tensors in = copies_of(x);
+        Tensors all = f(in);
+        all.insert(all.end(), in.begin(), in.end());
+        return all;
+      };
+      const Tensors expected = run(expected_of);
+      for (const auto& [name, f] : {std::pair("inside", outside), std::pair("outside", inside)}) {
+        std::string text = support::difference(run(f), expected, {1e-9, 1e-9});
+        if (!text.empty()) return std::string(way.name) + ", compiled " + name + ": " + text;
+      }
+    }
+  }
+  return "";
+}
+
+class CompiledPrograms : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(CompiledPrograms, ComputeWhatTheyComputeUncompiled) {
+  constexpr uint64_t share = kPrograms / 10;
+  for (uint64_t seed = GetParam() * share; seed < (GetParam() + 1) * share; ++seed) {
+    const Program program = generate(seed);
+    if (disagreement(program).empty()) continue;
+    const Program small = shrunk(program, [](const Program& p) { return !disagreement(p).empty(); });
+    ADD_FAILURE() << "program " << seed << ":\n" << small.text() << disagreement(small);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tenths, CompiledPrograms, testing::Range<uint64_t>(0, 10));
+
+}  // namespace
+}  // namespace programs
