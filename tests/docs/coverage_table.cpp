@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "decomposition_costs.h"
+#include "fused.h"
 #include "support.h"
 
 namespace docs {
@@ -148,6 +149,12 @@ std::string coverage_document() {
       out << " |\n";
     }
   }
+  out << "\n## Compiled functions\n\n"
+      << "Which operators of the database `tests/op_db/` are computed in kernels by functions that are compiled "
+         "(docs/compile.md),\nalone, under vmap, and as gradients under vmap: in all of their samples, in some, or in "
+         "none; - where there is nothing to\ncompute or to differentiate. Views are not counted, nor are samples "
+         "without elements. In none: they are LibTorch's, between\nkernels.\n\n"
+      << fused_operators(op_db_folder());
   return out.str();
 }
 

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "op_db/op_db.h"
+#include "sampled.h"
 #include "support.h"
 
 namespace docs {
@@ -44,71 +45,22 @@ std::optional<int64_t> kernels(const std::function<void()>& call) {
   return count;
 }
 
-// The first sample of an operator as a function of its tensors.
-struct Sampled {
-  td::Function f;
-  td::Tensors leaves;
-  std::vector<bool> mappable, differentiable;
-
-  explicit Sampled(const op_db::Entry& entry) {
-    const auto dtype = entry.real ? at::kDouble : at::kComplexDouble;
-    const auto sample = op_db::parse_sample(entry, entry.sample_texts[0], dtype);
-    leaves = op_db::make_leaves(entry, sample, dtype, 0);
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      const auto& spec = sample.leaves[i].spec;
-      leaves[i] = op_db::projected(spec, leaves[i]);
-      mappable.push_back(!spec.unmapped);
-      differentiable.push_back(spec.differentiable());
-    }
-    f = [op = *entry.op, sample](const td::Tensors& in) {
-      td::Tensors defined;
-      for (auto& t : op_db::call(op, sample, in))
-        if (t.defined()) defined.push_back(t);
-      return defined;
-    };
+void run(const Sampled& sampled, const std::string& transform) {
+  if (transform == "vmap") {
+    sampled.mapped()(sampled.batch(2));
+  } else if (transform == "vjp") {
+    const auto [outputs, pullback] = td::vjp(sampled.partial(), sampled.primals());
+    // Inside of a transform its operators are seen.
+    td::vjp(
+        [&](const td::Tensors& unused) {
+          pullback(outputs);
+          return unused;
+        },
+        {at::zeros({})});
+  } else {
+    td::jvp(sampled.partial(), sampled.primals(), sampled.primals());
   }
-
-  // `f` of the tensors in `chosen`, the others as they are.
-  td::Function partial() const {
-    return [*this](const td::Tensors& in) {
-      td::Tensors all = leaves, result;
-      for (size_t i = 0, next = 0; i < all.size(); ++i)
-        if (differentiable[i]) all[i] = in[next++];
-      for (const auto& t : f(all))
-        if (t.is_floating_point() || t.is_complex()) result.push_back(t);
-      return result;
-    };
-  }
-  td::Tensors primals() const {
-    td::Tensors result;
-    for (size_t i = 0; i < leaves.size(); ++i)
-      if (differentiable[i]) result.push_back(leaves[i]);
-    return result;
-  }
-
-  void run(const std::string& transform) const {
-    if (transform == "vmap") {
-      td::Dims dims;
-      td::Tensors batch;
-      for (size_t i = 0; i < leaves.size(); ++i) {
-        dims.push_back(mappable[i] ? std::optional<int64_t>(0) : std::nullopt);
-        batch.push_back(mappable[i] ? at::stack({leaves[i], leaves[i]}) : leaves[i]);
-      }
-      td::vmap(f, dims, {0})(batch);
-    } else if (transform == "vjp") {
-      const auto [outputs, pullback] = td::vjp(partial(), primals());
-      // Inside of a transform its operators are seen.
-      td::vjp(
-          [&](const td::Tensors& unused) {
-            pullback(outputs);
-            return unused;
-          },
-          {at::zeros({})});
-    } else {
-      td::jvp(partial(), primals(), primals());
-    }
-  }
-};
+}
 
 }  // namespace
 
@@ -129,7 +81,7 @@ std::string decomposition_costs(const std::string& op_db_folder) {
     for (const std::string transform : {"vmap", "vjp", "jvp"}) {
       std::optional<int64_t> count;
       if (entry && served[{name, transform}] == "decomposition")
-        count = kernels([&] { Sampled(*entry).run(transform); });
+        count = kernels([&] { run(Sampled(*entry, entry->sample_texts[0]), transform); });
       if (count) out << " " << *count << " |";
       else out << " |";
     }
