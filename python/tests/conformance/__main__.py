@@ -17,6 +17,9 @@ def _arguments():
     parser.add_argument(
         "--fast", action="store_true", help="Tower only, two samples, the first rows; holds docs/conformance.md"
     )
+    parser.add_argument(
+        "--compile", action="store_true", help="Tower only, all transforms compiled; holds docs/conformance.md"
+    )
     parser.add_argument("--only", metavar="REGEX", default="", help="entries to run; the others' results are kept")
     parser.add_argument("--rows", metavar="REGEX", default="", help="rows to run")
     parser.add_argument("--backends", default="torch.func,torch_tower", help="libraries, with commas between them")
@@ -37,16 +40,22 @@ def main():
 
     torch.set_num_threads(1)
     from . import report, samples, supervise
-    from .backends import PEER, TOWER, Backend
+    from .backends import PEER, TOWER, Backend, Compiled
     from .rows import ROWS
 
     began = time.monotonic()
-    folder = ROOT / "build" / "conformance" / ("fast" if arguments.fast else "full")
+    kind = "-".join(["compiled"] * arguments.compile + ["fast" if arguments.fast else "full"])
+    folder = ROOT / "build" / "conformance" / kind
     count = arguments.samples or (2 if arguments.fast else 6)
-    backends = [Backend(name) for name in ([TOWER] if arguments.fast else arguments.backends.split(","))]
+    if arguments.compile:
+        backends = [Compiled()]
+    else:
+        backends = [Backend(name) for name in ([TOWER] if arguments.fast else arguments.backends.split(","))]
     if not arguments.report_only:
         names = [name for name in samples.entries() if re.search(arguments.only, name)]
         rows = [row for row in ROWS if (row.fast or not arguments.fast) and re.search(arguments.rows, row.name)]
+        if arguments.compile:
+            rows = [row for row in rows if row.transform not in ("graph", "mistakes")]
         if not arguments.resume and folder.exists():
             if arguments.only or arguments.rows or len(backends) == 1:
                 report.forget(folder, names, rows, backends)

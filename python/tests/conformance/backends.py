@@ -9,11 +9,14 @@ import warnings
 import torch
 
 TOWER = "torch_tower"
+COMPILED = "torch_tower.compile"
 PEER = "torch.func"
 
 _RANDOM = re.compile("randomness")
 # torch.func warns: "There is a performance drop because we have not yet implemented the batching rule for aten::foo."
 _PEER_LOOP = re.compile(r"batching rule for (\S+?)[.:;,]?(?:\s|$)")
+# What torch_tower.compile says of it.
+_READS = re.compile(r"compile.*: \S+ (reads a value|gives a tensor whose shape depends on values)")
 _TOWER_LOOP = re.compile(r"(\w+::\S+) has no batching rule")
 
 
@@ -32,7 +35,12 @@ class Backend:
 
             self.version = library.__version__
         self.library = library
-        self.vjp, self.jvp = library.vjp, library.jvp
+
+    def vjp(self, function, *primals):
+        return self.library.vjp(function, *primals)
+
+    def jvp(self, function, primals, tangents):
+        return self.library.jvp(function, primals, tangents)
 
     def vmap(self, function, in_dims=0):
         return self.library.vmap(function, in_dims, randomness=self.randomness)
@@ -48,6 +56,10 @@ class Backend:
     def run(self, function):
         """What `function()` returns, and the names of the operators that the library looped over."""
         return self._run_peer(function) if self.name == PEER else self._run_tower(function)
+
+    def refuses(self, error):
+        """Why the library takes the call nowhere, whatever its arguments are; empty if it should."""
+        return ""
 
     def _run_peer(self, function):
         with warnings.catch_warnings(record=True) as caught:
@@ -73,6 +85,43 @@ class Backend:
         x = torch.ones(2)
         self.jvp(lambda x: self.vmap(torch.sin)(x).sum(), (x,), (x,))
         self.vjp(torch.sin, x)[1](x)
+
+
+class Compiled(Backend):
+    """Tower, with all transforms compiled. Each function is called twice: the first call traces, what it gives is
+    thrown away, and the second runs what was compiled."""
+
+    def __init__(self):
+        super().__init__(TOWER)
+        self.name = COMPILED
+
+    def _twice(self, function):
+        compiled = self.library.compile(function)
+
+        def second(*arguments):
+            compiled(*arguments)
+            return compiled(*arguments)
+
+        return second
+
+    def vmap(self, function, in_dims=0):
+        return self._twice(super().vmap(function, in_dims))
+
+    def vjp(self, function, *primals):
+        def pull_back(primals, cotangents):
+            return self.library.vjp(function, *primals)[1](cotangents)
+
+        outputs = self._twice(lambda *primals: self.library.vjp(function, *primals)[0])(*primals)
+        return outputs, lambda cotangents: self._twice(pull_back)(primals, cotangents)
+
+    def jvp(self, function, primals, tangents):
+        return self._twice(lambda *both: self.library.jvp(function, *both))(primals, tangents)
+
+    def run(self, function):
+        return function(), set()  # what stands for LibTorch's own formulas is looped over inside of a graph
+
+    def refuses(self, error):
+        return "it reads values, or has a shape that depends on them" if _READS.search(str(error)) else ""
 
 
 def needs_randomness(error):

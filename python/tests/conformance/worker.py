@@ -84,7 +84,7 @@ def _try(result, row, backend, call, parity):
         result.reasons.append("the shape of the result depends on the data")
         result.add("error", f"{call.describe()}: {_short(error)}")
     except Exception as error:
-        result.reasons.append(_data_dependence(call))
+        result.reasons.append(backend.refuses(error) or _data_dependence(call))
         result.add("error", f"{call.describe()}: {type(error).__name__}: {_short(error)}")
     else:
         result.looped |= looped
