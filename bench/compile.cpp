@@ -29,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/cpu.h"
 #include "compile/llvm.h"
 #include "compile/newton_by_hand.h"
 #include "support/peak_memory.h"
@@ -390,7 +391,8 @@ int run(int argc, char** argv) {
     fmt::print("there is no LLVM: {}\n", llvm->why_not());
     return 0;
   }
-  fmt::print("{}, loaded in {:.0f} ms; vectors of {} bytes\n\n", llvm->library(), loading, llvm->vector_bytes());
+  fmt::print("{}, loaded in {:.0f} ms; vectors of {} bytes\n\n", llvm->library(), loading,
+             tower::compiler::Cpu::get().vector_bytes());
 
   std::vector<Row> rows;
   for (Row& row : all_rows())

@@ -5,7 +5,6 @@
 
 #include <thread>
 
-#include "compile/digest.h"
 #include "compile/files.h"
 #include "compile/kernels.h"
 #include "compile/seal.h"
@@ -23,13 +22,6 @@ void run_with(const tower::CompileOptions& options) {
   const auto f = tower::compile(chain, options);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(same(f(waves({40})), chain(waves({40}))));
   EXPECT_TRUE(contains(f.report(), "kernel 0"));
-}
-
-TEST(Digest, IsSha256) {
-  EXPECT_EQ(tower::compiler::digest_of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(tower::compiler::digest_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(tower::compiler::digest_of(std::string(1000000, 'a')),
-            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 TEST(CodeCache, KeepsMachineCodeForProcessesThatHaveNoLlvm) {
