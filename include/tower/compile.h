@@ -231,9 +231,9 @@ class Loaded<Out(Args...)> {
 };
 
 /// The function that was saved to a file: `load<std::pair<Tensor, Tensor>(Tensor, Tensor)>("step")`, with the types, by
-/// value, that it was called with. It runs without the function that was compiled and without LLVM, for arguments of the
-/// kinds that it had been called with; others are an UnsupportedError. Throws ArgumentError where the file is not whole,
-/// or not for this signature, CPU, Tower or LibTorch. A file is a program: load what you trust.
+/// value, that it was called with. It runs without the function that was compiled and without LLVM, for arguments of
+/// the kinds that it had been called with; others are an UnsupportedError. Throws ArgumentError where the file is not
+/// whole, or not for this signature, CPU, Tower or LibTorch. A file is a program: load what you trust.
 template <class Signature>
 Loaded<Signature> load(const std::string& path) {
   return Loaded<Signature>(path);

@@ -24,12 +24,13 @@ struct TensorKind {
   }
   bool operator==(const TensorKind&) const = default;
 
-  /// Whether `t` is of this kind: without making its own. `as_plain`: whether it would be, if no gradient were asked for.
+  /// Whether `t` is of this kind: without making its own. `as_plain`: whether it would be, if no gradient were asked
+  /// for.
   bool is_of(const Tensor& t, bool as_plain = false) const {
     if (!defined || !t.defined()) return defined == t.defined();
     // A leaf is also what no gradient is asked for.
-    return dtype == t.scalar_type() && t.sizes().equals(sizes) && t.strides().equals(strides) &&
-           device == t.device() && requires_grad == (t.requires_grad() && !as_plain) && (!requires_grad || leaf == t.is_leaf()) &&
+    return dtype == t.scalar_type() && t.sizes().equals(sizes) && t.strides().equals(strides) && device == t.device() &&
+           requires_grad == (t.requires_grad() && !as_plain) && (!requires_grad || leaf == t.is_leaf()) &&
            number == t.unsafeGetTensorImpl()->is_wrapped_number();
   }
 

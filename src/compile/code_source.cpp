@@ -29,9 +29,7 @@ CodeSource::CodeSource(const CompileOptions& options, int64_t vector_bytes)
   if (folder_.empty() && named) folder_ = named;
 }
 
-std::string CodeSource::key_of(const Module& module) {
-  return digest_of(module.function + "\n" + module.text);
-}
+std::string CodeSource::key_of(const Module& module) { return digest_of(module.function + "\n" + module.text); }
 
 CodeSource::Found CodeSource::get(const Module& module, const std::string& key) const {
   if (auto code = find(key)) return {std::move(code), /*generated=*/false};

@@ -1,8 +1,8 @@
 // Where kernels' machine code comes from: what a saved function brought along, a folder that the user named, and LLVM,
 // which is looked for where the others do not have it.
 //
-// A kernel's key is a digest of its text. In a folder, code lies under a digest of that, the CPU and Tower's version. Any
-// number of processes may share one. What cannot be read is generated again and replaced; beyond a number of files,
+// A kernel's key is a digest of its text. In a folder, code lies under a digest of that, the CPU and Tower's version.
+// Any number of processes may share one. What cannot be read is generated again and replaced; beyond a number of files,
 // those that were not used for longest go.
 #pragma once
 

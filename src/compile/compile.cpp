@@ -129,9 +129,8 @@ void State::note_traced(const Specialisation& made, SameRest* same) {
 State::Found State::find_in_file(const Tensors& args, const StaticKey& statics, const compiler::Modes& modes) {
   if (Found found = find(args, statics, modes); found.first) return found;
   if (Found found = find(args, statics, modes, /*as_plain=*/true); found.first) return found;
-  const bool recorded = top() || std::any_of(args.begin(), args.end(), [](const Tensor& t) {
-    return t.defined() && t.requires_grad();
-  });
+  const bool recorded =
+      top() || std::any_of(args.begin(), args.end(), [](const Tensor& t) { return t.defined() && t.requires_grad(); });
   if (!recorded)
     if (Found found = find(args, statics, modes.recording(), /*as_plain=*/true); found.first) return found;
   std::string kinds;
@@ -139,11 +138,12 @@ State::Found State::find_in_file(const Tensors& args, const StaticKey& statics, 
     if (s.traced)
       kinds += std::string("\n ") + kinds_text(s.tensors) + (s.modes.grad ? "" : ", without grad mode") +
                (s.modes.autocast ? ", under autocast" : "");
-  throw UnsupportedError("load: the function in " + file + " has no graph for arguments" + kinds_text(kinds_of(args)) +
-                         (c10::GradMode::is_enabled() ? "" : " without grad mode") +
-                         ", and cannot be traced: it was saved with graphs for" + kinds +
-                         "\nCall it with such arguments (sizes, strides, requires_grad and static arguments count, too) "
-                         "before it is saved; with two numbers of examples, for any.");
+  throw UnsupportedError(
+      "load: the function in " + file + " has no graph for arguments" + kinds_text(kinds_of(args)) +
+      (c10::GradMode::is_enabled() ? "" : " without grad mode") +
+      ", and cannot be traced: it was saved with graphs for" + kinds +
+      "\nCall it with such arguments (sizes, strides, requires_grad and static arguments count, too) "
+      "before it is saved; with two numbers of examples, for any.");
 }
 
 detail::Specialisations::Specialisations(const CompileOptions& options)
@@ -232,10 +232,10 @@ void dynamic::save(const Function& compiled, const std::string& path) {
 Function dynamic::load(const std::string& path) {
   const auto restore = [](size_t, const std::string&) {
     return std::pair<detail::StaticKey, detail::Specialisations::Rest>(detail::StaticKey::of(),
-                                                                      std::make_shared<const KeptNothing>());
+                                                                       std::make_shared<const KeptNothing>());
   };
   return CompiledFunction{nullptr, detail::Specialisations::load(path, KeptNothing().signature(), restore,
-                                                                detail::Specialisations::always_same)[0]};
+                                                                 detail::Specialisations::always_same)[0]};
 }
 
 std::function<Graph(const Tensors&)> dynamic::graph(Function f) {

@@ -93,11 +93,12 @@ std::string FusedGraph::report() const {
   for (size_t n = 0; n < kernels.size(); ++n) {
     const Fused& k = kernels[n];
     const Kernel::Facts& facts = k.kernel->facts();
-    std::snprintf(line, sizeof line,
-                  "kernel %zu: %zu operators, %lld lanes, %d instructions for %lld lanes, %lld bytes a lane, %.1f ms%s\n",
-                  n, k.operators.size(), static_cast<long long>(k.lanes), facts.instructions,
-                  static_cast<long long>(facts.vector_lanes), static_cast<long long>(facts.bytes_a_lane),
-                  facts.milliseconds, facts.generated ? "" : " (from a file)");
+    std::snprintf(
+        line, sizeof line,
+        "kernel %zu: %zu operators, %lld lanes, %d instructions for %lld lanes, %lld bytes a lane, %.1f ms%s\n", n,
+        k.operators.size(), static_cast<long long>(k.lanes), facts.instructions,
+        static_cast<long long>(facts.vector_lanes), static_cast<long long>(facts.bytes_a_lane), facts.milliseconds,
+        facts.generated ? "" : " (from a file)");
     text += line;
   }
   return text;

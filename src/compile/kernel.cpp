@@ -52,7 +52,10 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   code_ = std::move(code);
   function_ = reinterpret_cast<Function*>(code_->address());
   for (const Id id : region.outputs) outputs_.push_back(region.graph[id].type);
-  facts_ = {.instructions = text.instructions, .vector_lanes = text.lanes, .code_bytes = code_->bytes(), .generated = generated};
+  facts_ = {.instructions = text.instructions,
+            .vector_lanes = text.lanes,
+            .code_bytes = code_->bytes(),
+            .generated = generated};
   for (const Region::Input& input : inputs_) facts_.bytes_a_lane += input.repeated ? 0 : size_of(input.type);
   for (const Type type : outputs_) facts_.bytes_a_lane += size_of(type);
   facts_.milliseconds = now() - start;

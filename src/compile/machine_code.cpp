@@ -98,8 +98,7 @@ class Linker {
 
   // A jump to what an import's place holds, behind everything else.
   size_t jump_to(const std::string& name) {
-    const auto known =
-        std::find_if(jumps_.begin(), jumps_.end(), [&](const auto& jump) { return jump.first == name; });
+    const auto known = std::find_if(jumps_.begin(), jumps_.end(), [&](const auto& jump) { return jump.first == name; });
     if (known != jumps_.end()) return known->second;
     align(8);
     const size_t jump = binary_.bytes.size();

@@ -78,8 +78,7 @@ void write_origin(ByteWriter& out) {
 // Refuses what is for others. Gives the bytes of vectors.
 int64_t check_origin(ByteReader& in, const std::string& path) {
   const std::string tower(in.text()), torch(in.text());
-  if (tower != version())
-    refuse_file(path, "it was saved by Tower " + tower + ", and this is " + version());
+  if (tower != version()) refuse_file(path, "it was saved by Tower " + tower + ", and this is " + version());
   if (torch != TORCH_VERSION)
     refuse_file(path, "it was saved with LibTorch " + torch + ", and this is " + TORCH_VERSION);
   std::vector<std::string> features;
@@ -148,8 +147,8 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
     for (size_t f = 0, count = graphs.count(); f < count; ++f) {
       CompileOptions options;
       options.math = static_cast<Math>(graphs.index(2));
-      Specialisations& function = functions.emplace_back(
-          std::make_shared<State>(std::make_shared<Kernels>(options, vector_bytes)));
+      Specialisations& function =
+          functions.emplace_back(std::make_shared<State>(std::make_shared<Kernels>(options, vector_bytes)));
       State& state = *function.state_;
       state.file = path;
       for (size_t n = graphs.count(); n-- > 0;) {
@@ -164,8 +163,11 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
         }
         any = true;
         auto [statics, rest] = restore(f, stored);
-        Specialisation made{std::move(tensors), std::move(statics), modes,
-                            std::make_shared<const CompiledGraph>(std::move(graph), state.kernels), std::move(rest),
+        Specialisation made{std::move(tensors),
+                            std::move(statics),
+                            modes,
+                            std::make_shared<const CompiledGraph>(std::move(graph), state.kernels),
+                            std::move(rest),
                             /*traced=*/true};
         state.note_traced(made, same);
         state.add(std::move(made));

@@ -46,8 +46,8 @@ struct detail::Specialisations::State {
 
   // These need the lock.
   using Found = std::pair<std::shared_ptr<const compiler::CompiledGraph>, Rest>;
-  /// The graph for a call, and what belongs to it; none: it has to be traced. `as_plain`: for tensors that no gradient is
-  /// asked for.
+  /// The graph for a call, and what belongs to it; none: it has to be traced. `as_plain`: for tensors that no gradient
+  /// is asked for.
   Found find(const dynamic::Tensors& args, const StaticKey& statics, const compiler::Modes& modes,
              bool as_plain = false);
   /// The same of a function from a file, whose graphs also serve where less, or more, is recorded than when they were

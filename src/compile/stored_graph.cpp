@@ -149,9 +149,8 @@ bool write_value(ByteWriter& out, const IValue& v) {
     out.list(list, [&](bool b) { out.number(b); });
   } else if (v.isTensorList() || v.isOptionalTensorList()) {
     begin(v.isTensorList() ? Kind::tensors : Kind::optional_tensors);
-    out.list(v.toListRef(), [&](const IValue& element) {
-      out.number(element.isTensor() && element.toTensor().defined());
-    });
+    out.list(v.toListRef(),
+             [&](const IValue& element) { out.number(element.isTensor() && element.toTensor().defined()); });
   } else {
     return false;
   }

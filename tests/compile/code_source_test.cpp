@@ -32,9 +32,8 @@ TEST(CodeCache, KeepsMachineCodeForProcessesThatHaveNoLlvm) {
                                         {{"TOWER_LLVM", "/nowhere/libLLVM.so"}}),
             0);
   // The environment names it, too.
-  EXPECT_EQ(support::run_in_new_process(
-                "CodeCache.InAProcessWithoutLlvm", "named by the environment",
-                {{"TOWER_LLVM", "/nowhere/libLLVM.so"}, {"TOWER_CACHE", folder / "cache"}}),
+  EXPECT_EQ(support::run_in_new_process("CodeCache.InAProcessWithoutLlvm", "named by the environment",
+                                        {{"TOWER_LLVM", "/nowhere/libLLVM.so"}, {"TOWER_CACHE", folder / "cache"}}),
             0);
 }
 
@@ -79,7 +78,8 @@ TEST(CodeCache, IsBoundedByLeavingOutTheOldest) {
   for (int i = 0; i < 64; ++i) {  // counted now and then
     tower::compiler::CodeSource source(options);
     const auto build = [&](auto& graph, const auto& in) {
-      return std::vector{graph.make(tower::compiler::Op::add, in[0], graph.constant(tower::compiler::Type::f64, 0.5 + i))};
+      return std::vector{
+          graph.make(tower::compiler::Op::add, in[0], graph.constant(tower::compiler::Type::f64, 0.5 + i))};
     };
     const kernels::Kernel kernel(kernels::region_of({at::kDouble}, build), source);
   }

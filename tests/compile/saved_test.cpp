@@ -167,7 +167,7 @@ TEST(SavedFunctions, HoldTheValuesOfWhatWasCaptured) {
   const Tensor before = weight.detach().clone();
   {
     const at::NoGradGuard none;
-    weight.add_(1);  // not seen by what was saved
+    weight.add_(1);              // not seen by what was saved
     for (int i = 3; i < 6; ++i)  // writes are, through views, too
       EXPECT_TRUE(same(loaded(waves({4})), (waves({4}) * before).sum() + i));
   }
@@ -197,14 +197,14 @@ TEST(SavedFunctions, AnswerForRandomNumbersAttributesAndListsOfAllKinds) {
                                      {.randomness = tower::Randomness::different})(x);
     const Tensor parts = at::cat({x.unflatten(1, {2, 3}).transpose(1, 2).flatten(1), x.roll({1}, {0})}, 1);
     return std::tuple(drawn, at::index(parts, {index, std::nullopt}), x.to(at::kFloat).clamp(-0.5, std::nullopt),
-                      at::full_like(x, 3.5).sum(at::IntArrayRef({1}), true), x.to(at::kComplexDouble) * c10::complex<double>(0, 1));
+                      at::full_like(x, 3.5).sum(at::IntArrayRef({1}), true),
+                      x.to(at::kComplexDouble) * c10::complex<double>(0, 1));
   };
   const auto compiled = tower::compile(f);
   const Tensor x = waves({4, 6}), index = at::tensor({2, 0});
   compiled(x, index);
   compiled.save(folder / "f");
-  const auto loaded =
-      tower::load<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(Tensor, Tensor)>(folder / "f");
+  const auto loaded = tower::load<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(Tensor, Tensor)>(folder / "f");
   for (int run = 0; run < 2; ++run) {
     at::manual_seed(5 + run);
     const auto found = loaded(x, index);
@@ -230,8 +230,9 @@ TEST(SavedFunctions, CodeOfTheUsersIsRefusedByName) {
   EXPECT_TRUE(folder.files("").empty());
   const auto never = tower::compile([](const Tensor& x) { return x; });
   EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] { never.save(folder / "f"); }), "no graph yet"));
-  EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] { f(waves({3})), tower::compile(step).save("/nowhere/f"); }),
-                       "no graph yet"));
+  EXPECT_TRUE(
+      contains(message_of<tower::ArgumentError>([&] { f(waves({3})), tower::compile(step).save("/nowhere/f"); }),
+               "no graph yet"));
 }
 
 TEST(SavedFunctions, OfListsAreSavedAndLoadedAsSuch) {
@@ -297,8 +298,7 @@ TEST(SavedFunctions, FilesForOthersAreRefusedByWhatDiffers) {
   tower::compiler::write_file(folder / "text", "something else");
   EXPECT_TRUE(contains(refusal_of(folder / "text"), "not a compiled function"));
   EXPECT_TRUE(contains(refusal_of(folder / "nothing"), "cannot be read"));
-  const std::string types =
-      message_of<tower::ArgumentError>([&] { tower::load<Tensor(Tensor)>(folder / "step"); });
+  const std::string types = message_of<tower::ArgumentError>([&] { tower::load<Tensor(Tensor)>(folder / "step"); });
   EXPECT_TRUE(contains(types, "no function of the type at::Tensor (at::Tensor), but of at::Tensor (at::Tensor, "))
       << types;
 }

@@ -1,4 +1,5 @@
-// Trees without their tensors as bytes and back: what a saved function keeps of the arguments and results of its graphs.
+// Trees without their tensors as bytes and back: what a saved function keeps of the arguments and results of its
+// graphs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -69,9 +70,10 @@ void store(StaticWriter& out, const T& value) {
 
 template <class T>
 T restore(StaticReader& in) {
-  static_assert(StaticBytes<T>::possible,
-                "tower: values of this type cannot be read from a file of a compiled function. Tensors, numbers, enums, "
-                "strings, containers of these, and structs that name all their fields (tower_fields) can be.");
+  static_assert(
+      StaticBytes<T>::possible,
+      "tower: values of this type cannot be read from a file of a compiled function. Tensors, numbers, enums, "
+      "strings, containers of these, and structs that name all their fields (tower_fields) can be.");
   return StaticBytes<T>::get(in);
 }
 
