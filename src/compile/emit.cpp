@@ -218,6 +218,10 @@ class Printer {
     std::string stored = value(id, part);
     if (t == Type::b1) stored = line("zext " + type(t) + " " + stored + " to " + vector_of("i8", lanes_));
     const std::string place = address("%po" + std::to_string(output), t, begin, part);
+    if (region_.is_added(output)) {
+      const std::string before = line("load " + type(t) + ", ptr " + place + ", align " + std::to_string(size_of(t)));
+      stored = line("fadd " + type(t) + " " + before + ", " + stored);
+    }
     body_ += "  store " + vector_of(in_memory(t), lanes_) + " " + stored + ", ptr " + place + ", align " +
              std::to_string(size_of(t)) + "\n";
   }

@@ -19,9 +19,11 @@ struct Region {
     bool repeated;  // one element for all lanes; otherwise one for each, next to each other
   };
   Expressions graph;
-  std::vector<Input> inputs;  // by the numbers of the graph's inputs
-  std::vector<Id> outputs;    // one element for each lane, next to each other
-  bool single = false;        // there is one lane only
+  std::vector<Input> inputs;     // by the numbers of the graph's inputs
+  std::vector<Id> outputs;       // one element for each lane, next to each other
+  bool single = false;           // there is one lane only
+  std::vector<bool> added = {};  // of each output: to what is in memory; none: all are written
+  bool is_added(size_t output) const { return output < added.size() && added[output]; }
 };
 
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes

@@ -74,12 +74,12 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   FusedGraph fused{graph, {}};
   fused.graph.calls.clear();
   const Readers readers(graph);
-  const Joining rows = joining_of_rows(graph);
-  for (const auto& calls : Groups(graph, rows, of_unrolled).in_order()) {
+  const Rows rows(graph);
+  for (const auto& calls : Groups(graph, rows.joining(), of_unrolled).in_order()) {
     if (first_of_unrolled.count(calls[0]))
       fused.graph.calls.push_back(unrolled.write(calls, readers, kernels, fused.kernels));
-    else if (calls.size() >= fewest && rows.spaces[calls[0]])
-      fused.graph.calls.push_back(write_rows(graph, calls, readers, kernels, fused.kernels));
+    else if (calls.size() >= fewest && rows.serves(calls))
+      fused.graph.calls.push_back(rows.write(calls, readers, kernels, fused.kernels));
     else
       for (const size_t n : calls) fused.graph.calls.push_back(graph.calls[n]);
   }

@@ -51,7 +51,10 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   auto [code, generated] = source.get(text.module, key_);
   code_ = std::move(code);
   function_ = reinterpret_cast<Function*>(code_->address());
-  for (const Id id : region.outputs) outputs_.push_back(region.graph[id].type);
+  for (size_t k = 0; k < region.outputs.size(); ++k) {
+    outputs_.push_back(region.graph[region.outputs[k]].type);
+    added_.push_back(region.is_added(k));
+  }
   facts_ = {.instructions = text.instructions,
             .vector_lanes = text.lanes,
             .code_bytes = code_->bytes(),
@@ -87,11 +90,15 @@ void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::Array
   int64_t count = 1;
   for (const int64_t size : rows.sizes) count *= size;
   // One row is shared by lanes, many by rows.
-  const int64_t chunk = facts_.vector_lanes, pieces = count == 1 ? (rows.lanes + chunk - 1) / chunk : count;
-  share(pieces, count == 1 ? chunk : rows.lanes, [&](int64_t begin, int64_t end, uint8_t* fault) {
-    if (count == 1) run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, fault);
-    else run_rows(rows, begin, end, inputs, outputs, fault);
-  });
+  const int64_t chunk = facts_.vector_lanes;
+  if (count == 1)
+    share((rows.lanes + chunk - 1) / chunk, chunk, [&](int64_t begin, int64_t end, uint8_t* fault) {
+      run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, fault);
+    });
+  else
+    share(count / rows.together, rows.together * rows.lanes, [&](int64_t begin, int64_t end, uint8_t* fault) {
+      run_rows(rows, begin * rows.together, end * rows.together, inputs, outputs, fault);
+    });
 }
 
 void Kernel::run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const {
@@ -179,17 +186,38 @@ void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs,
 
 void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
                       c10::ArrayRef<void*> outputs, uint8_t* fault) const {
-  std::vector<const void*> from(inputs.begin(), inputs.end());
-  std::vector<void*> to(outputs.begin(), outputs.end());
+  const size_t dims = rows.sizes.size();
+  std::vector<int64_t> place(dims);
+  int64_t left = begin;
+  for (size_t d = dims; d-- > 0; left /= rows.sizes[d]) place[d] = left % rows.sizes[d];
+  const auto offset = [&](const c10::SmallVector<int64_t, 4>& strides) {
+    int64_t sum = 0;
+    for (size_t d = 0; d < dims; ++d) sum += place[d] * strides[d];
+    return sum;
+  };
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  for (size_t i = 0; i < inputs.size(); ++i) from.push_back(at(inputs[i], offset(rows.strides[i]), inputs_[i].type));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool follows = rows.of_outputs.empty();
+    to.push_back(at(outputs[i], follows ? begin * rows.lanes : offset(rows.of_outputs[i]), outputs_[i]));
+  }
+  // Steps along dimension d, or back over all of it.
+  const auto move = [&](size_t d, int64_t by) {
+    for (size_t i = 0; i < from.size(); ++i) from[i] = at(from[i], by * rows.strides[i][d], inputs_[i].type);
+    for (size_t i = 0; i < to.size() && !rows.of_outputs.empty(); ++i)
+      to[i] = at(to[i], by * rows.of_outputs[i][d], outputs_[i]);
+  };
   for (int64_t row = begin; row < end; ++row) {
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      int64_t left = row, offset = 0;
-      for (size_t d = rows.sizes.size(); d-- > 0; left /= rows.sizes[d])
-        offset += left % rows.sizes[d] * rows.strides[i][d];
-      from[i] = at(inputs[i], offset, inputs_[i].type);
-    }
-    for (size_t i = 0; i < outputs.size(); ++i) to[i] = at(outputs[i], row * rows.lanes, outputs_[i]);
     run_range(0, rows.lanes, from, to, fault);
+    if (rows.of_outputs.empty())
+      for (size_t i = 0; i < to.size(); ++i) to[i] = at(to[i], rows.lanes, outputs_[i]);
+    for (size_t d = dims; d-- > 0;) {
+      move(d, 1);
+      if (++place[d] < rows.sizes[d]) break;
+      move(d, -place[d]);
+      place[d] = 0;
+    }
   }
 }
 
@@ -219,7 +247,11 @@ void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inp
       std::memcpy(at(static_cast<void*>(copy), lane, inputs_[i].type), at(inputs[i], end - 1, inputs_[i].type), size);
     from[i] = copy;
   }
-  for (size_t i = 0; i < outputs.size(); ++i) to.push_back(std::exchange(memory, memory + kVectorBytes));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    to.push_back(std::exchange(memory, memory + kVectorBytes));
+    if (added_[i])
+      std::memcpy(to[i], at(outputs[i], begin, outputs_[i]), static_cast<size_t>(lanes * size_of(outputs_[i])));
+  }
   function_(0, vector, from.data(), to.data(), fault);
   for (size_t i = 0; i < outputs.size(); ++i)
     std::memcpy(at(outputs[i], begin, outputs_[i]), to[i], static_cast<size_t>(lanes * size_of(outputs_[i])));

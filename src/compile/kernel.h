@@ -35,11 +35,14 @@ class Kernel {
     run(Rows{{}, lanes, {}}, inputs, outputs);
   }
 
-  /// Rows of lanes: in outputs they follow each other, in inputs they begin where the strides say.
+  /// Rows of lanes, which begin where the strides say.
   struct Rows {
-    c10::SmallVector<int64_t, 4> sizes;                 // how many, by dimensions; none: one row
-    int64_t lanes;                                      // in each
-    std::vector<c10::SmallVector<int64_t, 4>> strides;  // for each input, in elements
+    using Strides = std::vector<c10::SmallVector<int64_t, 4>>;  // for each input or output, in elements
+    c10::SmallVector<int64_t, 4> sizes;                         // how many, by dimensions; none: one row
+    int64_t lanes;                                              // in each
+    Strides strides;
+    Strides of_outputs = {};  // none: rows follow each other. Several rows may be added to the same memory
+    int64_t together = 1;     // rows, one after the other, that share memory with no others
   };
   void run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const;
 
@@ -87,7 +90,8 @@ class Kernel {
   Function* function_;
   std::vector<Region::Input> inputs_;
   std::vector<Type> outputs_;
-  int64_t grain_;  // lanes that are worth a thread
+  std::vector<bool> added_;  // of each output
+  int64_t grain_;            // lanes that are worth a thread
   Facts facts_;
 };
 

@@ -9,7 +9,8 @@ namespace {
 std::string text_of(const Region& region) {
   std::string text = region.graph.print(region.outputs) + (region.single ? "1" : "");
   for (const Region::Input& input : region.inputs) text += input.repeated ? 'r' : 'l';
-  for (const Id id : region.outputs) text += " " + std::to_string(id);
+  for (size_t k = 0; k < region.outputs.size(); ++k)
+    text += (region.is_added(k) ? " +" : " ") + std::to_string(region.outputs[k]);
   return text;
 }
 

@@ -26,10 +26,10 @@ std::optional<bool> is_fused(const td::Function& f, const td::Tensors& args) {
   compiler::Graph graph = compiler::trace(f, args, "compile").graph;
   graph.simplify();
   const compiler::Unrolled unrolled(graph);
-  const compiler::Joining rows = compiler::joining_of_rows(graph);
+  const compiler::Rows rows(graph);
   for (size_t n = 0; n < graph.calls.size(); ++n) {
     const compiler::Call& call = graph.calls[n];
-    if (compiler::gives_view(call) || rows.spaces[n]) continue;
+    if (compiler::gives_view(call) || rows.joining().spaces[n]) continue;
     if (call.vmaps.empty() || !unrolled.joining().spaces[n]) return false;
   }
   if (graph.calls.empty()) return std::nullopt;

@@ -1,0 +1,140 @@
+// Regions over all elements: sums of few elements on the way, operands that repeat.
+#include "compile/rows.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+#include <tower/dynamic.h>
+#include <tower/tower.h>
+
+#include "compile/fuse.h"
+#include "compile/kernels.h"
+#include "compile/plan.h"
+#include "compile/trace.h"
+
+namespace {
+
+namespace td = tower::dynamic;
+namespace compiler = tower::compiler;
+using at::Tensor;
+using td::Function;
+using td::Tensors;
+
+// How many calls are left; the results are those of the operators.
+size_t fused(const Function& f, const Tensors& args, double tolerance = 0) {
+  compiler::Graph graph = compiler::trace(f, args, "test").graph;
+  graph.simplify();
+  compiler::Kernels kernels;
+  compiler::FusedGraph fused = compiler::fuse(graph, kernels);
+  const size_t calls = fused.graph.calls.size();
+  const Tensors expected = f(args), actual = compiler::Plan(std::move(fused.graph)).run(args);
+  EXPECT_EQ(actual.size(), expected.size());
+  for (size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_EQ(actual[k].scalar_type(), expected[k].scalar_type());
+    EXPECT_EQ(actual[k].sizes(), expected[k].sizes());
+    EXPECT_EQ(actual[k].strides(), expected[k].strides());
+    EXPECT_TRUE(actual[k].allclose(expected[k], tolerance, tolerance, /*equal_nan=*/true)) << k;
+  }
+  return calls;
+}
+
+constexpr double kClose = 1e-6;
+Tensor numbers(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+  return at::randn(sizes, at::kDouble).to(dtype);
+}
+
+TEST(Rows, SumsOverFewElementsAreAddedUpOnTheWay) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) {
+    const Tensor x = (in[0] * in[1] + 1).abs();
+    return Tensors{x.sum(1), x};
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
+    for (const int64_t n : {1, 7, 64, 65})
+      EXPECT_EQ(fused(f, {numbers({n, 3, 65}, dtype), numbers({n, 1, 65}, dtype)}, kClose), 1u) << n;
+}
+
+TEST(Rows, OfNoElementsThereIsNothingToAdd) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) { return Tensors{(in[0] * 2 + 1).sum(1)}; };
+  fused(f, {at::ones({0, 3, 64})});
+  fused(f, {at::ones({4, 0, 64})});
+  fused(f, {at::ones({4, 3, 0})});
+}
+
+TEST(Rows, SumsOfSumsAreSumsOfTheTerms) {
+  TOWER_NEEDS_LLVM();
+  EXPECT_EQ(fused([](const Tensors& in) { return Tensors{(in[0] * in[0]).sum(2).sum({1})}; }, {numbers({9, 3, 2, 70})},
+                  kClose),
+            1u);
+  // The sum between is read, too.
+  EXPECT_EQ(fused(
+                [](const Tensors& in) {
+                  const Tensor sum = (in[0] * in[0]).sum(2);
+                  return Tensors{sum, sum.sum({1}, true)};
+                },
+                {numbers({9, 3, 2, 70})}, kClose),
+            1u);
+}
+
+TEST(Rows, DimensionsOfOneElementAndThoseThatAreKept) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) {
+    const Tensor x = in[0].exp() + 1;
+    return Tensors{x.sum({0, 2}, true), x.sum({2}), x.sum({0, 2})};
+  };
+  EXPECT_EQ(fused(f, {numbers({5, 40, 1, 3, 33})}, 1e-5), 1u);
+}
+
+TEST(Rows, UnderVmapsTheSumIsOverTheirExamplesDimensions) {
+  TOWER_NEEDS_LLVM();
+  const Function inner = [](const Tensors& in) { return Tensors{((in[0] + in[1]) * in[1]).sum(0)}; };
+  const Function f = [&](const Tensors& in) {
+    return td::vmap(td::vmap(inner, {0, std::nullopt}, {0}), {1, 0}, {0})(in);
+  };
+  EXPECT_EQ(fused(f, {numbers({2, 30, 3, 200}), numbers({30, 3, 200})}, kClose), 1u);
+}
+
+TEST(Rows, LongSumsAndSumsAlongRowsAreLeftToLibTorch) {
+  TOWER_NEEDS_LLVM();
+  const Tensor x = numbers({64, 64});
+  EXPECT_EQ(fused([](const Tensors& in) { return Tensors{(in[0] * 2 + 1).sum(0)}; }, {x}, kClose), 2u);
+  EXPECT_EQ(fused([](const Tensors& in) { return Tensors{(in[0] * 2 + 1).sum(1)}; }, {x}, kClose), 2u);
+}
+
+TEST(Rows, WhatReadsASumComesAfterIt) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) {
+    const Tensor x = in[0] * 2 + 1, sum = x.sum(1, true);
+    return Tensors{x - sum, (sum * sum + 1).squeeze(1)};
+  };
+  fused(f, {numbers({20, 4, 64})}, kClose);
+}
+
+TEST(Rows, OtherOrdersInMemory) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) {
+    const Tensor x = in[0] * 2 + in[1];
+    return Tensors{x.sum(1), x.sum(2), x};
+  };
+  const Tensor x = numbers({40, 3, 64}), y = numbers({64, 40, 3}).permute({1, 2, 0});
+  fused(f, {x, x}, kClose);
+  fused(f, {y, y}, kClose);
+  fused(f, {x, y}, kClose);
+  fused(f, {x.transpose(1, 2).contiguous().transpose(1, 2), y}, kClose);
+}
+
+TEST(Rows, ThreadsDoNotAddToTheSameMemory) {
+  TOWER_NEEDS_LLVM();
+  const int threads = at::get_num_threads();
+  at::set_num_threads(4);
+  const Function f = [](const Tensors& in) {
+    const Tensor x = in[0] * in[0] + 1;
+    return Tensors{x.sum(0), x.sum(1)};
+  };
+  for (int i = 0; i < 5; ++i) fused(f, {numbers({8, 6, 20000})}, kClose);
+  at::set_num_threads(threads);
+}
+
+}  // namespace
