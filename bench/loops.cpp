@@ -1,11 +1,13 @@
 // Loops and checkpoints against the same written out: what a loop costs, the memory and time of a gradient that keeps
-// few states, of a deep perceptron in checkpoints, and a linear recurrence as a scan of either kind.
+// few states, of a deep perceptron in checkpoints, a linear recurrence as a scan of either kind, and a compiled loop
+// that ends for each example by itself.
 //
-//   loops
+//   loops [loop | states | perceptron | compaction | recurrence | newton]
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
+#include <tower/compile.h>
 #include <tower/tower.h>
 
 #include <chrono>
@@ -17,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "material_newton/histories.h"
+#include "material_newton/newton.h"
 #include "support/peak_memory.h"
 #include "support/report.h"
 
@@ -178,16 +182,61 @@ void recurrence(report::Table& table) {
              fmt::format("{:.3f}", prefixes / scan), "0.2", report::verdict(prefixes / scan, 0.2)});
 }
 
+// Newton at material points until each has converged, beside as many corrections as they make on the average, compiled
+// alike.
+void newton(report::Table& table) {
+  using namespace material_newton;
+  constexpr int64_t kPoints = 10000;
+  const Material material{Constants{}};
+  const Cycles cycles = Cycles::random(kPoints, 1);
+  const at::TensorOptions f64 = at::dtype(at::kDouble);
+  const Step step{cycles.strain(0.1), cycles.period / 10, at::zeros({kPoints, 6}, f64), at::zeros({kPoints}, f64)};
+  const auto solve = [&material](const Step& one) {
+    using State = std::tuple<Tensor, Tensor, Tensor>;  // unknowns, the residual before the last correction, corrections
+    return tower::while_loop(
+        [](const State& s) { return std::get<1>(s) > 1e-6; },
+        [&material, one](const State& s) {
+          const auto [x, norm] = correct_one_point(material, std::get<0>(s), one);
+          return State(x, norm, std::get<2>(s) + 1);
+        },
+        State(material.first_guess(one), at::full({}, 1e300, at::kDouble), at::zeros({}, at::kLong)));
+  };
+  const auto own = tower::compile(tower::vmap(solve));
+  const auto correct = tower::compile(correct_with_tower(material));
+  const Tensor start = first_guess(material, step);
+  own(step);
+  correct(start, step);
+  std::tuple<Tensor, Tensor, Tensor> last;
+  const double until_converged = seconds([&] { last = own(step); }, 20);
+  const auto& [x, norm, corrections] = last;
+  constexpr int kCalls = 10;
+  Tensor fixed;
+  const double a_correction = seconds(
+                                  [&] {
+                                    fixed = start;
+                                    for (int i = 0; i < kCalls; ++i) fixed = correct(fixed, step).first;
+                                  },
+                                  20) /
+                              kCalls;
+  if (!at::allclose(x, fixed, 1e-9)) throw std::runtime_error("Newton's loop ended elsewhere");
+  const double mean = corrections.to(at::kDouble).mean().item<double>();
+  const double ratio = until_converged / (mean * a_correction);
+  table.add({fmt::format("Newton, 10,000 points, {} to {} corrections, {:.2f} on the average",
+                         corrections.min().item<int64_t>(), corrections.max().item<int64_t>(), mean),
+             "time", fmt::format("{:.2f}", ratio), "1.3", report::verdict(ratio, 1.3)});
+}
+
 }  // namespace
 
-int main() try {
+int main(int argc, char** argv) try {
   at::set_num_threads(1);
   report::Table table({"relative to the plain form", "", "measured", "budget", ""});
-  loop_itself(table);
-  few_states(table);
-  perceptron(table);
-  compaction(table);
-  recurrence(table);
+  const std::pair<std::string, void (*)(report::Table&)> rows[] = {
+      {"loop", loop_itself},      {"states", few_states},     {"perceptron", perceptron},
+      {"compaction", compaction}, {"recurrence", recurrence}, {"newton", newton},
+  };
+  for (const auto& [name, row] : rows)
+    if (argc < 2 || name == argv[1]) row(table);
   table.print();
   return EXIT_SUCCESS;
 } catch (const std::exception& error) {

@@ -16,6 +16,11 @@
 //
 // Where functions are called, a first loop takes four vectors at a time, operation by operation, which hides how long
 // the calls take one after the other; the second loop takes what is left.
+//
+// NOTE [Loops in a kernel]
+// A loop of numbers (compile/expression.h) is a loop of basic blocks within that: `head` computes the condition, and
+// while it holds for a lane, `body` computes the next carries, which the lanes that it holds for take. Those that have
+// ended go along, and keep theirs.
 #include "compile/emit.h"
 
 #include <dlfcn.h>
@@ -24,6 +29,8 @@
 #include <cstdio>
 #include <cstring>
 #include <set>
+
+#include "compile/system.h"
 
 namespace tower::compiler {
 namespace {
@@ -105,6 +112,7 @@ class Printer {
   Printer(const Region& region, int64_t lanes, Math math)
       : region_(region), graph_(region.graph), lanes_(lanes), permits_(math == Math::fast ? " contract arcp" : "") {
     live_ = graph_.needed(region.outputs);
+    place_nodes();
   }
 
   KernelText print(const std::string& name) {
@@ -119,15 +127,18 @@ class Printer {
 
     body_ = "define void @" + name + "(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {\nstart:\n";
     print_pointers();
+    print_memory();
     body_ += "  br label %enter0\n";
     std::string begin = "%begin";
     int loops = 0;
-    if (calls && operations <= kMostTogether) print_loop(loops++, kTogether, begin);
+    if (calls && operations <= kMostTogether && inside_.size() == 1 && solvers_.empty())
+      print_loop(loops++, kTogether, begin);
     print_loop(loops++, 1, begin);
     body_ += "enter" + std::to_string(loops) + ":\n  ret void\n}\n";
 
     std::string text;
     for (const std::string& signature : declared_) text += "declare " + signature + "\n";
+    for (const auto& [solver, definition] : solvers_) text += definition;
     text += body_;
     // All of a wide vector in one register, so that it is passed in one.
     text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
@@ -144,6 +155,7 @@ class Printer {
   std::string value(Id id, int part) const {
     const Node& n = graph_[id];
     if (n.op == Op::constant) return splat(literal(n), lanes_);
+    if (n.op == Op::leave) return value(n.args[0], part);
     if (n.op == Op::input && region_.inputs[n.bits].repeated) return "%shared" + std::to_string(id);
     return "%x" + std::to_string(id) + "_" + std::to_string(part) + "_" + loop_;
   }
@@ -175,6 +187,47 @@ class Printer {
            "%shared" + std::to_string(id));
     }
   }
+  // The memory of systems, which is used again by each vector of lanes.
+  void print_memory() {
+    for (Id id = 0; id < graph_.size(); ++id) {
+      const Node& n = graph_[id];
+      if (n.op != Op::solve || !live_[static_cast<size_t>(id)]) continue;
+      const auto& [size, columns, operands] = graph_.system(n);
+      line("alloca [" + std::to_string(vectors_of_system(size, columns)) + " x " + type(id) + "], align 64",
+           "%system" + std::to_string(id));
+      const std::string name = "solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type);
+      solvers_.emplace(name, print_solver(name, n.type, lanes_, size, columns));
+      declare(type(id), "llvm.fabs.v" + std::to_string(lanes_) + mangled(n.type), type(id));
+      declare(type(id), "llvm.fma.v" + std::to_string(lanes_) + mangled(n.type),
+              type(id) + ", " + type(id) + ", " + type(id));
+    }
+  }
+  std::string vector_at(Id system, int64_t i) {
+    return line("getelementptr " + type(system) + ", ptr %system" + std::to_string(system) + ", i64 " +
+                std::to_string(i));
+  }
+  void print_solve(Id id) {
+    const Node& n = graph_[id];
+    const auto& [size, columns, operands] = graph_.system(n);
+    for (int64_t i = 0; i < size; ++i)
+      for (int64_t j = 0; j < size + columns; ++j) {
+        const Id operand =
+            operands[static_cast<size_t>(j < size ? i * size + j : size * size + i * columns + j - size)];
+        const std::string place = vector_at(id, i * (size + columns) + j);
+        body_ += "  store " + type(id) + " " + value(operand, 0) + ", ptr " + place + ", align 8\n";
+      }
+    body_ += "  call void @solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type) +
+             "(ptr %system" + std::to_string(id) + ")\n";
+  }
+  void print_part(Id id) {
+    const Node& n = graph_[id];
+    const auto& [size, columns, operands] = graph_.system(graph_[n.args[0]]);
+    const auto k = static_cast<int64_t>(n.bits);
+    const int64_t at =
+        k == size * columns ? size * (size + columns) : k / columns * (size + columns) + size + k % columns;
+    line("load " + type(id) + ", ptr " + vector_at(n.args[0], at) + ", align 8", value(id, 0));
+  }
+
   void print_pointer(const std::string& prefix, const std::string& array, size_t i) {
     const std::string place = line("getelementptr ptr, ptr " + array + ", i64 " + std::to_string(i));
     line("load ptr, ptr " + place, prefix + std::to_string(i));
@@ -186,6 +239,8 @@ class Printer {
     const std::string step = std::to_string(lanes_ * together);
     const std::string b = "%b" + n, next = "%next" + n;
     loop_ = n;
+    // A turn ends in the block that it begins in, unless there are others within it.
+    const std::string last_block = (inside_.size() == 1 ? "loop" : "done") + n;
     // Where the previous loop ended, or did not begin.
     body_ += "enter" + n + ":\n";
     if (number > 0) {
@@ -195,16 +250,126 @@ class Printer {
     const std::string last = line("sub i64 %end, " + step);
     const std::string some = line("icmp sle i64 " + begin + ", " + last);
     body_ += "  br i1 " + some + ", label %loop" + n + ", label %" + next_enter + "\nloop" + n + ":\n";
-    line("phi i64 [ " + begin + ", %enter" + n + " ], [ " + next + ", %loop" + n + " ]", b);
-    for (Id id = 0; id < graph_.size(); ++id) {
-      if (!live_[static_cast<size_t>(id)]) continue;
+    line("phi i64 [ " + begin + ", %enter" + n + " ], [ " + next + ", %" + last_block + " ]", b);
+    block_ = "loop" + n;
+    for (const Id id : inside_[0])
       for (int part = 0; part < together; ++part) print_node(id, b, part);
-    }
     for (size_t i = 0; i < region_.outputs.size(); ++i)
       for (int part = 0; part < together; ++part) print_store(i, b, part);
+    if (inside_.size() > 1) begin_block(last_block);
     line("add i64 " + b + ", " + step, next);
     const std::string more = line("icmp sle i64 " + next + ", " + last);
     body_ += "  br i1 " + more + ", label %loop" + n + ", label %" + next_enter + "\n";
+  }
+
+  // ---- loops of numbers ----
+
+  // Which loop each node is in (0: none, else one more than its number), and the nodes of each, in order.
+  void place_nodes() {
+    inside_.resize(static_cast<size_t>(graph_.loops()) + 1);
+    depth_.assign(inside_.size(), 0);
+    std::vector<size_t> loop_of(static_cast<size_t>(graph_.size()), 0);
+    for (int l = 0; l < graph_.loops(); ++l)
+      depth_[static_cast<size_t>(l) + 1] = depth_[static_cast<size_t>(graph_.loop(l).parent + 1)] + 1;
+    for (Id id = 0; id < graph_.size(); ++id) {
+      if (!live_[static_cast<size_t>(id)]) continue;
+      const Node& n = graph_[id];
+      size_t& in = loop_of[static_cast<size_t>(id)];
+      if (n.op == Op::carry) {
+        in = static_cast<size_t>(Expressions::loop_of(n)) + 1;
+      } else if (n.op == Op::leave) {
+        in = static_cast<size_t>(graph_.loop(Expressions::loop_of(n)).parent + 1);
+      } else {
+        const auto needs = [&](Id a) {
+          if (a != kNone && depth_[loop_of[static_cast<size_t>(a)]] > depth_[in]) in = loop_of[static_cast<size_t>(a)];
+        };
+        std::for_each(n.args.begin(), n.args.end(), needs);
+        if (n.op == Op::solve) std::for_each(graph_.system(n).operands.begin(), graph_.system(n).operands.end(), needs);
+      }
+      inside_[in].push_back(id);
+    }
+  }
+
+  void begin_block(const std::string& name) {
+    body_ += "  br label %" + name + "\n" + name + ":\n";
+    block_ = name;
+  }
+
+  // Whether it holds for a lane.
+  std::string any(const std::string& mask) {
+    const std::string integer = "i" + std::to_string(lanes_);
+    const std::string bits = line("bitcast " + type(Type::b1) + " " + mask + " to " + integer);
+    return line("icmp ne " + integer + " " + bits + ", 0");
+  }
+
+  void report(const std::string& any, Fault fault) {
+    const std::string before = line("load i8, ptr %fault");
+    const std::string now = line("select i1 " + any + ", i8 " + std::to_string(fault) + ", i8 0");
+    body_ += "  store i8 " + line("or i8 " + before + ", " + now) + ", ptr %fault\n";
+  }
+
+  // Where it is left for the first time; what it leaves are its carries.
+  void print_loop_of_numbers(int number, const std::string& begin) {
+    const LoopOfNumbers& loop = graph_.loop(number);
+    const std::string l = loop_ + "_" + std::to_string(number);
+    if (!printed_.insert(l).second) return;
+    const std::vector<Id>& nodes = inside_[static_cast<size_t>(number) + 1];
+    // What the condition needs comes first.
+    std::set<Id> of_condition{loop.condition};
+    for (size_t k = nodes.size(); k-- > 0;) {
+      if (of_condition.count(nodes[k]) == 0) continue;
+      const Node& n = graph_[nodes[k]];
+      if (n.op == Op::carry) continue;
+      for (const Id a : n.args) of_condition.insert(a);
+      if (n.op == Op::solve)
+        for (const Id a : graph_.system(n).operands) of_condition.insert(a);
+      if (n.op == Op::leave)  // a loop inside, and all that goes into it
+        for (const Id id : nodes)
+          if (id < nodes[k]) of_condition.insert(id);
+    }
+    const std::string before = block_;
+    body_ += "  br label %head" + l + "\nhead" + l + ":\n";
+    for (size_t k = 0; k < loop.carries.size(); ++k) {
+      const Id id = loop.carries[k];
+      if (id == kNone || !live_[static_cast<size_t>(id)]) continue;
+      line("phi " + type(id) + " [ " + value(graph_[id].args[0], 0) + ", %" + before + " ], [ %after" +
+               std::to_string(id) + "_" + l + ", %done" + l + " ]",
+           value(id, 0));
+    }
+    if (loop.max_steps) line("phi i64 [ 0, %" + before + " ], [ %stepped" + l + ", %done" + l + " ]", "%steps" + l);
+    block_ = "head" + l;
+    const std::string outer = mask_;
+    for (const Id id : nodes)
+      if (of_condition.count(id)) print_node(id, begin, 0);
+    const bool always = graph_.value(loop.condition) == 1;
+    std::string holds = value(loop.condition, 0), go = "true", some;
+    if (!always) {
+      if (!outer.empty()) holds = line("and " + type(Type::b1) + " " + outer + ", " + holds);
+      go = some = any(holds);
+      mask_ = holds;
+    }
+    if (loop.max_steps) {
+      const std::string left = line("icmp slt i64 %steps" + l + ", " + std::to_string(*loop.max_steps));
+      go = always ? left : line("and i1 " + go + ", " + left);
+    }
+    body_ += "  br i1 " + go + ", label %body" + l + ", label %left" + l + "\nbody" + l + ":\n";
+    block_ = "body" + l;
+    for (const Id id : nodes)
+      if (!of_condition.count(id)) print_node(id, begin, 0);
+    begin_block("done" + l);
+    for (size_t k = 0; k < loop.carries.size(); ++k) {
+      const Id id = loop.carries[k];
+      if (id == kNone || !live_[static_cast<size_t>(id)]) continue;
+      const std::string t = type(id), next = value(loop.next[k], 0);
+      const std::string condition = mask_.empty() ? splat("i1 true", lanes_) : mask_;
+      line("select " + type(Type::b1) + " " + condition + ", " + t + " " + next + ", " + t + " " + value(id, 0),
+           "%after" + std::to_string(id) + "_" + l);
+    }
+    if (loop.max_steps) line("add i64 %steps" + l + ", 1", "%stepped" + l);
+    body_ += "  br label %head" + l + "\nleft" + l + ":\n";
+    block_ = "left" + l;
+    mask_ = outer;
+    if (loop.max_steps && loop.must_end && !always) report(some, kNotEnded);
   }
 
   std::string address(const std::string& pointer, Type type, const std::string& begin, int part) {
@@ -228,7 +393,10 @@ class Printer {
 
   void print_node(Id id, const std::string& begin, int part) {
     const Node& n = graph_[id];
-    if (n.op == Op::constant || (n.op == Op::input && region_.inputs[n.bits].repeated)) return;
+    if (n.op == Op::constant || n.op == Op::carry || (n.op == Op::input && region_.inputs[n.bits].repeated)) return;
+    if (n.op == Op::leave) return print_loop_of_numbers(Expressions::loop_of(n), begin);
+    if (n.op == Op::solve) return print_solve(id);
+    if (n.op == Op::part) return print_part(id);
     const std::string result = value(id, part);
     if (n.op == Op::input) {
       const std::string place = address("%pi" + std::to_string(n.bits), n.type, begin, part);
@@ -372,11 +540,8 @@ class Printer {
       const std::string negated = line("sub " + t + " zeroinitializer, " + v[0]);
       line("select " + b1 + " " + by_minus + ", " + t + " " + negated + ", " + t + " " + divided, result);
     }
-    const std::string reduce = "llvm.vector.reduce.or.v" + std::to_string(lanes_) + "i1";
-    declare("i1", reduce, b1);
-    const std::string any = line("call i1 @" + reduce + "(" + b1 + " " + by_zero + ")");
-    const std::string before = line("load i8, ptr %fault"), now = line("zext i1 " + any + " to i8");
-    body_ += "  store i8 " + line("or i8 " + before + ", " + now) + ", ptr %fault\n";
+    // Not of lanes that a loop goes on without.
+    report(any(mask_.empty() ? by_zero : line("and " + b1 + " " + by_zero + ", " + mask_)), kDividedByZero);
   }
 
   void print_function(const Node& n, const std::string* v, const std::string& result) {
@@ -421,7 +586,13 @@ class Printer {
   std::vector<bool> live_;
   std::string body_, loop_;
   int temporaries_ = 0;
+  std::vector<std::vector<Id>> inside_;  // the live nodes in no loop of numbers, and in each
+  std::vector<int> depth_;               // of none, and of each
+  std::string block_;                    // the one that is printed
+  std::string mask_;                     // the lanes that make a step; empty: all
+  std::set<std::string> printed_;        // loops of numbers
   std::set<std::string> declared_;
+  std::map<std::string, std::string> solvers_;  // by name
 };
 
 }  // namespace

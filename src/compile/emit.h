@@ -26,8 +26,12 @@ struct Region {
   bool is_added(size_t output) const { return output < added.size() && added[output]; }
 };
 
+/// What went wrong in a lane: bits of the byte at `fault`.
+enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2 };
+
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes
-/// only, from lane `begin` to before lane `end`, and sets the byte at `fault` if an integer was divided by zero.
+/// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
+/// by zero, and where a loop that must end did not.
 struct KernelText {
   Module module;
   int64_t lanes;     // in a vector

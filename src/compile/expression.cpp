@@ -2,11 +2,13 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 namespace tower::compiler {
 namespace {
@@ -208,12 +210,12 @@ int64_t size_of(Type type) {
 
 const char* name(Op op) {
   constexpr const char* names[] = {
-      "input",      "constant",    "add",   "sub",   "mul",   "div",      "quotient", "rest",    "neg",    "abs",
-      "sqrt",       "floor",       "ceil",  "trunc", "round", "copysign", "fma",      "bit_and", "bit_or", "bit_xor",
-      "shift_left", "shift_right", "eq",    "ne",    "lt",    "le",       "select",   "cast",    "bits",   "exp",
-      "exp2",       "expm1",       "log",   "log2",  "log10", "log1p",    "sin",      "cos",     "tan",    "asin",
-      "acos",       "atan",        "sinh",  "cosh",  "tanh",  "asinh",    "acosh",    "atanh",   "erf",    "erfc",
-      "lgamma",     "pow",         "atan2", "hypot", "fmod"};
+      "input",      "constant",    "add",  "sub",   "mul",    "div",      "quotient", "rest",    "neg",    "abs",
+      "sqrt",       "floor",       "ceil", "trunc", "round",  "copysign", "fma",      "bit_and", "bit_or", "bit_xor",
+      "shift_left", "shift_right", "eq",   "ne",    "lt",     "le",       "select",   "cast",    "bits",   "carry",
+      "leave",      "solve",       "part", "exp",   "exp2",   "expm1",    "log",      "log2",    "log10",  "log1p",
+      "sin",        "cos",         "tan",  "asin",  "acos",   "atan",     "sinh",     "cosh",    "tanh",   "asinh",
+      "acosh",      "atanh",       "erf",  "erfc",  "lgamma", "pow",      "atan2",    "hypot",   "fmod"};
   static_assert(std::size(names) == static_cast<size_t>(Op::fmod) + 1);
   return names[static_cast<size_t>(op)];
 }
@@ -357,15 +359,94 @@ Id Expressions::cast(Id a, Type type) {
   return shared({Op::cast, type, {a, kNone, kNone}});
 }
 
+std::vector<Id> Expressions::solve(int64_t size, int64_t columns, std::vector<Id> operands) {
+  const Type type = (*this)[operands[0]].type;
+  // The last operand stands for all: none is made later.
+  const Id last = *std::max_element(operands.begin(), operands.end());
+  systems_.push_back({size, columns, std::move(operands)});
+  const Id whole = shared({Op::solve, type, {last, kNone, kNone}, systems_.size() - 1});
+  std::vector<Id> parts;
+  for (int64_t i = 0; i <= size * columns; ++i)
+    parts.push_back(shared({Op::part, type, {whole, kNone, kNone}, static_cast<uint64_t>(i)}));
+  return parts;
+}
+
+// ---- loops ----
+
+int Expressions::open_loop(const std::vector<Id>& start) {
+  const int number = loops();
+  loops_.emplace_back().parent = std::exchange(open_, number);
+  for (size_t k = 0; k < start.size(); ++k)
+    loops_.back().carries.push_back(
+        shared({Op::carry, (*this)[start[k]].type, {start[k], kNone, kNone}, uint64_t(number) << 32 | k}));
+  return number;
+}
+
+std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& next, std::optional<int64_t> max_steps,
+                                        bool must_end) {
+  LoopOfNumbers& loop = loops_[static_cast<size_t>(open_)];
+  loop.condition = condition;
+  loop.next = next;
+  loop.max_steps = max_steps;
+  loop.must_end = must_end;
+  open_ = loop.parent;
+  std::vector<Id> left;
+  for (const Id carry : loop.carries) {
+    const Node& n = (*this)[carry];
+    left.push_back(shared({Op::leave, n.type, {carry, kNone, kNone}, n.bits}));
+  }
+  return left;
+}
+
 std::vector<bool> Expressions::needed(const std::vector<Id>& outputs) const {
   std::vector<bool> needed(nodes_.size());
-  for (const Id id : outputs) needed[static_cast<size_t>(id)] = true;
-  for (size_t i = nodes_.size(); i-- > 0;) {
-    if (!needed[i]) continue;
-    for (const Id a : nodes_[i].args)
-      if (a != kNone) needed[static_cast<size_t>(a)] = true;
+  std::vector<Id> open;
+  const auto need = [&](Id id) {
+    if (id == kNone || needed[static_cast<size_t>(id)]) return;
+    needed[static_cast<size_t>(id)] = true;
+    open.push_back(id);
+  };
+  for (const Id id : outputs) need(id);
+  while (!open.empty()) {
+    const Node& n = (*this)[open.back()];
+    open.pop_back();
+    for (const Id a : n.args) need(a);
+    if (n.op == Op::solve)
+      for (const Id a : system(n).operands) need(a);
+    if (n.op != Op::carry) continue;
+    const LoopOfNumbers& l = loop(loop_of(n));
+    need(l.condition);
+    need(l.next[n.bits & 0xffffffff]);
   }
   return needed;
+}
+
+Expressions Expressions::pruned(std::vector<Id>& outputs, const std::vector<uint64_t>& input) const {
+  const std::vector<bool> live = needed(outputs);
+  Expressions result;
+  std::vector<Id> moved(nodes_.size(), kNone);
+  const auto move = [&](Id& id) {
+    if (id != kNone) id = moved[static_cast<size_t>(id)];
+  };
+  for (size_t id = 0; id < nodes_.size(); ++id) {
+    if (!live[id]) continue;
+    Node n = nodes_[id];
+    if (n.op == Op::input) n.bits = input[n.bits];
+    for (Id& a : n.args) move(a);
+    moved[id] = result.shared(n);
+  }
+  result.systems_ = systems_;
+  for (SystemOfNumbers& system : result.systems_)
+    for (Id& id : system.operands) move(id);
+  // Carries that nobody needs are none.
+  result.loops_ = loops_;
+  for (LoopOfNumbers& l : result.loops_) {
+    for (Id& id : l.carries) move(id);
+    for (Id& id : l.next) move(id);
+    move(l.condition);
+  }
+  for (Id& id : outputs) move(id);
+  return result;
 }
 
 std::string Expressions::print(const std::vector<Id>& outputs) const {
@@ -383,6 +464,20 @@ std::string Expressions::print(const std::vector<Id>& outputs) const {
     }
     for (const Id a : n.args)
       if (a != kNone) text += " %" + std::to_string(a);
+    if (n.op == Op::carry || n.op == Op::leave)
+      text += " of loop " + std::to_string(n.bits >> 32) + "." + std::to_string(n.bits & 0xffffffff);
+    if (n.op == Op::part) text += " " + std::to_string(n.bits);
+    if (n.op == Op::solve)
+      for (const Id a : system(n).operands) text += " %" + std::to_string(a);
+    text += '\n';
+  }
+  for (const LoopOfNumbers& l : loops_) {
+    if (l.condition == kNone || !live[static_cast<size_t>(l.condition)]) continue;
+    text += "loop " + std::to_string(&l - loops_.data()) + " in " + std::to_string(l.parent) + ": while %" +
+            std::to_string(l.condition) + (l.max_steps ? ", steps " + std::to_string(*l.max_steps) : "") +
+            (l.must_end ? " at most" : "");
+    for (const Id id : l.next)
+      if (id != kNone && live[static_cast<size_t>(id)]) text += " %" + std::to_string(id);
     text += '\n';
   }
   return text;

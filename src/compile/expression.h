@@ -62,6 +62,12 @@ enum class Op : uint8_t {
   select,  // by a boolean
   cast,    // as C++ converts; to a boolean: whether it is not zero
   bits,    // of a float, as an integer of its size
+  // NOTE [Loops of numbers]: where they are, beside the operand, stands in `bits`.
+  carry,  // a number as it is before a step; its operand: before the first
+  leave,  // a carry after the last step
+  // NOTE [Systems of numbers]
+  solve,  // all of a solution; `bits`: the number of the system
+  part,   // a number of what a `solve` gives: the one at `bits`
   // Functions of a vector library, within one unit in the last place or so: compile/emit.cpp names them.
   exp,
   exp2,
@@ -100,9 +106,28 @@ struct Node {
   Op op;
   Type type;
   std::array<Id, 3> args{kNone, kNone, kNone};
-  uint64_t bits = 0;  // of a constant, in its type; the number of an input
+  uint64_t bits = 0;  // of a constant, in its type; the number of an input; the place of a carry
 
   friend bool operator==(const Node&, const Node&) = default;
+};
+
+// NOTE [Loops of numbers]
+// A loop is opened with the numbers that it starts with, whose carries are what a step computes with, and closed with a
+// condition and the numbers after the step. All of that are nodes like others. A node is inside the loop if it needs
+// one of its carries; what does not is computed once, before it. Outside, carries are known as they were left.
+struct LoopOfNumbers {
+  int parent = -1;                   // the loop that was open when this one was opened
+  std::vector<Id> carries, next;     // as many
+  Id condition = kNone;              // of the carries: whether a step is made
+  std::optional<int64_t> max_steps;  // no more, whatever the condition is …
+  bool must_end = false;             // … which is then an error
+};
+
+// NOTE [Systems of numbers]
+// A system of linear equations that is too large to be written out: kernels solve it in a loop over memory.
+struct SystemOfNumbers {
+  int64_t size, columns;     // of the matrix; of the right-hand side
+  std::vector<Id> operands;  // both, row by row
 };
 
 class Expressions {
@@ -113,8 +138,25 @@ class Expressions {
   /// `op` of operands whose types it takes as they are (see Op).
   Id make(Op op, Id a, Id b = kNone, Id c = kNone);
   Id cast(Id a, Type type);
-  /// A node of another graph, whose operands are of this one.
-  Id add(const Node& node) { return shared(node); }
+
+  /// Opens a loop: its number. Its carries are in `loop(number)`.
+  int open_loop(const std::vector<Id>& start);
+  /// Closes the loop that was opened last: the numbers that it leaves.
+  std::vector<Id> close_loop(Id condition, const std::vector<Id>& next, std::optional<int64_t> max_steps,
+                             bool must_end);
+  const LoopOfNumbers& loop(int number) const { return loops_[static_cast<size_t>(number)]; }
+  int loops() const { return static_cast<int>(loops_.size()); }
+  /// The number of a carry's loop, or of one that was left.
+  static int loop_of(const Node& node) { return static_cast<int>(node.bits >> 32); }
+
+  /// The solution of a system of floats, row by row, and behind it the place of the first pivot that is zero, counted
+  /// from one, as a float; zero if there is none.
+  std::vector<Id> solve(int64_t size, int64_t columns, std::vector<Id> operands);
+  const SystemOfNumbers& system(const Node& node) const { return systems_[node.bits]; }
+  const std::vector<SystemOfNumbers>& systems() const { return systems_; }
+
+  /// What `outputs` need alone; sets them to their new places. `input`: the new number of each input.
+  Expressions pruned(std::vector<Id>& outputs, const std::vector<uint64_t>& input) const;
 
   const Node& operator[](Id id) const { return nodes_[static_cast<size_t>(id)]; }
   Id size() const { return static_cast<Id>(nodes_.size()); }
@@ -137,6 +179,9 @@ class Expressions {
   };
   std::vector<Node> nodes_;
   std::unordered_map<Node, Id, Hash> known_;
+  std::vector<LoopOfNumbers> loops_;
+  std::vector<SystemOfNumbers> systems_;
+  int open_ = -1;
 };
 
 }  // namespace tower::compiler

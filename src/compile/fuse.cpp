@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "compile/contract.h"
+#include "compile/loop.h"
 #include "compile/rows.h"
 #include "compile/unrolled.h"
 #include "core/bind.h"
@@ -81,7 +82,10 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
     else if (calls.size() >= fewest && rows.serves(calls))
       fused.graph.calls.push_back(rows.write(calls, readers, kernels, fused.kernels));
     else
-      for (const size_t n : calls) fused.graph.calls.push_back(graph.calls[n]);
+      for (const size_t n : calls) {
+        if (const Loop* loop = loop_of(*graph.calls[n].op)) loop->compile_steps();
+        fused.graph.calls.push_back(graph.calls[n]);
+      }
   }
   remove_unused_values(fused.graph);
   return fused;

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "tower/loops.h"
+
 namespace tower::compiler {
 namespace {
 
@@ -78,11 +80,15 @@ void Kernel::share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const {
     at::parallel_for(0, pieces, std::max<int64_t>(grain_ / lanes_in_piece, 1), [&](int64_t begin, int64_t end) {
       uint8_t mine = 0;
       piece(begin, end, &mine);
-      if (mine) any = mine;
+      if (mine) any |= mine;
     });
     fault = any;
   }
-  TORCH_CHECK(!fault, "ZeroDivisionError");
+  TORCH_CHECK(!(fault & kDividedByZero), "ZeroDivisionError");
+  if (fault & kNotEnded)
+    throw MaxStepsError(
+        "while_loop: after max_steps steps the predicate still holds for an example of a compiled function. Allow "
+        "more, or use try_while_loop, which says of each example whether it ended.");
 }
 
 void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "compile/loop.h"
 #include "core/bind.h"
 #include "operators/mapped.h"
 
@@ -77,9 +78,8 @@ class Comparison {
   }
 
   bool same_call(const Call& x, const Call& y) {
-    // What is no operator of a dispatcher was made anew for each trace.
-    if (x.op != y.op || !x.op->handle() || x.operands != y.operands || x.results != y.results ||
-        x.records != y.records || x.effect != y.effect || x.vmaps.size() != y.vmaps.size() ||
+    if (!do_the_same(*x.op, *y.op) || x.operands != y.operands || x.results != y.results || x.records != y.records ||
+        x.effect != y.effect || x.vmaps.size() != y.vmaps.size() ||
         !std::equal(x.places.begin(), x.places.end(), y.places.begin(), y.places.end(),
                     [](LeafRef p, LeafRef q) { return p.arg == q.arg && p.element == q.element; }))
       return false;

@@ -2,6 +2,8 @@
 
 #include <ATen/ExpandUtils.h>
 
+#include "compile/loop.h"
+
 namespace tower::compiler {
 
 const Small* SmallCall::tensor(size_t arg) const {
@@ -70,6 +72,7 @@ SmallResults element_by_element(const SmallCall& c) {
 }  // namespace
 
 SmallResults small_results(const SmallCall& call) {
+  if (const Loop* loop = loop_of(*call.call.op)) return loop->in_numbers(call);
   if (const SmallRule* rule = small_rule(*call.call.op)) return (*rule)(call);
   return element_rule(*call.call.op) ? element_by_element(call) : SmallResults{};
 }

@@ -8,93 +8,17 @@
 #include <set>
 
 #include "compile/again.h"
+#include "compile/loop.h"
 #include "compile/places.h"
+#include "compile/small_graph.h"
 
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kMostElements = 128;       // of a tensor, for one lane
 constexpr int64_t kMostInstructions = 2500;  // in a region
 constexpr int64_t kOfFunction = 20;          // operations that one of the vector library's takes as long as
+constexpr int64_t kOfLoop = 10000;           // functions that its steps stand for: it is not computed again
 constexpr int64_t kMostOfCall = 64;          // on the average: above, all elements are better lanes than examples
-
-// ---- how one lane sees a call ----
-
-// The lanes' dimension in the results of a call: those of the vmaps come first.
-int64_t lane_of_results(const Call& call, uint64_t axis) {
-  for (size_t v = 0; v < call.vmaps.size(); ++v)
-    if (call.vmaps[v].axis == axis) return static_cast<int64_t>(v);
-  return kNoLane;
-}
-
-Sizes without(const Sizes& sizes, int64_t lane) {
-  Sizes result = sizes;
-  if (lane != kNoLane) result.erase(result.begin() + lane);
-  return result;
-}
-
-// One example's part of a tensor that has the examples of other vmaps.
-Small part(const Small& t, const Seen& s, c10::ArrayRef<int64_t> example) {
-  std::vector<int64_t> strides(t.sizes.size(), 1);
-  for (size_t d = t.sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * t.sizes[d];
-  int64_t first = 0;
-  for (size_t v = 0; v < example.size(); ++v)
-    if (s.of_vmaps[v] >= 0) first += example[v] * strides[static_cast<size_t>(s.of_vmaps[v])];
-  std::vector<int64_t> numbers{first};
-  Small result{{}, {}, t.dtype, t.number};
-  for (const int64_t d : s.of_example) {
-    const int64_t n = t.sizes[static_cast<size_t>(d)];
-    result.sizes.push_back(n);
-    std::vector<int64_t> next;
-    for (const int64_t number : numbers)
-      for (int64_t i = 0; i < n; ++i) next.push_back(number + i * strides[static_cast<size_t>(d)]);
-    numbers = std::move(next);
-  }
-  for (const int64_t number : numbers) result.ids.push_back(t.ids[static_cast<size_t>(number)]);
-  return result;
-}
-
-// What a call gives for one lane, the examples of other vmaps in front; none if no kernel is to compute it.
-// `operands`: for one lane.
-SmallResults results_of_lane(Expressions& expressions, const Graph& graph, const Call& call, uint64_t axis,
-                             c10::ArrayRef<const Small*> operands) {
-  std::vector<at::ScalarType> dtypes;
-  for (const ValueId id : call.results)
-    dtypes.push_back(id == kNoValue ? at::ScalarType::Undefined : graph.values[static_cast<size_t>(id)].dtype);
-  Sizes vmaps;
-  int64_t examples = 1;
-  for (const Mapped& vmap : call.vmaps) {
-    if (vmap.axis == axis) continue;
-    vmaps.push_back(vmap.batch_size);
-    examples *= vmap.batch_size;
-  }
-  if (vmaps.empty()) return small_results({expressions, call, operands, dtypes});
-
-  std::vector<Seen> how;
-  for (size_t k = 0; k < operands.size(); ++k)
-    how.push_back(seen(call, k, graph.values[static_cast<size_t>(call.operands[k])].sizes.size(), axis));
-  SmallResults all;
-  Sizes example(vmaps.size(), 0);
-  for (int64_t e = 0; e < examples; ++e) {
-    int64_t left = e;
-    for (size_t v = vmaps.size(); v-- > 0; left /= vmaps[v]) example[v] = left % vmaps[v];
-    std::vector<Small> parts;
-    for (size_t k = 0; k < operands.size(); ++k) parts.push_back(part(*operands[k], how[k], example));
-    std::vector<const Small*> one;
-    for (const Small& t : parts) one.push_back(&t);
-    const SmallResults results = small_results({expressions, call, one, dtypes});
-    if (results.empty()) return {};
-    if (e == 0)
-      for (const Small& r : results) {
-        Sizes sizes = vmaps;
-        sizes.append(r.sizes.begin(), r.sizes.end());
-        all.push_back({sizes, {}, r.dtype});
-      }
-    for (size_t k = 0; k < results.size(); ++k)
-      all[k].ids.insert(all[k].ids.end(), results[k].ids.begin(), results[k].ids.end());
-  }
-  return all;
-}
 
 }  // namespace
 
@@ -145,19 +69,16 @@ uint64_t Unrolled::axis_of(size_t call) const {
 std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const Call& call = graph_.calls[n];
   const Operator& op = *call.op;
-  if (call.effect || call.opaque() || call.random() || call.operands.empty() || (!small_rule(op) && !element_rule(op)))
+  if (call.effect || call.opaque() || call.random() || call.operands.empty() ||
+      (!small_rule(op) && !element_rule(op) && !loop_of(op)))
     return std::nullopt;
   const uint64_t axis = axis_of(n);
   for (const Mapped& vmap : call.vmaps)
     if (vmap.batch_size == 0 && vmap.axis != axis) return std::nullopt;
-  const auto fits = [&](const Value& v, int64_t lane) {
-    const int64_t elements = count(without(v.sizes, lane));
-    return v.device.is_cpu() && type_of(v.dtype) && elements > 0 && elements <= kMostElements;
-  };
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false;
   for (const ValueId id : call.results) {
-    if (id == kNoValue || !fits(graph_.values[static_cast<size_t>(id)], made)) return std::nullopt;
+    if (id == kNoValue || !fits_lane(graph_.values[static_cast<size_t>(id)], made)) return std::nullopt;
     leaves = leaves || leaves_[static_cast<size_t>(id)];
   }
   // A view that leaves is one, and one of what is written to goes on to show it.
@@ -168,7 +89,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   for (size_t k = 0; k < call.operands.size(); ++k) {
     const Value& v = graph_.values[static_cast<size_t>(call.operands[k])];
     const int64_t lane = seen(call, k, v.sizes.size(), axis).lane;
-    if (!fits(v, lane)) return std::nullopt;
+    if (!fits_lane(v, lane)) return std::nullopt;
     Small t{without(v.sizes, lane), {}, v.dtype, v.number};
     for (int64_t i = 0; i < count(t.sizes); ++i)
       t.ids.push_back(trial.input(*type_of(v.dtype), static_cast<uint64_t>(trial.size())));
@@ -185,6 +106,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
       return std::nullopt;
   }
   for (Id id = inputs; id < trial.size(); ++id) functions_[n] += is_function(trial[id].op);
+  if (loop_of(op)) functions_[n] += kOfLoop;
   return trial.size() - inputs;
 }
 
@@ -240,7 +162,9 @@ void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Groups::Calls>& 
 }
 
 bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) const {
-  if (calls.size() < fewest || !joining_.spaces[calls[0]]) return false;
+  if (!joining_.spaces[calls[0]]) return false;
+  if (std::any_of(calls.begin(), calls.end(), [&](size_t n) { return loop_of(*graph_.calls[n].op); })) return true;
+  if (calls.size() < fewest) return false;
   bool same = true, computes = false, has_lanes = false;
   int64_t cost = 0;
   const auto& sizes = [&](size_t n) -> const Sizes& {
@@ -311,14 +235,16 @@ class LaneKernel final : public KernelOperator {
     if (lanes_ == 1) {
       c10::SmallVector<const void*, 64> from;
       c10::SmallVector<void*, 64> to;
-      prepare(operands, results, [&](const char* memory, int64_t) { from.push_back(memory); },
-              [&](char* memory, int64_t) { to.push_back(memory); });
+      prepare(
+          operands, results, [&](const char* memory, int64_t) { from.push_back(memory); },
+          [&](char* memory, int64_t) { to.push_back(memory); });
       return kernel_->run(1, from, to);
     }
     c10::SmallVector<Kernel::Source, 64> from;
     c10::SmallVector<Kernel::Target, 64> to;
-    prepare(operands, results, [&](const char* memory, int64_t stride) { from.push_back({memory, stride}); },
-            [&](char* memory, int64_t stride) { to.push_back({memory, stride}); });
+    prepare(
+        operands, results, [&](const char* memory, int64_t stride) { from.push_back({memory, stride}); },
+        [&](char* memory, int64_t stride) { to.push_back({memory, stride}); });
     if (lanes_ > 0) kernel_->run(lanes_, from, to);
   }
 
@@ -394,8 +320,6 @@ class LaneWriter {
   /// Without what no output needs. What is read of each operand.
   std::vector<Read> finish() {
     const std::vector<bool> needed = region_.graph.needed(region_.outputs);
-    Region pruned;
-    std::vector<Id> moved(needed.size(), kNone);
     std::vector<std::vector<bool>> kept;
     for (const Read& read : reads_) kept.emplace_back(read.elements.size());
     // Inputs in the order in which they are read from the operands.
@@ -405,22 +329,14 @@ class LaneWriter {
         kept[read][element] = true;
       }
     std::vector<uint64_t> number(inputs_.size());
-    uint64_t next = 0;
+    std::vector<Region::Input> inputs;
     for (size_t i = 0; i < inputs_.size(); ++i)
       if (kept[inputs_[i].first][inputs_[i].second]) {
-        number[i] = next++;
-        pruned.inputs.push_back(region_.inputs[i]);
+        number[i] = inputs.size();
+        inputs.push_back(region_.inputs[i]);
       }
-    for (Id id = 0; id < region_.graph.size(); ++id) {
-      if (!needed[static_cast<size_t>(id)]) continue;
-      Node n = region_.graph[id];
-      if (n.op == Op::input) n.bits = number[n.bits];
-      for (Id& a : n.args)
-        if (a != kNone) a = moved[static_cast<size_t>(a)];
-      moved[static_cast<size_t>(id)] = pruned.graph.add(n);
-    }
-    for (const Id id : region_.outputs) pruned.outputs.push_back(moved[static_cast<size_t>(id)]);
-    region_ = std::move(pruned);
+    region_.graph = region_.graph.pruned(region_.outputs, number);
+    region_.inputs = std::move(inputs);
     std::vector<Read> reads;
     for (size_t r = 0; r < reads_.size(); ++r) {
       Read read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}};
@@ -447,19 +363,7 @@ class LaneWriter {
     if (!is_new) return t;
     t = {without(v.sizes, lane), {}, v.dtype, v.number};
     const Type type = *type_of(v.dtype);
-    if (const auto number = same_everywhere(v)) {
-      const Id element = number->isFloatingPoint() ? region_.graph.constant(type, number->toDouble())
-                                                   : region_.graph.constant(type, number->toLong());
-      t.ids.assign(static_cast<size_t>(count(t.sizes)), element);
-      return t;
-    }
-    if (v.origin == Origin::constant && lane == kNoLane) {
-      const Tensor values = v.tensor.to(is_float(type) ? at::kDouble : at::kLong).contiguous();
-      for (int64_t i = 0; i < values.numel(); ++i)
-        t.ids.push_back(is_float(type) ? region_.graph.constant(type, values.const_data_ptr<double>()[i])
-                                       : region_.graph.constant(type, values.const_data_ptr<int64_t>()[i]));
-      return t;
-    }
+    if (add_constant(region_.graph, v, lane, t)) return t;
     const auto operand = std::find(operands.begin(), operands.end(), id);
     Read read{static_cast<size_t>(operand - operands.begin()), lane, v.strides, places_in(t.sizes), {}};
     if (operand == operands.end()) operands.push_back(id);

@@ -7,6 +7,7 @@
 #include "frontend/substitution.h"
 #include "operators/custom.h"
 #include "operators/differentiate.h"
+#include "operators/known_code.h"
 #include "operators/libtorch_bridge.h"
 #include "operators/lifting.h"
 #include "operators/user_vmap.h"
@@ -70,9 +71,13 @@ void generate_derivatives(HigherOrderRules& rules) {
 
 class Implementation final : public MadeOperator {
  public:
-  explicit Implementation(HigherOrderRules rules)
-      : MadeOperator(rules.name, schema_of(rules.name)), rules_(std::move(rules)) {
+  explicit Implementation(HigherOrderRules rules, std::shared_ptr<const KnownCode> code = nullptr)
+      : MadeOperator(rules.name, schema_of(rules.name)), rules_(std::move(rules)), code_(std::move(code)) {
     custom = true;
+    if (code_) {
+      foreign_ = code_->foreign;
+      random_ = code_->random;
+    }
     if (!rules_.forward && rules_.forward_and_save)
       rules_.forward = [both = rules_.forward_and_save](const Tensors& operands, const Attributes& attributes) {
         return both(operands, attributes).first;
@@ -97,6 +102,7 @@ class Implementation final : public MadeOperator {
   }
 
   const HigherOrderRules& rules() const { return rules_; }
+  const KnownCode* code() const { return code_.get(); }
   bool saves_at_every_level() const override { return rules_.saves_at_every_level; }
 
   void call(Stack& stack) const override {
@@ -185,6 +191,7 @@ class Implementation final : public MadeOperator {
   }
 
   HigherOrderRules rules_;
+  std::shared_ptr<const KnownCode> code_;
   bool generates_derivatives_ = false;
 };
 
@@ -320,6 +327,15 @@ Tensors HigherOrderOperator::operator()(const Tensors& operands, const Attribute
 
 Tensors call_lifting(HigherOrderRules rules, const Tensors& operands, const Attributes& attributes, Tensors& captured) {
   return call(c10::make_intrusive<Implementation>(std::move(rules)), operands, attributes, captured);
+}
+
+Tensors call_known(HigherOrderRules rules, std::shared_ptr<const KnownCode> code, const Tensors& operands) {
+  return enter_operator(*c10::make_intrusive<Implementation>(std::move(rules), std::move(code)), operands, {});
+}
+
+const KnownCode* known_code(const Operator& op) {
+  const auto* made = op.handle() ? nullptr : dynamic_cast<const Implementation*>(&op);
+  return made ? made->code() : nullptr;
 }
 
 }  // namespace tower

@@ -5,11 +5,13 @@
 
 #include <ATen/Functions.h>
 
+#include "compile/loop.h"
 #include "core/bind.h"
 #include "operators/checkpoint.h"
 #include "operators/cond.h"
 #include "operators/draws.h"
 #include "operators/lifting.h"
+#include "operators/loops.h"
 #include "operators/range.h"
 
 namespace tower {
@@ -93,6 +95,14 @@ struct While {
     return true;
   }
 
+  Tensors from(const Tensors& start) const {
+    if (tracing())
+      return compiler::trace_loop([this](const Tensors& state) { return holds(state); },
+                                  [this](const Tensors& state) { return step(state); }, start, options, !report);
+    Tensors captured;
+    return options.checkpoints.is_all() ? run(start, captured).first : run_with(options.checkpoints, start);
+  }
+
   // The last state, and after how many steps.
   std::pair<Tensors, int64_t> run(const Tensors& start, Tensors& captured) const {
     Progress at{start};
@@ -143,7 +153,14 @@ struct While {
   }
 };
 
+std::string leaf(size_t index) { return "tensor " + std::to_string(index) + " of the state"; }
+
 }  // namespace
+
+Tensors run_while(const Predicate& predicate, const Function& step, const Tensors& start, const WhileOptions& options,
+                  bool must_end) {
+  return While{predicate, step, {"while_loop", start, leaf}, options, !must_end}.from(start);
+}
 
 namespace detail {
 
@@ -169,11 +186,7 @@ Tensors run_while(const Predicate& predicate, const Function& body, const Tensor
   if (!(options.compact >= 0 && options.compact <= 1))
     throw ArgumentError("while_loop: compact is " + std::to_string(options.compact) +
                         "; it is a part of the batch, from 0 to 1.");
-  const auto run = [&](const While& loop, const Tensors& from) {
-    Tensors captured;
-    return options.checkpoints.is_all() ? loop.run(from, captured).first : loop.run_with(options.checkpoints, from);
-  };
-  if (!report) return run({predicate, body, {"while_loop", start, name}, options, false}, start);
+  if (!report) return While{predicate, body, {"while_loop", start, name}, options, false}.from(start);
   // The number of steps is a state like others, which idle examples keep.
   const auto without_steps = [](const Tensors& all) { return Tensors(all.begin(), all.end() - 1); };
   const Predicate holds = [predicate, without_steps](const Tensors& all) { return predicate(without_steps(all)); };
@@ -186,7 +199,7 @@ Tensors run_while(const Predicate& predicate, const Function& body, const Tensor
   Tensors from = start;
   from.push_back(at::zeros({}, start.empty() ? at::TensorOptions(at::kLong) : start[0].options().dtype(at::kLong)));
   const While loop{holds, step, {"try_while_loop", from, name_or_steps}, options, true};
-  Tensors last = run(loop, from);
+  Tensors last = loop.from(from);
   last.insert(last.end() - 1, at::logical_not(loop.holds(last)));
   return last;
 }
@@ -266,9 +279,6 @@ std::pair<Tensors, Tensors> run_scan(const dynamic::ScanStep& step, const Tensor
 }  // namespace detail
 
 namespace dynamic {
-namespace {
-std::string leaf(size_t index) { return "tensor " + std::to_string(index) + " of the state"; }
-}  // namespace
 
 Tensors while_loop(const Predicate& predicate, const Function& body, const Tensors& start, WhileOptions options) {
   return detail::run_while(predicate, body, start, options, /*report=*/false, leaf);

@@ -1,0 +1,63 @@
+// A loop as a call of a graph: an operator whose predicate and step are graphs of one example. Where they are small
+// enough for a kernel, the loop is one inside it (NOTE [Loops in a kernel] in compile/emit.cpp); elsewhere it is run
+// step by step, by two plans.
+//
+// Under transforms it is a higher-order operator as any: mapped, it is the loop over a batch; pushed forward, a loop
+// over state and tangents, which is traced in turn. Its pullback is a call that makes the steps again, one by one.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "compile/plan.h"
+#include "operators/known_code.h"
+#include "tower/loops.h"
+
+namespace tower::compiler {
+
+class CompiledGraph;
+struct Small;
+struct SmallCall;
+
+class Loop final : public KnownCode, public std::enable_shared_from_this<Loop> {
+ public:
+  /// `predicate` and `step` are functions of the state, and of what both capture behind it.
+  Loop(Graph predicate, Graph step, size_t states, const WhileOptions& options, bool must_end);
+  ~Loop() override;
+
+  dynamic::Tensors run(const dynamic::Tensors& operands) const;
+  dynamic::Tensors push_forward(const dynamic::Tensors& operands, const dynamic::Tensors& tangents) const;
+
+  /// For one lane of a kernel; none where the steps do not fit into one.
+  std::vector<Small> in_numbers(const SmallCall& call) const;
+  /// No kernel takes the loop as it is: its steps are worth compiling.
+  void compile_steps() const { compiles_ = true; }
+  bool does_the_same(const Loop& other) const;
+
+ private:
+  // The last state, of functions of the state and of what is `fixed`. Where steps may be recorded, that is part of the
+  // state: what a backward pass runs again captures no tensors.
+  dynamic::Tensors repeat(const dynamic::Function& predicate, const dynamic::Function& step,
+                          const dynamic::Tensors& start, const dynamic::Tensors& fixed) const;
+  const CompiledGraph& compiled(bool step) const;
+
+  Plan predicate_, step_;
+  size_t states_;
+  WhileOptions options_;
+  bool must_end_;
+  mutable std::atomic<bool> compiles_ = false;
+  mutable std::once_flag once_;
+  mutable std::unique_ptr<const CompiledGraph> compiled_[2];
+};
+
+/// Null where the operator is none.
+const Loop* loop_of(const Operator& op);
+/// Whether they are one operator, or loops that were traced twice.
+bool do_the_same(const Operator& a, const Operator& b);
+
+/// While a trace runs: the loop as one call. Tensors that the functions capture become operands.
+dynamic::Tensors trace_loop(const dynamic::Predicate& predicate, const dynamic::Function& step,
+                            const dynamic::Tensors& start, const WhileOptions& options, bool must_end);
+
+}  // namespace tower::compiler

@@ -1,0 +1,24 @@
+// Operators that are made of functions which have been traced: their code is data, and passes over graphs can look into
+// it. To all others they are higher-order operators as any (tower/higher_order.h).
+#pragma once
+
+#include "core/operator.h"
+#include "tower/higher_order.h"
+
+namespace tower {
+
+/// What an operator does, as data.
+struct KnownCode {
+  virtual ~KnownCode() = default;
+  /// What is in it draws random numbers, or is itself code that is not known.
+  bool random = false, foreign = false;
+};
+
+/// Calls the operator of these rules, which do what `code` says.
+dynamic::Tensors call_known(HigherOrderRules rules, std::shared_ptr<const KnownCode> code,
+                            const dynamic::Tensors& operands);
+
+/// Null where an operator was not called like that.
+const KnownCode* known_code(const Operator& op);
+
+}  // namespace tower
