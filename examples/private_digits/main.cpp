@@ -9,6 +9,10 @@
 //
 // The program holds them against LibTorch's, taken one image at a time, trains, accounts for the privacy spent
 // (accountant.h), and fails unless what it promises holds. Read `private_step` first.
+//
+// With --processes, started by script/launch or torchrun, the images of a step are spread over several processes.
+// Nothing else changes: they take the same sample, add the same noise to the sum over all of its images, and end with
+// the same weights as one process.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -16,12 +20,12 @@
 #include <ATen/ops/normal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/tensordot.h>
 #include <fmt/format.h>
 #include <tower/tower.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -55,8 +59,10 @@ struct Options {
   int64_t steps = 300;
   uint64_t seed = 1;
   bool short_run = false;
+  bool processes = false;
 };
 
+/// Of images and labels: each one's gradient, or something of all of them.
 using PerExampleGradients = std::function<Parameters(const Parameters&, const at::Tensor&, const at::Tensor&)>;
 
 /// The images of one step: each with the same probability, whatever the others do. The accountant relies on it.
@@ -65,23 +71,40 @@ digits::Set poisson_sample(const digits::Set& set) {
   return set.select(taken.nonzero().squeeze(1));
 }
 
-/// What each example's gradient is multiplied with, so that its norm over all parameters is at most kClippingNorm.
-at::Tensor clipping_factors(const Parameters& gradients) {
+/// One image's gradient, made no longer than kClippingNorm over all parameters.
+Parameters clipped(const Parameters& gradient) {
   std::vector<at::Tensor> squared_norms;
-  for (const auto& [name, gradient] : gradients) squared_norms.push_back(gradient.flatten(1).square().sum(1));
-  return (kClippingNorm / at::stack(squared_norms).sum(0).sqrt()).clamp_max(1);
+  for (const auto& [name, g] : gradient) squared_norms.push_back(g.square().sum());
+  const at::Tensor factor = (kClippingNorm / at::stack(squared_norms).sum().sqrt()).clamp_max(1);
+  Parameters result;
+  for (const auto& [name, g] : gradient) result[name] = g * factor;
+  return result;
+}
+
+/// The sum of the clipped gradients of all images of a step, of which this process has a part.
+PerExampleGradients clipped_sum_of(DigitNet& network, const tower::Mesh& mesh) {
+  const auto of_one = [gradient = tower::grad(loss_of(network))](const Parameters& parameters, const at::Tensor& image,
+                                                                 const at::Tensor& label) {
+    return tower::psum(clipped(gradient(parameters, image, label)), "images");
+  };
+  return tower::vmap(of_one,
+                     {.in_dims = {std::nullopt, 0, 0}, .out_dims = std::nullopt, .axis = "images", .across = mesh});
+}
+
+/// What this process has of a batch that all processes took.
+digits::Set own_part(const tower::Mesh& mesh, const digits::Set& batch) {
+  if (!mesh.defined()) return batch;
+  return {tower::part_of(mesh, "images", batch.images), tower::part_of(mesh, "images", batch.labels)};
 }
 
 /// One step of DP-SGD. The learning rate counts for one example: the number of examples in the batch is private too.
 /// (at::normal is not a cryptographic source of noise; a release in earnest needs one.)
-void private_step(const PerExampleGradients& per_example_gradients, const Parameters& parameters,
-                  const digits::Set& batch, double noise_multiplier, double learning_rate) {
-  const Parameters gradients = per_example_gradients(parameters, batch.images, batch.labels);
-  const at::Tensor factors = clipping_factors(gradients);
+void private_step(const PerExampleGradients& clipped_sum, const Parameters& parameters, const digits::Set& part,
+                  double noise_multiplier, double learning_rate) {
+  const Parameters sum = clipped_sum(parameters, part.images, part.labels);
   for (const auto& [name, parameter] : parameters) {
-    const at::Tensor clipped_sum = at::tensordot(factors, gradients.at(name), {0}, {0});
     const at::Tensor noise = at::normal(0, noise_multiplier * kClippingNorm, parameter.sizes());
-    parameter.sub_(clipped_sum + noise, learning_rate);
+    parameter.sub_(sum.at(name) + noise, learning_rate);
   }
 }
 
@@ -143,8 +166,9 @@ Score score(DigitNet& network, const digits::Set& set) {
           (logits.argmax(1) == set.labels).to(at::kDouble).mean().item<double>()};
 }
 
-void train(const PerExampleGradients& per_example_gradients, const Parameters& parameters, DigitNet& network,
-           const digits::Split& data, const Options& options, Checks& check) {
+void train(const tower::Mesh& mesh, const Parameters& parameters, DigitNet& network, const digits::Split& data,
+           const Options& options, Checks& check) {
+  const PerExampleGradients clipped_sum = clipped_sum_of(network, mesh);
   const double noise_multiplier =
       privacy::noise_multiplier_for(options.epsilon, options.delta, kSamplingRate, options.steps);
   const double expected_batch = kSamplingRate * static_cast<double>(data.train.size());
@@ -171,7 +195,7 @@ void train(const PerExampleGradients& per_example_gradients, const Parameters& p
   Progress progress("training", steps);
   for (int64_t step = 1; step <= steps; ++step) {
     const double remaining = 1 - static_cast<double>(step - 1) / static_cast<double>(options.steps);
-    private_step(per_example_gradients, parameters, poisson_sample(data.train), noise_multiplier,
+    private_step(clipped_sum, parameters, own_part(mesh, poisson_sample(data.train)), noise_multiplier,
                  kLearningRate * remaining / expected_batch);
     progress.advance();
     if (step % steps_per_row == 0) {
@@ -191,6 +215,20 @@ void train(const PerExampleGradients& per_example_gradients, const Parameters& p
                                                            100 * after.accuracy, 100 * kPromisedAccuracy));
 }
 
+/// All processes have the same weights, and those of a run of one process with the same seed, which prints them too.
+void compare_weights(const tower::Mesh& mesh, const Parameters& parameters, Checks& check) {
+  double sum = 0, squares = 0, apart = 0;
+  for (const auto& [name, parameter] : parameters) {
+    sum += parameter.sum().item<double>();
+    squares += parameter.square().sum().item<double>();
+    if (!mesh.defined()) continue;
+    const at::Tensor mean = tower::sum_across(mesh, "images", parameter) / mesh.size();
+    apart = std::max(apart, (parameter - mean).abs().max().item<double>());
+  }
+  if (mesh.defined()) check(apart < 1e-6, fmt::format("the processes' weights differ by {:.1e} at most", apart));
+  fmt::print("  weights at the end: sum {:.4f}, norm {:.4f}\n", sum, std::sqrt(squares));
+}
+
 int run(const Options& options) {
   // One thread: so small a network gains little from more, and its numbers then do not depend on the machine's cores.
   at::set_num_threads(1);
@@ -204,7 +242,9 @@ int run(const Options& options) {
       tower::vmap(tower::grad(loss_of(network)), {.in_dims = {std::nullopt, 0, 0}});
 
   compare_with_the_loop(per_example_gradients, parameters, network, data.train.select(at::arange(256)), check);
-  train(per_example_gradients, parameters, network, data, options, check);
+  const tower::Mesh mesh = options.processes ? tower::Mesh::from_environment({{"images", -1}}) : tower::Mesh();
+  train(mesh, parameters, network, data, options, check);
+  compare_weights(mesh, parameters, check);
   return check.failed() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -215,6 +255,7 @@ int main(int argc, char** argv) {
   private_digits::Options options;
   CLI::App app("Differentially private training of a network on handwritten digits");
   app.add_flag("--short", options.short_run, "only the first few steps, for the tests");
+  app.add_flag("--processes", options.processes, "the images of a step spread over processes (script/launch)");
   app.add_option("--epsilon", options.epsilon, "privacy budget")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--delta", options.delta, "probability with which the budget may fail")->capture_default_str();
   app.add_option("--steps", options.steps, "training steps")->capture_default_str()->check(CLI::PositiveNumber);

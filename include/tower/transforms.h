@@ -20,6 +20,7 @@
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "tower/axes.h"
 #include "tower/detail/flat.h"
 #include "tower/dynamic.h"
+#include "tower/mesh.h"
 #include "tower/tree.h"
 
 namespace tower {
@@ -43,6 +45,11 @@ struct Mapping {
   Randomness randomness = Randomness::error;
   /// Examples evaluated at once; the whole batch when empty. Bounds peak memory.
   std::optional<int64_t> chunk_size = std::nullopt;
+  /// The name by which collectives inside know these examples (tower/collectives.h); empty: none.
+  std::string axis = {};
+  /// The batch is spread over the processes of this mesh's axis of that name: each passes and gets its part of what is
+  /// mapped, and the same of what is not (tower/mesh.h).
+  Mesh across = {};
 };
 
 /// The function returns a pair of what is to be transformed and an auxiliary tree, which is only handed out.
@@ -56,7 +63,8 @@ template <class F>
 auto vmap(F f, Mapping mapping = {}) {
   return [f = detail::Held<F>{std::move(f)}, mapping = std::move(mapping)](const auto&... args) {
     return detail::vmap_call(f.function, mapping.in_dims, mapping.out_dims,
-                             VmapOptions{mapping.randomness, mapping.chunk_size}, detail::decayed(args)...);
+                             VmapOptions{mapping.randomness, mapping.chunk_size}, {mapping.axis, mapping.across},
+                             detail::decayed(args)...);
   };
 }
 

@@ -58,5 +58,6 @@ PYBIND11_MODULE(_C, module) {
   tower::python::define_operators(module);
   tower::python::define_new_operators(module);
   tower::python::define_control_flow(module);
+  tower::python::define_processes(module);
   tower::python::define_hooks(module);
 }

@@ -12,5 +12,6 @@ void define_operators(py::module_& module);
 void define_control_flow(py::module_& module);
 void define_hooks(py::module_& module);
 void define_new_operators(py::module_& module);
+void define_processes(py::module_& module);
 
 }  // namespace tower::python

@@ -47,17 +47,20 @@ class MappedCallback : public Callback {
 
 // `out_dim` is that of a function that returns a single tensor; without one, `depart` is always asked.
 py::list vmap(py::handle function, py::handle depart, py::handle leaves, py::handle in_dims,
-              std::optional<int64_t> out_dim, const std::string& randomness, Chunk chunk_size, py::handle name) {
+              std::optional<int64_t> out_dim, const std::string& randomness, Chunk chunk_size, const std::string& axis,
+              std::optional<Mesh> across, py::handle name) {
   const Tensors args = to_tensors(leaves);
   const Dims in = to_dims(in_dims);
   const VmapOptions options{to_randomness(randomness), chunk_size};
+  const NamedExamples examples{axis, across.value_or(Mesh())};
   Dims out{out_dim};
   MappedCallback callback(function, depart, out, !out_dim);
   auto name_of = [&](size_t i) {
     py::gil_scoped_acquire gil;
     return name(i).cast<std::string>();
   };
-  return to_list(without_gil([&] { return detail::run_vmap(std::cref(callback), args, in, out, options, name_of); }));
+  return to_list(
+      without_gil([&] { return detail::run_vmap(std::cref(callback), args, in, out, options, examples, name_of); }));
 }
 
 py::tuple to_pair(const std::pair<Tensors, Tensors>& lists) {

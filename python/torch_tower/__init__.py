@@ -5,10 +5,10 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`compile`, `load`, `graph`, `hvp`, control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`,
-`associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`,
-`is_batched`, `is_tracked`, `register_container` and `register_tensor_subclass`, and `memory`, which bounds and empties the
-cache of temporaries.
+`compile`, `load`, `graph`, `hvp`, control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
+`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
+`register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which
+bounds and empties the cache of temporaries.
 """
 
 import torch
@@ -49,6 +49,22 @@ from ._control_flow import (  # noqa: E402
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._functions import linear_backward  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
+from ._processes import (  # noqa: E402
+    Mesh,
+    all_gather,
+    all_to_all,
+    axis_index,
+    axis_size,
+    gather_across,
+    part_of,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+    psum_scatter,
+    sum_across,
+)
 from ._questions import is_batched, is_tracked  # noqa: E402
 from ._tools import CoverageRow, check_grads, coverage, explain, set_fallback_is_error  # noqa: E402
 from ._vmap import vmap  # noqa: E402
@@ -59,7 +75,12 @@ __all__ = [
     "CoverageRow",
     "LoopResult",
     "MaxStepsError",
+    "Mesh",
+    "all_gather",
+    "all_to_all",
     "associative_scan",
+    "axis_index",
+    "axis_size",
     "check_grads",
     "checkpoint",
     "checkpoint_name",
@@ -69,6 +90,7 @@ __all__ = [
     "explain",
     "fori_loop",
     "functional_call",
+    "gather_across",
     "grad",
     "grad_and_value",
     "graph",
@@ -83,11 +105,19 @@ __all__ = [
     "linearize",
     "load",
     "memory",
+    "part_of",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "psum",
+    "psum_scatter",
     "register_container",
     "register_tensor_subclass",
     "scan",
     "set_fallback_is_error",
     "stack_module_state",
+    "sum_across",
     "try_while_loop",
     "vjp",
     "vmap",

@@ -8,6 +8,7 @@ from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_le
 from . import _C
 from ._compile import transformed, uncompiled
 from ._containers import Parts, is_container
+from ._processes import Mesh, handle_of
 from ._trees import Arguments, Tree, describe
 
 in_dims_t = int | tuple[Any, ...]
@@ -22,13 +23,16 @@ def vmap(
     randomness: str = "error",
     *,
     chunk_size: int | None = None,
+    axis: str | None = None,
+    across: Mesh | None = None,
 ) -> Callable:
     """`func` mapped over dimension(s) `in_dims` of its arguments: inside, it sees one example.
 
     The same as :func:`torch.func.vmap`. `in_dims` is an int, or a tuple with an entry for each positional argument:
     an int, None (not mapped) or a tree of them. Keyword arguments are not mapped. Outputs get their batch dimension at
     `out_dims`. `randomness` says what a random operator means: "error", "different" or "same" draws for
-    the examples. At most `chunk_size` examples are computed at once.
+    the examples. At most `chunk_size` examples are computed at once. `axis` names the examples for collectives (psum, …);
+    `across` a mesh of processes, each of which passes and gets its part of what is mapped.
     """
     if randomness not in ("error", "different", "same"):
         raise ValueError(f"vmap: randomness is {randomness!r}; it must be 'error', 'different' or 'same'.")
@@ -50,6 +54,8 @@ def vmap(
                 out_dims if type(out_dims) is int else None,
                 randomness,
                 chunk_size,
+                axis or "",
+                handle_of(across),
                 arguments.name,
             )
         )

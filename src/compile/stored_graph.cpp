@@ -268,6 +268,10 @@ void write_call(ByteWriter& out, const Call& call) {
   const Operator* op = call.bound;
   out.list(call.vmaps, [&](const Mapped& mapped) {
     const ImageOf image = *image_of(*op);
+    if (image.make_level)
+      throw UnsupportedError("save: the function calls " + call.op->name() +
+                             " for the examples of a named axis, which cannot be written to a file. Leave the vmap that "
+                             "names it outside of the compiled function.");
     out.number(static_cast<int64_t>(mapped.axis));
     out.number(mapped.batch_size);
     out.numbers(mapped.dims);
@@ -341,7 +345,7 @@ Call GraphReader::read_call(ByteReader& in, const Graph& graph) {
   for (size_t v = vmaps.size(); v-- > 0;) {
     const Mapped& mapped = call.vmaps[v];
     call.owner = image_from({*call.bound, args, leaves, mapped.dims, mapped.batch_size, mapped.axis,
-                             vmaps[v].randomness, vmaps[v].label, vmaps[v].draws});
+                             vmaps[v].randomness, vmaps[v].label, Vmap::MakeLevel(), vmaps[v].draws});
     call.bound = call.owner.get();
     c10::List<Tensor> holes;
     for (size_t k = 0; k < call.operands.size(); ++k) {

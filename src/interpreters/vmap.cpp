@@ -77,7 +77,7 @@ namespace {
 // where only LibTorch's formula differentiates the operator, which asks for single examples and how they lie in memory,
 // the operators that the rule is made of are recorded: those have derivatives.
 bool is_recorded_mapped(const Operator& op, const Stack& stack) {
-  if (op.reads_shapes_alone) return false;
+  if (op.reads_shapes_alone || opens_under_trace(op)) return false;
   if (op.custom || op.no_derivative()) return true;
   Mask active = 0;
   for_each_tensor(op, stack, [&](const Tensor& t, LeafRef leaf) {

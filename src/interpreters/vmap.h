@@ -23,7 +23,7 @@ class SharedDraws {
   std::vector<std::pair<at::Generator, Tensor>> states_;
 };
 
-class Vmap final : public Level {
+class Vmap : public Level {
  public:
   Vmap(int64_t batch_size, Randomness randomness, const char* label, SharedDraws* shared_draws = nullptr)
       : Level(Kind::vmap, label),
@@ -43,6 +43,13 @@ class Vmap final : public Level {
   uint64_t axis() const { return axis_; }
   /// Null unless this is a chunk of a batch whose examples share their draws.
   SharedDraws* shared_draws() const { return shared_draws_; }
+
+  /// What is the same for all examples, as it takes part in what differs between them.
+  virtual Tensor varying(const Tensor& shared) { return shared; }
+  /// Makes levels in which images of custom operators are evaluated, whose code may ask for the examples. Empty: these
+  /// are as ordinary as this one.
+  using MakeLevel = std::function<c10::intrusive_ptr<Vmap>(int64_t batch_size)>;
+  virtual MakeLevel images() const { return {}; }
 
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override { History::show_untracked(w); }

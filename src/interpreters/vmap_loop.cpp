@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/bind.h"
+#include "interpreters/generators.h"
 #include "interpreters/vmap.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
@@ -103,6 +104,24 @@ void loop(const Level& level, VmapFrame& frame, CallOne&& call_one) {
   frame.out_dims.assign(leaf, 0);
 }
 
+// The position of an int[] argument that gives the shape of the result; num_args() if there is none.
+size_t size_argument(const Operator& op) {
+  for (size_t i = 0; i < op.num_args(); ++i)
+    if (op.schema().arguments()[i].name() == "size") return i;
+  return op.num_args();
+}
+
+// False for a layer such as dropout that is told that this is not training.
+bool draws(const Operator& op, const Stack& stack) {
+  for (size_t i = 0; i < op.num_args(); ++i) {
+    const std::string& name = op.schema().arguments()[i].name();
+    if ((name == "train" || name == "training") && stack[i].isBool()) return stack[i].toBool();
+  }
+  return true;
+}
+
+}  // namespace
+
 at::Generator generator_of(const Stack& stack) {
   at::Device device = at::kCPU;
   for (const auto& v : stack) {
@@ -122,24 +141,6 @@ void set_state(at::Generator& generator, const Tensor& state) {
   std::lock_guard lock(generator.mutex());
   generator.set_state(state);
 }
-
-// The position of an int[] argument that gives the shape of the result; num_args() if there is none.
-size_t size_argument(const Operator& op) {
-  for (size_t i = 0; i < op.num_args(); ++i)
-    if (op.schema().arguments()[i].name() == "size") return i;
-  return op.num_args();
-}
-
-// False for a layer such as dropout that is told that this is not training.
-bool draws(const Operator& op, const Stack& stack) {
-  for (size_t i = 0; i < op.num_args(); ++i) {
-    const std::string& name = op.schema().arguments()[i].name();
-    if ((name == "train" || name == "training") && stack[i].isBool()) return stack[i].toBool();
-  }
-  return true;
-}
-
-}  // namespace
 
 void SharedDraws::note(const at::Generator& generator) {
   for (const auto& [known, state] : states_)

@@ -28,6 +28,12 @@ bool any_tracked(const Level& level, const Operator& op, c10::ArrayRef<IValue> a
 
 }  // namespace
 
+bool opens_under_trace(const Operator& op) {
+  if (op.handle()) return false;
+  const auto* made = dynamic_cast<const MadeOperator*>(&op);
+  return made && made->opens_under_trace();
+}
+
 bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayRef<IValue> args) {
   if (op.opens_up() || op.no_derivative()) return false;
   for (; from; from = from->below())

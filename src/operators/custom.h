@@ -24,7 +24,10 @@ class MadeOperator : public Operator {
   using Operator::Operator;
   /// Whether `call_and_save` passes over no rule, of any level: it calls operators that have them all.
   virtual bool saves_at_every_level() const { return false; }
+  /// Whether a trace is to record what the operator's rule for vmap is made of, in place of its image.
+  virtual bool opens_under_trace() const { return false; }
 };
+bool opens_under_trace(const Operator& op);
 
 /// A derivative rule of `op` could be asked for by a level at or below `from`, or by LibTorch's autograd.
 bool derivative_may_be_wanted(const Level* from, const Operator& op, c10::ArrayRef<IValue> args);

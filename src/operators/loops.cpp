@@ -7,6 +7,7 @@
 
 #include "compile/loop.h"
 #include "core/bind.h"
+#include "mesh/axis.h"
 #include "operators/checkpoint.h"
 #include "operators/cond.h"
 #include "operators/draws.h"
@@ -22,7 +23,8 @@ using dynamic::Function;
 using dynamic::Predicate;
 using dynamic::Tensors;
 
-// How many of the examples a condition holds for. One of no levels at all is one example.
+// How many of the examples a condition holds for, of all processes that they are spread over: so these go through a
+// loop together. One of no levels at all is one example.
 struct Count {
   int64_t on, of;
 };
@@ -31,8 +33,9 @@ Count count(const Tensor& condition) {
   const Tensor values = value_under_all_levels(condition);
   DispatchGuard keys;
   keys.see_every_operator(false);
-  if (values.numel() == 1) return {values.item<bool>(), 1};
-  return {values.sum().item<int64_t>(), values.numel()};
+  const int64_t on = values.numel() == 1 ? values.item<bool>() : values.sum().item<int64_t>();
+  const auto everywhere = mesh::everywhere(condition, {on, values.numel()});
+  return {everywhere[0], everywhere[1]};
 }
 
 // A while loop on its way.

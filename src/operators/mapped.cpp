@@ -38,6 +38,7 @@ class MappedOperator final : public MadeOperator {
         randomness_(level.randomness()),
         axis_(level.axis()),
         label_(level.label()),
+        make_level_(base.custom ? level.images() : Vmap::MakeLevel()),
         args_(args) {
     if (!base.handle()) owner_ = c10::intrusive_ptr<const Operator>::reclaim_copy(&base);
     // Only the places of the tensors: a tape that keeps this operator must not keep its own level's tensors.
@@ -57,6 +58,7 @@ class MappedOperator final : public MadeOperator {
         randomness_(image.randomness),
         axis_(image.axis),
         label_(image.label),
+        make_level_(image.make_level),
         args_(image.args),
         leaves_(image.leaves),
         dims_(image.dims) {
@@ -101,7 +103,7 @@ class MappedOperator final : public MadeOperator {
 
  private:
   ImageOf image(const Operator& base, int64_t batch_size) const {
-    return {base, args_, leaves_, dims_, batch_size, axis_, randomness_, label_, random()};
+    return {base, args_, leaves_, dims_, batch_size, axis_, randomness_, label_, make_level_, random()};
   }
 
   void set_rules(bool draws) {
@@ -128,7 +130,7 @@ class MappedOperator final : public MadeOperator {
   }
 
   c10::intrusive_ptr<Vmap> new_level() const {
-    return c10::make_intrusive<Vmap>(batch_size_, randomness_, label_, axis_);
+    return make_level_ ? make_level_(batch_size_) : c10::make_intrusive<Vmap>(batch_size_, randomness_, label_, axis_);
   }
 
   static Tensor put_in(Vmap& level, const Tensor& t, int64_t dim) {
@@ -332,6 +334,7 @@ class MappedOperator final : public MadeOperator {
   Randomness randomness_;
   uint64_t axis_;
   const char* label_;
+  Vmap::MakeLevel make_level_;
   Stack args_;                   // of the base operator, placeholders for its tensors
   std::vector<LeafRef> leaves_;  // where each operand goes among them
   std::vector<int64_t> dims_;    // batch dimension of each operand

@@ -4,8 +4,12 @@
 
 #include <numeric>
 
+#include "core/bind.h"
 #include "core/memory.h"
 #include "frontend/arguments.h"
+#include "mesh/axis.h"
+#include "mesh/mesh.h"
+#include "tower/collectives.h"
 #include "tower/detail/flat.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
@@ -71,7 +75,7 @@ std::optional<int64_t> out_dim_of(const Dims& out_dims, size_t k, size_t count, 
 }
 
 // A result with its batch dimension where the caller wants it.
-Tensor take_out(const Tensor& out, const Vmap& level, const Tensors& inputs, std::optional<int64_t> out_dim, size_t k) {
+Tensor take_out(const Tensor& out, Vmap& level, const Tensors& inputs, std::optional<int64_t> out_dim, size_t k) {
   Wrapper* w = as_wrapper_of(out, level);
   const bool batched = w && w->payload().tracked();
   if (!out_dim) {
@@ -92,6 +96,7 @@ Tensor take_out(const Tensor& out, const Vmap& level, const Tensors& inputs, std
     const int64_t from = w->stored().index;
     if (from != to) value = value.movedim(from, to);
   } else {
+    value = level.varying(value);
     Sizes sizes(value.sizes());
     sizes.insert(sizes.begin() + to, level.batch_size());
     value = value.unsqueeze(to).expand(sizes);
@@ -104,9 +109,8 @@ Tensor take_out(const Tensor& out, const Vmap& level, const Tensors& inputs, std
 }  // namespace
 
 std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims,
-                                     int64_t batch_size, const Dims& out_dims, Randomness randomness, const char* label,
-                                     SharedDraws* shared_draws) {
-  auto level = c10::make_intrusive<Vmap>(batch_size, randomness, label, shared_draws);
+                                     const Dims& out_dims, const c10::intrusive_ptr<Vmap>& level) {
+  const char* label = level->label();
   Tensors inside = args, outs, aux;
   {
     Scope scope(level);
@@ -134,7 +138,32 @@ std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Te
   return {std::move(outs), std::move(aux)};
 }
 
+std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims,
+                                     int64_t batch_size, const Dims& out_dims, Randomness randomness,
+                                     const char* label) {
+  return map_once(f, args, dims, out_dims, c10::make_intrusive<Vmap>(batch_size, randomness, label));
+}
+
 namespace {
+
+// Maps over examples that have a name, and may be spread over processes.
+Tensors map_axis(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims, int64_t batch_size,
+                 const Dims& out_dims, Randomness randomness, const std::string& axis,
+                 const mesh::GroupPointer& group) {
+  const auto level =
+      c10::make_intrusive<mesh::AxisVmap>(std::make_shared<mesh::Axis>(axis, batch_size, group), randomness, "vmap");
+  if (!group) return map_once(f, args, dims, out_dims, level).first;
+  Tensors shared;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (dims[i]) mesh::refuse_columns(args[i]);
+    else shared.push_back(args[i]);
+  }
+  level->share(std::move(shared));
+  Tensors outs = map_once(f, args, dims, out_dims, level).first;
+  for (size_t k = 0; k < outs.size(); ++k)
+    if (out_dim_of(out_dims, k, outs.size(), "vmap")) mesh::refuse_rows(outs[k]);
+  return outs;
+}
 
 // Maps chunk by chunk and joins the results; outputs without an out_dim are taken from the first chunk.
 Tensors map_in_chunks(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims, int64_t batch_size,
@@ -147,7 +176,8 @@ Tensors map_in_chunks(const dynamic::FunctionWithAux& f, const Tensors& args, co
     for (size_t i = 0; i < args.size(); ++i)
       if (dims[i]) some[i] = args[i].narrow(*dims[i], start, length);
     draws.rewind();
-    parts.push_back(map_once(f, some, dims, length, out_dims, options.randomness, "vmap", &draws).first);
+    const auto level = c10::make_intrusive<Vmap>(length, options.randomness, "vmap", &draws);
+    parts.push_back(map_once(f, some, dims, out_dims, level).first);
   }
   Tensors joined;
   for (size_t k = 0; k < parts[0].size(); ++k) {
@@ -159,15 +189,48 @@ Tensors map_in_chunks(const dynamic::FunctionWithAux& f, const Tensors& args, co
   return joined;
 }
 
+// An exception in one process reaches the others as one.
+template <class F>
+auto telling_others(const mesh::GroupPointer& group, F&& f) {
+  try {
+    return f();
+  } catch (const InvisibleTensorError&) {
+    throw;  // an operator around will run the function again, in every process
+  } catch (const std::exception& error) {
+    if (group) group->fail(error.what());
+    throw;
+  } catch (...) {
+    if (group) group->fail("an exception of an unknown type");
+    throw;
+  }
+}
+
+Tensors map_named(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
+                  const VmapOptions& options, const NamedExamples& examples, const detail::NameTensor& name) {
+  if (examples.axis.empty())
+    throw ArgumentError("vmap: it is to map across a mesh, but along which axis is not said. Give .axis its name.");
+  const auto group = examples.across.defined() ? examples.across.state()->group(examples.axis) : nullptr;
+  return telling_others(group, [&] {
+    if (options.chunk_size)
+      throw ArgumentError("vmap: axis '" + examples.axis +
+                          "' is to be mapped in chunks, where an example cannot know of those of other chunks. Leave "
+                          "out the chunk size, or the axis's name.");
+    const auto [dims, size] = resolve_in_dims(in_dims, args, "vmap", name);
+    return map_axis(f, args, dims, size, out_dims, options.randomness, examples.axis, group);
+  });
+}
+
 }  // namespace
 
 namespace detail {
 
 Tensors run_vmap(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
-                 const VmapOptions& options, const NameTensor& name) {
+                 const VmapOptions& options, const NamedExamples& examples, const NameTensor& name) {
   const memory::InTransform here;
   if (options.chunk_size && *options.chunk_size <= 0)
     throw ArgumentError("vmap: chunk_size is " + std::to_string(*options.chunk_size) + "; it must be positive.");
+  if (!examples.axis.empty() || examples.across.defined())
+    return map_named(f, args, in_dims, out_dims, options, examples, name);
   auto [dims, size] = resolve_in_dims(in_dims, args, "vmap", name);
   if (options.chunk_size && size > *options.chunk_size) return map_in_chunks(f, args, dims, size, out_dims, options);
   return map_once(f, args, dims, size, out_dims, options.randomness, "vmap").first;
@@ -176,9 +239,14 @@ Tensors run_vmap(const dynamic::FunctionWithAux& f, const Tensors& args, const D
 }  // namespace detail
 
 dynamic::Function dynamic::vmap(Function f, Dims in_dims, Dims out_dims, VmapOptions options) {
-  return [f = without_aux(std::move(f)), in_dims = std::move(in_dims), out_dims = std::move(out_dims),
-          options](const Tensors& args) {
-    return detail::run_vmap(f, args, in_dims, out_dims, options, [](size_t i) { return ordinal("argument", i); });
+  return vmap(std::move(f), std::move(in_dims), std::move(out_dims), options, {});
+}
+
+dynamic::Function dynamic::vmap(Function f, Dims in_dims, Dims out_dims, VmapOptions options, NamedExamples examples) {
+  return [f = without_aux(std::move(f)), in_dims = std::move(in_dims), out_dims = std::move(out_dims), options,
+          examples = std::move(examples)](const Tensors& args) {
+    return detail::run_vmap(f, args, in_dims, out_dims, options, examples,
+                            [](size_t i) { return ordinal("argument", i); });
   };
 }
 

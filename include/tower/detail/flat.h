@@ -15,6 +15,7 @@
 
 #include "tower/axes.h"
 #include "tower/dynamic.h"
+#include "tower/mesh.h"
 #include "tower/tree.h"
 
 namespace tower::detail {
@@ -215,10 +216,11 @@ class Flat {
 
 /// Runs `f` mapped over `args`. `out_dims` is read after `f` has returned: `f` can write it once it knows its outputs.
 Tensors run_vmap(const FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
-                 const VmapOptions& options, const NameTensor& name);
+                 const VmapOptions& options, const NamedExamples& examples, const NameTensor& name);
 
 template <class F, class... D>
-auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOptions& options, const D&... args) {
+auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOptions& options,
+               const NamedExamples& examples, const D&... args) {
   static_assert((IsTree<D> && ...), "tower: vmap was called with an argument that is not a tree (tower/tree.h).");
   Flat<false, F, D...> flat(f, args...);
   Tensors leaves = flat.leaves();
@@ -236,7 +238,7 @@ auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOption
     return results;
   };
   auto name = [&](std::size_t tensor) { return flat.name_of(tensor); };
-  return flat.value.arrive(run_vmap(std::ref(run), leaves, in, out, options, std::ref(name)));
+  return flat.value.arrive(run_vmap(std::ref(run), leaves, in, out, options, examples, std::ref(name)));
 }
 
 template <bool with_value, bool aux, class Argnums, class F, class... D>

@@ -1,0 +1,210 @@
+// What processes cost: a psum beside c10d's own all_reduce, a tree of small tensors beside one, and how the throughput
+// of two workloads grows from one process to two, each of one thread with a part of the same size; docs/processes.md
+// puts the numbers into a model of many.
+//
+//   processes
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <tower/tower.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "data/digits.h"
+#include "material_newton/newton.h"
+#include "mesh/gloo.h"
+#include "private_digits/network.h"
+#include "support/report.h"
+
+namespace {
+
+using at::Tensor;
+using Seconds = std::chrono::duration<double>;
+
+constexpr double kPsumBudget = 1.2, kTreeBudget = 2, kScalingGoal = 1.8;
+
+double seconds(const std::function<void()>& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return Seconds(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Medians of runs that take turns.
+std::vector<double> medians(const std::vector<std::function<void()>>& runs, int rounds) {
+  std::vector<std::vector<double>> all(runs.size());
+  for (int round = 0; round < rounds; ++round)
+    for (size_t k = 0; k < runs.size(); ++k) all[k].push_back(seconds(runs[k]));
+  std::vector<double> result;
+  for (const auto& values : all) result.push_back(median(values));
+  return result;
+}
+
+// A group of c10d as it comes.
+c10::intrusive_ptr<c10d::Backend> group_beside(const tower::Mesh& mesh) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
+  options.isServer = mesh.rank() == 0;
+  options.numWorkers = static_cast<size_t>(mesh.size());
+  options.multiTenant = true;
+  const auto shared = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  return tower::mesh::make_gloo(c10::make_intrusive<c10d::PrefixStore>("beside", shared), static_cast<int>(mesh.rank()),
+                                static_cast<int>(mesh.size()), std::chrono::seconds(30), "127.0.0.1");
+}
+
+constexpr int kPsums = 200;
+
+/// What `f` does to a vector, many times within one call.
+std::function<void()> inside(const tower::Mesh& mesh, std::function<void(const Tensor&)> f) {
+  const auto many = [f = std::move(f)](const Tensor& x) {
+    for (int i = 0; i < kPsums; ++i) f(x);
+    return x;
+  };
+  return [mapped = tower::vmap(many, {.axis = "data", .across = mesh})] { mapped(at::ones({1, 4})); };
+}
+
+void collectives(const tower::Mesh& mesh) {
+  const auto beside = group_beside(mesh);
+  const auto times = medians({[&] {
+                                std::vector<Tensor> t{at::ones({4})};
+                                for (int i = 0; i < kPsums; ++i) beside->allreduce(t)->wait();
+                              },
+                              inside(mesh, [](const Tensor& x) { tower::psum(x, "data"); }),
+                              inside(mesh, [](const Tensor& x) { tower::psum(std::vector<Tensor>(100, x), "data"); })},
+                             11);
+  if (mesh.rank() != 0) return;
+  const double base = times[0] / kPsums, one = times[1] / kPsums, many = times[2] / kPsums;
+  report::Table table({fmt::format("{} processes", mesh.size()), "µs", "ratio", "budget", ""});
+  table.add({"c10d's all_reduce of 4 floats", fmt::format("{:.0f}", 1e6 * base), "", "", ""});
+  table.add({"psum of 4 floats", fmt::format("{:.0f}", 1e6 * one), fmt::format("{:.2f}", one / base),
+             fmt::format("{:.2f}", kPsumBudget), report::verdict(one / base, kPsumBudget)});
+  table.add({"psum of 100 tensors of 4 floats", fmt::format("{:.0f}", 1e6 * many), fmt::format("{:.2f}", many / one),
+             fmt::format("{:.2f}", kTreeBudget), report::verdict(many / one, kTreeBudget)});
+  table.print();
+  fmt::print("\n");
+}
+
+/// Seconds of one step of a workload on a part of fixed size.
+double digits_step(const tower::Mesh& mesh) {
+  const auto data = digits::load();
+  const digits::Set batch = data.train.select(at::arange(256));
+  at::manual_seed(1);
+  private_digits::DigitNet network;
+  const auto parameters = tower::parameters_of(network);
+  const auto of_one = [gradient = tower::grad(private_digits::loss_of(network))](
+                          const private_digits::Parameters& p, const Tensor& image, const Tensor& label) {
+    return tower::psum(gradient(p, image, label), "data");
+  };
+  const auto step =
+      tower::vmap(of_one, {.in_dims = {std::nullopt, 0, 0}, .out_dims = std::nullopt, .axis = "data", .across = mesh});
+  return medians({[&] { step(parameters, batch.images, batch.labels); }}, 15)[0];
+}
+
+double newton_step(const tower::Mesh& mesh) {
+  using namespace material_newton;
+  constexpr int64_t n = 10'000;
+  const auto f64 = at::dtype(at::kDouble);
+  at::manual_seed(1);
+  const Material material{Constants{}};
+  const Step step{3e-3 * at::randn({n, 6}, f64), at::ones({n}, f64), at::zeros({n, 6}, f64), at::zeros({n}, f64)};
+  const Tensor x = first_guess(material, step);
+  // Whether to go on is decided together.
+  const auto correct = tower::vmap(
+      [&](const Tensor& one, const Step& s) {
+        const auto [corrected, norm] = correct_one_point(material, one, s);
+        return std::pair(corrected, tower::pmax(norm, "data"));
+      },
+      {.out_dims = {0, std::nullopt}, .axis = "data", .across = mesh});
+  return medians({[&] { correct(x, step); }}, 15)[0];
+}
+
+/// Runs in `count` processes what gives a number, and gives the largest.
+std::vector<double> in_processes(int count, const std::function<std::vector<double>(const tower::Mesh&)>& body) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  if (::bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    throw std::runtime_error("no free port");
+  ::close(listener);
+  int ends[2];
+  if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
+  std::fflush(nullptr);
+  for (int rank = 0; rank < count; ++rank) {
+    if (::fork() != 0) continue;
+    ::setenv("RANK", std::to_string(rank).c_str(), 1);
+    ::setenv("WORLD_SIZE", std::to_string(count).c_str(), 1);
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ::setenv("MASTER_PORT", std::to_string(ntohs(address.sin_port)).c_str(), 1);
+    at::set_num_threads(1);
+    int status = EXIT_SUCCESS;
+    try {
+      const tower::Mesh mesh = tower::Mesh::from_environment({{"data", -1}}, {.timeout = std::chrono::seconds(60)});
+      const Tensor all = at::tensor(body(mesh), at::kDouble);
+      const Tensor mean = tower::sum_across(mesh, "data", all) / count;
+      if (rank == 0 && ::write(ends[1], mean.const_data_ptr(), static_cast<size_t>(mean.nbytes())) < 0)
+        status = EXIT_FAILURE;
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "processes: {}\n", error.what());
+      status = EXIT_FAILURE;
+    }
+    std::fflush(nullptr);
+    ::_exit(status);
+  }
+  ::close(ends[1]);
+  std::vector<double> numbers(8);
+  const auto read = ::read(ends[0], numbers.data(), numbers.size() * sizeof(double));
+  ::close(ends[0]);
+  bool well = true;
+  for (int status = 0; ::wait(&status) > 0;) well = well && status == 0;
+  if (!well || read < 0) throw std::runtime_error("a process failed");
+  numbers.resize(static_cast<size_t>(read) / sizeof(double));
+  return numbers;
+}
+
+int run() {
+  in_processes(2, [](const tower::Mesh& mesh) {
+    collectives(mesh);
+    return std::vector<double>{0};
+  });
+  const auto steps = [](const tower::Mesh& mesh) { return std::vector{digits_step(mesh), newton_step(mesh)}; };
+  const std::vector<double> one = in_processes(1, steps), two = in_processes(2, steps);
+  report::Table table(
+      {"a step, a part for each process", "1 process, ms", "2 processes, ms", "throughput", "goal", ""});
+  const char* names[] = {"private_digits, 256 images", "material_newton, 10,000 points"};
+  for (size_t k = 0; k < one.size(); ++k)
+    table.add({names[k], fmt::format("{:.2f}", 1e3 * one[k]), fmt::format("{:.2f}", 1e3 * two[k]),
+               fmt::format("{:.2f}", 2 * one[k] / two[k]), fmt::format("{:.2f}", kScalingGoal),
+               report::verdict(-2 * one[k] / two[k], -kScalingGoal)});
+  table.print();
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int main() {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "processes: {}\n", error.what());
+    return EXIT_FAILURE;
+  }
+}

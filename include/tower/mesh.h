@@ -1,0 +1,92 @@
+// Processes that share the examples of a vmap. A mesh numbers them along named axes; vmap with one of these axes maps
+// over a batch of which each process has a part, and means what vmap means in one process (docs/processes.md):
+//
+//   const tower::Mesh mesh = tower::Mesh::from_environment({{"data", 4}});  // torchrun's, or script/launch -n 4
+//   const auto losses = tower::vmap(loss, {.in_dims = {std::nullopt, 0}, .axis = "data", .across = mesh});
+//
+// The collectives that the mapped function calls are in tower/collectives.h. Those of this header are for the code
+// around it, where a mapped argument or result is this process's own part.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tower/errors.h"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace tower {
+
+/// Something is wrong between processes: one died, hangs, failed, or does something else than the others.
+class MeshError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct MeshAxis {
+  std::string name;
+  int64_t size;  ///< how many processes; -1 for one of the axes: as many as there are
+};
+
+struct MeshOptions {
+  /// How long a collective waits for the other processes before it throws.
+  std::chrono::milliseconds timeout{300000};
+  /// Every collective first compares what the processes are about to do, and says what differs. It costs a second
+  /// collective each time. The environment's TOWER_MESH_CHECK=1 turns it on, too.
+  bool check = false;
+};
+
+/// A handle: copies are the same mesh. Every process makes it with the same axes.
+class Mesh {
+ public:
+  /// No mesh: one process.
+  Mesh() = default;
+  /// From torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. The last axis varies fastest with the rank.
+  /// Throws MeshError where they are missing, do not fit the axes, or LibTorch has no distributed engine.
+  static Mesh from_environment(std::vector<MeshAxis> axes, MeshOptions options = {});
+  /// From a group that the program made, of any backend. An axis of a mesh with several is a group of its own, which
+  /// the group's backend must be able to split off.
+  static Mesh from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::vector<MeshAxis> axes,
+                         MeshOptions options = {});
+
+  bool defined() const { return state_ != nullptr; }
+  int64_t rank() const;
+  int64_t size() const;
+  const std::vector<MeshAxis>& axes() const;
+  /// Where this process is along an axis, and how many there are.
+  int64_t rank(std::string_view axis) const;
+  int64_t size(std::string_view axis) const;
+
+  class State;
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  explicit Mesh(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+/// The name of a vmap's examples, and where they are.
+struct NamedExamples {
+  std::string axis = {};
+  Mesh across = {};
+};
+
+/// Between the parts that the processes of an axis have and what is the same for all of them, outside of the mapped
+/// function. They have derivatives: what is differentiated is the program of all processes.
+/// The sum of what the processes have.
+at::Tensor sum_across(const Mesh& mesh, std::string_view axis, const at::Tensor& t);
+std::vector<at::Tensor> sum_across(const Mesh& mesh, std::string_view axis, const std::vector<at::Tensor>& tensors);
+/// The processes' parts, one behind the other along `dim`.
+at::Tensor gather_across(const Mesh& mesh, std::string_view axis, const at::Tensor& part, int64_t dim = 0);
+/// This process's part of what all have: the first processes have one more where the size does not divide.
+at::Tensor part_of(const Mesh& mesh, std::string_view axis, const at::Tensor& whole, int64_t dim = 0);
+
+}  // namespace tower

@@ -1,0 +1,181 @@
+#include "mesh/axis.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/bind.h"
+#include "mesh/draws.h"
+#include "tower/errors.h"
+
+namespace tower::mesh {
+
+const Counts& Axis::counts() {
+  if (!counts_)
+    counts_ = std::make_shared<const std::vector<int64_t>>(group_ ? group_->gather_number("size of the axis", here_)
+                                                                  : std::vector<int64_t>{here_});
+  return counts_;
+}
+int64_t Axis::size() { return group_ ? std::reduce(counts()->begin(), counts()->end()) : here_; }
+int64_t Axis::before() { return group_ ? std::reduce(counts()->begin(), counts()->begin() + group_->rank()) : 0; }
+
+namespace {
+
+bool may_be_differentiated(Tensor t) {
+  if (!t.is_floating_point() && !t.is_complex()) return false;
+  while (Wrapper* w = as_wrapper(t)) {
+    if (w->level().kind() != Kind::vmap) return true;
+    Tensor value = w->payload().value;
+    t = std::move(value);
+  }
+  return libtorch_follows(t);
+}
+
+}  // namespace
+
+const Tensor* AxisVmap::find(const Tensor& shared) const {
+  const auto found = varied_.find({shared.unsafeGetTensorImpl(), c10::GradMode::is_enabled()});
+  if (found == varied_.end() || found->second.writes != write_count(shared)) return nullptr;
+  return &found->second.varying;
+}
+
+void AxisVmap::vary_all(const Tensors& shared) {
+  const Tensors varying = vary(examples_->group(), shared);
+  for (size_t k = 0; k < shared.size(); ++k)
+    varied_.insert_or_assign({shared[k].unsafeGetTensorImpl(), c10::GradMode::is_enabled()},
+                             Varied{shared[k], varying[k], write_count(shared[k])});
+}
+
+Tensor AxisVmap::varying(const Tensor& shared) {
+  if (!examples_->group() || !may_be_differentiated(shared)) return shared;
+  if (const Tensor* known = find(shared)) return *known;
+  const Below below(*this);
+  // With the first of the arguments come the others, so that one message has the derivatives of all.
+  Tensors together;
+  bool is_argument = false;
+  for (const Tensor& t : shared_) {
+    if (!t.defined() || !may_be_differentiated(t) || find(t)) continue;
+    is_argument = is_argument || t.is_same(shared);
+    together.push_back(t);
+  }
+  vary_all(is_argument ? together : Tensors{shared});
+  return *find(shared);
+}
+
+void AxisVmap::process(const Operator& op, Stack& stack) {
+  if (!examples_->group() || ListOperator::from(op)) return Vmap::process(op, stack);
+  const bool draws = randomness() != Randomness::error && may_draw(op);
+  if (draws && !std::exchange(generators_agree_, true)) check_generators(*this, stack);
+  const bool apart = draws && randomness() == Randomness::different;
+  bool maps = apart && op.random(), shares = false;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) {
+    Wrapper* w = as_wrapper_of(t, *this);
+    if (w && w->payload().tracked()) maps = true;
+    else shares = shares || may_be_differentiated(w ? w->payload().value : t);
+  });
+  const bool mixes = maps && shares;
+  if (mixes)
+    replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
+      Wrapper* w = as_wrapper_of(t, *this);
+      if (w && w->payload().tracked()) return t;
+      const Tensor& shared = w ? w->payload().value : t;
+      return op.custom && may_be_differentiated(shared) ? repeated(varying(shared)) : varying(shared);
+    });
+  if (apart) draw_apart(*this, op, stack, [&](Vmap& level) { level.Vmap::process(op, stack); });
+  else Vmap::process(op, stack);
+  // What was made of both differs, whatever the operator's rule says of the batch.
+  if (mixes)
+    replace_outputs(stack, [&](Tensor&& t, size_t) {
+      Wrapper* w = as_wrapper_of(t, *this);
+      return !w || w->payload().tracked() ? t : repeated(w->payload().value);
+    });
+}
+
+// A value as a batch of what is the same for each example.
+Tensor AxisVmap::repeated(const Tensor& value) {
+  const Below below(*this);
+  Sizes sizes(value.sizes());
+  sizes.insert(sizes.begin(), batch_size());
+  return wrap(*this, Payload{value.unsqueeze(0).expand(sizes), {}, 0});
+}
+
+Vmap::MakeLevel AxisVmap::images() const {
+  return [axis = examples_, randomness = randomness(), label = label(), number = this->axis()](int64_t) {
+    return c10::make_intrusive<AxisVmap>(axis, randomness, label, number);
+  };
+}
+
+void AxisVmap::release_resources() {
+  shared_.clear();
+  varied_.clear();
+  Vmap::release_resources();
+}
+
+namespace {
+
+// The innermost derivative of that name that `t` is followed by.
+const Level* derivative_of(const Tensor& of, std::initializer_list<std::string_view> labels) {
+  for (Tensor t = of; Wrapper* w = as_wrapper(t);) {
+    const Level& level = w->level();
+    const bool follows = level.kind() == Kind::jvp || level.kind() == Kind::vjp;
+    if (follows && w->payload().tracked() && std::find(labels.begin(), labels.end(), level.label()) != labels.end())
+      return &level;
+    Tensor value = w->payload().value;
+    t = std::move(value);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void refuse_columns(const Tensor& t) {
+  if (const Level* level = derivative_of(t, {"jacfwd", "hessian"}))
+    throw UnsupportedError(
+        level->describe() +
+        ": it differentiates by an argument of which each process has a part: the processes would take "
+        "their columns at the same time, and what is summed over them would mix. Differentiate by what "
+        "all processes share, or inside of the mapped function; grad and jacrev of a shared result are "
+        "right.");
+}
+
+void refuse_rows(const Tensor& t) {
+  if (const Level* level = derivative_of(t, {"jacrev"}))
+    throw UnsupportedError(
+        level->describe() +
+        ": it differentiates a result of which each process has a part: the processes would take their "
+        "rows at the same time, and the derivatives by what they share would mix. Reduce or gather "
+        "inside of the mapped function, or use jacfwd by what is shared.");
+}
+
+std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts) {
+  for (Tensor t = of; Wrapper* w = as_wrapper(t);) {
+    const auto* level = dynamic_cast<const AxisVmap*>(&w->level());
+    if (level && level->examples()->group() && w->payload().tracked()) {
+      const Tensor sums = level->examples()->group()->sum("agreement of a loop", {at::tensor(counts, at::kLong)})[0];
+      counts.assign(sums.const_data_ptr<int64_t>(), sums.const_data_ptr<int64_t>() + sums.numel());
+    }
+    Tensor value = w->payload().value;
+    t = std::move(value);
+  }
+  return counts;
+}
+
+AxisVmap& find_axis(std::string_view name, const char* who) {
+  std::string names;
+  for (Level* level = top(); level; level = level->below()) {
+    if (level->kind() != Kind::vmap) continue;
+    auto* named = dynamic_cast<AxisVmap*>(level);
+    if (!named) continue;
+    if (named->examples()->name() == name) return *named;
+    names += (names.empty() ? "'" : ", '") + named->examples()->name() + "'";
+  }
+  throw ArgumentError(std::string(who) + ": there is no axis '" + std::string(name) + "' here; " +
+                      (names.empty()
+                           ? "no vmap that is running has a named axis. Give one a name: vmap(f, {.axis = \"" +
+                                 std::string(name) + "\"})."
+                           : "the axes of running vmaps are " + names + "."));
+}
+
+}  // namespace tower::mesh

@@ -1,0 +1,93 @@
+// A vmap whose examples have a name, and may be spread over processes.
+#pragma once
+
+#include <map>
+
+#include "interpreters/vmap.h"
+#include "mesh/across.h"
+#include "tower/mesh.h"
+
+namespace tower::mesh {
+
+/// What collectives know of the examples that one vmap maps over.
+class Axis {
+ public:
+  Axis(std::string name, int64_t here, GroupPointer group)
+      : name_(std::move(name)), here_(here), group_(std::move(group)) {}
+
+  const std::string& name() const { return name_; }
+  /// Null: all examples are in this process.
+  const GroupPointer& group() const { return group_; }
+  /// How many examples are in this process.
+  int64_t here() const { return here_; }
+  /// In each process. The processes tell each other when the first of them is asked, all at the same place.
+  const Counts& counts();
+  /// In all processes.
+  int64_t size();
+  /// In the processes before this one.
+  int64_t before();
+
+ private:
+  std::string name_;
+  int64_t here_;
+  GroupPointer group_;
+  Counts counts_;
+};
+using AxisPointer = std::shared_ptr<Axis>;
+
+// NOTE [Shared and varying]
+// To the levels below, a batch that is spread is like any other: a value that this level maps over is this process's
+// part, and one that it does not is the same everywhere. Where an operator has both, the second is turned into the
+// first by `vary`, whose transpose sums over the processes. So what is shared, be it an argument or captured, gets the
+// derivative of all examples, and operators of shared values alone cost no communication, in either direction.
+//
+// A custom operator's image below this level is code of its own, in which both kinds may meet again. So it gets what
+// was made to vary as something that is mapped: in there, too, what is not mapped is shared.
+class AxisVmap final : public Vmap {
+ public:
+  AxisVmap(AxisPointer axis, Randomness randomness, const char* label)
+      : Vmap(axis->here(), randomness, label), examples_(std::move(axis)) {}
+  AxisVmap(AxisPointer axis, Randomness randomness, const char* label, uint64_t number)
+      : Vmap(axis->here(), randomness, label, number), examples_(std::move(axis)) {}
+
+  const AxisPointer& examples() const { return examples_; }
+  /// Arguments that are not mapped: their derivatives are summed together.
+  void share(const dynamic::Tensors& arguments) { shared_ = arguments; }
+
+  void process(const Operator& op, Stack& stack) override;
+  Tensor varying(const Tensor& shared) override;
+  MakeLevel images() const override;
+  void release_resources() override;
+
+ private:
+  // A value that all processes have, as one that may go on differently in each, and what it was then.
+  struct Varied {
+    Tensor shared, varying;
+    uint64_t writes;
+  };
+  Tensor repeated(const Tensor& value);
+  const Tensor* find(const Tensor& shared) const;
+  void vary_all(const Tensors& shared);
+
+  AxisPointer examples_;
+  bool generators_agree_ = false;  // compared once
+  Tensors shared_;
+  std::map<std::pair<const c10::TensorImpl*, bool>, Varied> varied_;  // by whether derivatives are recorded
+};
+
+// NOTE [Bases across processes]
+// jacfwd and jacrev go through the unit vectors of their argument or result. Of one that each process has a part of,
+// all processes would take the first at the same time, then the second, and sums over processes would mix them. So they
+// are refused.
+/// Throws UnsupportedError if jacfwd or hessian differentiates by `t`, a mapped argument.
+void refuse_columns(const Tensor& t);
+/// The same if jacrev differentiates `t`, a mapped result.
+void refuse_rows(const Tensor& t);
+
+/// Numbers that were counted in this process's part of `of`, of all processes that it is spread over.
+std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts);
+
+/// The innermost running vmap of that name. Throws ArgumentError, which says what names there are.
+AxisVmap& find_axis(std::string_view name, const char* who);
+
+}  // namespace tower::mesh

@@ -1,0 +1,508 @@
+// The mesh on LibTorch's distributed engine, c10d.
+//
+// A tour. Engine is the mesh's state: it makes a C10dGroup for each axis, and knows how a process finds out what went
+// wrong with another. A collective is one call of the group's backend for each dtype (sum, extremum) or one for all
+// (gather, in bytes), each behind a first message that says what it is. When one fails, or the mapped function throws,
+// the process writes what happened on the board, a store that all can read, and then closes its connections. So the
+// others' collectives fail at once, whatever their timeout, and they read there whom it was. Nothing is repaired: the
+// mesh is of no more use, but the process can go on.
+#include "mesh/mesh.h"
+#include "tower/errors.h"
+
+#if __has_include(<torch/csrc/distributed/c10d/ProcessGroup.hpp>)
+#include <ATen/Functions.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <numeric>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "core/level.h"
+#include "core/operator.h"
+#include "mesh/gloo.h"
+
+namespace tower {
+namespace {
+
+using c10d::Store;
+using mesh::Extremum;
+using mesh::Tensors;
+using std::chrono::milliseconds;
+using StorePointer = c10::intrusive_ptr<Store>;
+using GroupOfProcesses = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// How long a process that lost the others waits for what they have to say.
+constexpr milliseconds kAsk{1000};
+
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, std::min(text.find('\n'), text.find("Exception raised from"))));
+}
+
+std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+// Where processes write what became of them. A store's server may be among the dead: nothing here waits for it longer
+// than `kAsk`, on a thread that is left behind if need be.
+class Board {
+ public:
+  Board(StorePointer store, int64_t rank) : store_(std::move(store)), rank_(rank) {}
+
+  void write(const std::string& what) const {
+    patiently<bool>([store = store_, key = key(rank_), what] {
+      store->set(key, bytes_of(what));
+      return true;
+    });
+  }
+  /// What the processes wrote, as soon as one of them wrote a reason of its own or all have; nothing where the board
+  /// does not answer.
+  std::optional<std::map<int64_t, std::string>> read(const std::vector<int64_t>& ranks) const {
+    std::map<int64_t, std::string> found;
+    const auto end = std::chrono::steady_clock::now() + kAsk;
+    while (true) {
+      for (const int64_t rank : ranks) {
+        if (rank == rank_ || found.count(rank)) continue;
+        const auto text = patiently<std::string>([store = store_, key = key(rank)] {
+          if (!store->check({key})) return std::string();
+          const auto bytes = store->get(key);
+          return std::string(bytes.begin(), bytes.end());
+        });
+        if (!text) return std::nullopt;
+        if (!text->empty()) found[rank] = *text;
+        if (!text->empty() && is_reason(*text)) return found;
+      }
+      if (found.size() + 1 == ranks.size() || std::chrono::steady_clock::now() > end) return found;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  }
+
+  /// That this process knows what there is to know.
+  void write_told() const {
+    patiently<bool>([store = store_, key = told(rank_)] {
+      store->set(key, bytes_of("told"));
+      return true;
+    });
+  }
+  /// Whether all others know, or will not ask any more.
+  void wait_until_told(int64_t processes) const {
+    const auto end = std::chrono::steady_clock::now() + 2 * kAsk;
+    for (int64_t r = 0; r < processes; ++r) {
+      const auto know = [&] {
+        return patiently<bool>([store = store_, key = told(r)] { return store->check({key}); });
+      };
+      while (r != rank_ && !know().value_or(true) && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(milliseconds(20));
+    }
+  }
+
+  // What a process wrote either says why it gave up, or that it lost others.
+  static std::string reason(const std::string& why) { return "!" + why; }
+  static bool is_reason(std::string_view text) { return !text.empty() && text[0] == '!'; }
+  static std::string lost() { return "lost"; }
+
+ private:
+  static std::string key(int64_t rank) { return "ended/" + std::to_string(rank); }
+  static std::string told(int64_t rank) { return "told/" + std::to_string(rank); }
+
+  template <class T>
+  static std::optional<T> patiently(std::function<T()> ask) {
+    auto task = std::make_shared<std::packaged_task<T()>>(std::move(ask));
+    auto answer = task->get_future();
+    std::thread([task] { (*task)(); }).detach();
+    if (answer.wait_for(kAsk) != std::future_status::ready) return std::nullopt;
+    try {
+      return answer.get();
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+
+  StorePointer store_;
+  int64_t rank_;
+};
+
+class Engine;
+
+class C10dGroup final : public mesh::Group {
+ public:
+  C10dGroup(Engine& engine, std::string axis, int64_t rank, std::vector<int64_t> members, GroupOfProcesses processes)
+      : Group(std::move(axis), rank, static_cast<int64_t>(members.size())),
+        engine_(engine),
+        members_(std::move(members)),
+        processes_(std::move(processes)) {}
+
+  Tensors sum(const char* name, const Tensors& tensors) override { return reduced(name, c10d::ReduceOp::SUM, tensors); }
+  Tensors extremum(const char* name, Extremum which, const Tensors& tensors) override {
+    return reduced(name, which == Extremum::largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN, tensors);
+  }
+  Tensors gather(const char* name, const Tensors& parts, const std::vector<int64_t>& sizes) override;
+  void fail(const std::string& why) noexcept override;
+
+  void close() { processes_.reset(); }
+
+ private:
+  Tensors reduced(const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors);
+  // Runs a collective on tensors like `like`, and waits for it.
+  template <class Start>
+  void run(const char* name, const Tensors& like, Start&& start);
+  void compare(const char* name, const Tensors& like);
+  [[noreturn]] void refuse_differing(const char* name) const;
+  Tensor gather_bytes(const Tensor& bytes);
+  std::string where(const char* name) const {
+    return std::string(name) + " over axis '" + axis() + "' (process " + std::to_string(rank()) + " of " +
+           std::to_string(size()) + ")";
+  }
+
+  Engine& engine_;
+  std::vector<int64_t> members_;
+  GroupOfProcesses processes_;
+  int64_t number_ = 0;  // of collectives
+};
+
+class Engine final : public Mesh::State {
+ public:
+  Engine(std::vector<MeshAxis> axes, int64_t rank, MeshOptions options, StorePointer store)
+      : State(std::move(axes), rank, options), store_(std::move(store)), board_(store_, rank) {}
+
+  // Process 0 has the board, and stays until the others have read it.
+  ~Engine() override {
+    try {
+      if (!broken_.empty() && rank() == 0) board_.wait_until_told(size());
+    } catch (const std::exception&) {  // nobody is left who could be told
+    }
+  }
+
+  void add(size_t axis, GroupOfProcesses processes) {
+    groups_.push_back(
+        std::make_unique<C10dGroup>(*this, axes()[axis].name, rank_along(axis), members(axis), processes));
+  }
+
+  const std::string& broken() const { return broken_; }
+  /// Says so on the board, and closes all connections.
+  void give_up(const std::string& on_board, const std::string& why) {
+    if (!broken_.empty()) return;
+    broken_ = why;
+    board_.write(on_board);
+    for (const auto& group : groups_) group->close();
+    if (Board::is_reason(on_board)) board_.write_told();
+  }
+  /// Who of `ranks` is to blame for a collective that failed.
+  std::string blame(const std::vector<int64_t>& ranks) const {
+    const auto found = board_.read(ranks);
+    board_.write_told();
+    if (!found) return "the process that holds the mesh's store, process 0, does not answer";
+    std::string missing;
+    int64_t count = 0;
+    for (const int64_t r : ranks) {
+      if (r == rank()) continue;
+      const auto text = found->find(r);
+      if (text != found->end() && Board::is_reason(text->second))
+        return "process " + std::to_string(r) + " gave up: " + text->second.substr(1);
+      if (text != found->end()) continue;
+      missing += (count++ ? ", " : "") + std::to_string(r);
+    }
+    if (missing.empty()) return "the processes lost each other";
+    return (count == 1 ? "process " : "processes ") + missing +
+           " of the mesh did not answer: died, hangs, was stopped, or " + "is not in this collective";
+  }
+
+ private:
+  mesh::Group& group(size_t axis) override { return *groups_[axis]; }
+
+  StorePointer store_;
+  Board board_;
+  std::vector<std::unique_ptr<C10dGroup>> groups_;
+  std::string broken_;
+};
+
+template <class Start>
+void C10dGroup::run(const char* name, const Tensors& like, Start&& start) {
+  if (!engine_.broken().empty())
+    throw MeshError(where(name) + ": the mesh is of no more use since " + engine_.broken() + ".");
+  DispatchGuard keys;
+  keys.see_no_operator();
+  keys.skip_libtorch_autograd();
+  ++number_;
+  try {
+    if (engine_.options().check) compare(name, like);
+    start();
+  } catch (const MeshError& error) {
+    engine_.give_up(Board::reason(error.what()), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    const std::string what = first_line(error.what());
+    engine_.give_up(Board::lost(), where(name) + " failed");
+    throw MeshError(where(name) + ": " + engine_.blame(members_) + ". LibTorch says: " + what +
+                    (engine_.options().check ? "" : " (TOWER_MESH_CHECK=1 compares what processes call.)"));
+  }
+}
+
+void C10dGroup::fail(const std::string& why) noexcept {
+  try {
+    engine_.give_up(Board::reason(first_line(why)), "this process gave up: " + first_line(why));
+  } catch (const std::exception&) {  // the others find out by their timeout
+  }
+}
+
+// NCCL and gloo reduce no complex numbers.
+Tensor as_reals(const Tensor& t) { return t.is_complex() ? at::view_as_real(t.resolve_conj()) : t; }
+
+// NOTE [First messages]
+// gloo ends the process where messages of one collective differ in length. So the first message of every collective has
+// the same length, whatever it is, and a mark of what is meant, which the processes compare. What does not fit into it
+// follows in a second one, when it is known that all mean the same.
+constexpr int64_t kFirst = 2048;  // bytes
+
+// From 1 to 251: numbers of any type hold the sum over many processes exactly. Where they do not agree, at least one of
+// them finds another sum than it must be, or another extremum.
+int64_t mark_of(const std::string& what) { return 1 + static_cast<int64_t>(std::hash<std::string>{}(what) % 251); }
+
+Tensor first_message(at::TensorOptions options) {
+  return at::zeros({kFirst / static_cast<int64_t>(options.dtype().itemsize())}, options);
+}
+
+// Tensors of one type and device, which go together.
+struct Message {
+  std::vector<size_t> members;
+  Tensor flat = {};
+  std::vector<Tensor> first = {}, second = {};  // one each
+  c10::intrusive_ptr<c10d::Work> work = {};
+};
+
+bool holds_marks(at::ScalarType type) {
+  return type == at::kDouble || type == at::kFloat || type == at::kLong || type == at::kInt;
+}
+
+Tensors C10dGroup::reduced(const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors) {
+  Tensors results(tensors.size());
+  const auto start = [&](std::vector<Tensor>& buffer) {
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    return processes_->getBackend(buffer[0].device().type())->allreduce(buffer, options);
+  };
+  run(name, tensors, [&] {
+    std::vector<Message> messages;
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      const auto goes = [&](const Message& m) {
+        const Tensor& first = tensors[m.members[0]];
+        return first.scalar_type() == tensors[k].scalar_type() && first.device() == tensors[k].device();
+      };
+      const auto found = std::find_if(messages.begin(), messages.end(), goes);
+      if (found != messages.end()) found->members.push_back(k);
+      else messages.push_back({{k}});
+    }
+    int64_t mark = 0;
+    for (Message& m : messages) {
+      Tensors all;
+      for (const size_t k : m.members) all.push_back(as_reals(tensors[k]).reshape({-1}));
+      m.flat = all.size() == 1 ? all[0] : at::cat(all);
+      const at::ScalarType type = m.flat.scalar_type();
+      mark = mark_of(std::string(name) + c10::toString(type) + std::to_string(m.flat.numel()));
+      m.first = {first_message(m.flat.options().dtype(holds_marks(type) ? type : at::kLong))};
+      m.first[0].select(0, 0).fill_(mark);
+      if (holds_marks(type) && m.flat.numel() < m.first[0].numel())
+        m.first[0].narrow(0, 1, m.flat.numel()).copy_(m.flat);
+      else m.second = {m.flat.clone()};
+      m.work = start(m.first);
+      m.work->wait();
+      const int64_t found = m.first[0].select(0, 0).item<int64_t>();
+      if (found != (op == c10d::ReduceOp::SUM ? mark * size() : mark)) refuse_differing(name);
+      if (m.second.empty()) m.flat = m.first[0].narrow(0, 1, m.flat.numel());
+      else m.work = start(m.second);
+    }
+    for (Message& m : messages) {
+      if (!m.second.empty()) {
+        m.work->wait();
+        m.flat = m.second[0];
+      }
+      int64_t begin = 0;
+      for (const size_t k : m.members) {
+        const Tensor like = as_reals(tensors[k]);
+        const Tensor own = m.flat.narrow(0, begin, like.numel()).view(like.sizes());
+        begin += like.numel();
+        // A result has memory of its own, not all of the message's.
+        results[k] = (tensors[k].is_complex() ? at::view_as_complex(own) : own).clone();
+      }
+    }
+  });
+  return results;
+}
+
+void C10dGroup::refuse_differing(const char* name) const {
+  throw MeshError(
+      where(name) +
+      ": the processes do not do the same. All processes of an axis call the same collectives, with the same "
+      "shapes and dtypes. Set TOWER_MESH_CHECK=1 to be told what they call.");
+}
+
+// The bytes of each process, one row for each.
+Tensor C10dGroup::gather_bytes(const Tensor& bytes) {
+  Tensor part = bytes, whole = at::empty({size() * bytes.numel()}, bytes.options());
+  processes_->getBackend(part.device().type())->_allgather_base(whole, part)->wait();
+  return whole.view({size(), bytes.numel()});
+}
+
+// The number of the collective, its name and its tensors as a text that all processes must agree on.
+void C10dGroup::compare(const char* name, const Tensors& like) {
+  std::string mine = "collective " + std::to_string(number_) + ", " + name + " of";
+  for (const Tensor& t : like) mine += " " + describe(t);
+  mine.resize(std::min<size_t>(mine.size(), kFirst - 1));
+  Tensor bytes = at::zeros({kFirst}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
+  const Tensor all = gather_bytes(bytes);
+  for (int64_t r = 0; r < size(); ++r) {
+    const std::string theirs = static_cast<const char*>(all.select(0, r).const_data_ptr());
+    if (theirs != mine)
+      throw MeshError(where(name) + ": the processes do not do the same: here it is " + mine + ", in process " +
+                      std::to_string(members_[static_cast<size_t>(r)]) + " " + theirs +
+                      ". All processes of an axis call the same collectives with the same shapes and dtypes.");
+  }
+}
+
+// In bytes, for all tensors together: each process's are put behind each other, and filled up to the longest.
+Tensors C10dGroup::gather(const char* name, const Tensors& parts, const std::vector<int64_t>& sizes) {
+  const int64_t most = *std::max_element(sizes.begin(), sizes.end());
+  Tensors wholes;
+  run(name, parts, [&] {
+    Tensors padded;
+    for (const Tensor& t : parts) {
+      Sizes room(t.sizes());
+      room[0] = most;
+      Tensor own = at::zeros(room, t.options());
+      own.narrow(0, 0, t.size(0)).copy_(t);
+      padded.push_back(own.view({-1}).view(at::kByte));
+    }
+    const Tensor own = at::cat(padded);
+    Tensor first = first_message(own.options());
+    const int64_t mark = mark_of(std::string(name) + std::to_string(own.numel()));
+    first.select(0, 0).fill_(mark);
+    const bool fits = own.numel() < first.numel();
+    if (fits) first.narrow(0, 1, own.numel()).copy_(own);
+    const Tensor firsts = gather_bytes(first);
+    if (!firsts.select(1, 0).eq(mark).all().item<bool>()) refuse_differing(name);
+    const Tensor gathered = fits ? firsts.narrow(1, 1, own.numel()) : gather_bytes(own);
+    int64_t begin = 0;
+    for (size_t k = 0; k < parts.size(); ++k) {
+      Sizes shape(parts[k].sizes());
+      shape[0] = most;
+      Tensors rows;
+      for (size_t r = 0; r < sizes.size(); ++r)
+        rows.push_back(gathered.select(0, static_cast<int64_t>(r))
+                           .narrow(0, begin, padded[k].numel())
+                           .clone()
+                           .view(parts[k].scalar_type())
+                           .view(shape)
+                           .narrow(0, 0, sizes[r]));
+      wholes.push_back(at::cat(rows));
+      begin += padded[k].numel();
+    }
+  });
+  return wholes;
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (!value)
+    throw MeshError(std::string("Mesh::from_environment: the variable ") + name +
+                    " is not set. Start the program with torchrun, or with script/launch -n PROCESSES PROGRAM.");
+  return value;
+}
+
+int number_in(const char* name) {
+  const std::string text = variable(name);
+  char* end = nullptr;
+  const long number = std::strtol(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || number < 0)
+    throw MeshError(std::string("Mesh::from_environment: ") + name + " is '" + text + "', which is no number.");
+  return static_cast<int>(number);
+}
+
+GroupOfProcesses group_of_gloo(const StorePointer& store, int64_t rank, size_t size, const MeshOptions& options,
+                               const std::string& address) {
+  const bool here = address == "localhost" || address == "127.0.0.1";
+  const int own = static_cast<int>(rank), all = static_cast<int>(size);
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, own, all);
+  const auto type = c10d::ProcessGroup::BackendType::GLOO;
+  group->setBackend(at::kCPU, type, mesh::make_gloo(store, own, all, options.timeout, here ? address : ""));
+  group->setDefaultBackend(type);
+  return group;
+}
+
+// The meshes of a program are made in the same order everywhere.
+std::string next_name() {
+  static std::atomic<int> count = 0;
+  return "tower/" + std::to_string(count++);
+}
+
+}  // namespace
+
+Mesh Mesh::from_environment(std::vector<MeshAxis> axes, MeshOptions options) {
+  const int rank = number_in("RANK"), size = number_in("WORLD_SIZE"), port = number_in("MASTER_PORT");
+  const std::string address = variable("MASTER_ADDR");
+  axes = mesh::sized(std::move(axes), size);
+  try {
+    c10d::TCPStoreOptions store_options;
+    store_options.port = static_cast<uint16_t>(port);
+    // torchrun may hold the store itself.
+    const char* held = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+    store_options.isServer = rank == 0 && !(held && std::string_view(held) == "True");
+    store_options.numWorkers = static_cast<size_t>(size);
+    store_options.timeout = options.timeout;
+    store_options.multiTenant = true;
+    const StorePointer shared = c10::make_intrusive<c10d::TCPStore>(address, store_options);
+    const StorePointer store = c10::make_intrusive<c10d::PrefixStore>(next_name(), shared);
+    auto engine = std::make_shared<Engine>(std::move(axes), rank, options, store);
+    for (size_t i = 0; i < engine->axes().size(); ++i) {
+      const auto members = engine->members(i);
+      const auto own =
+          c10::make_intrusive<c10d::PrefixStore>(engine->axes()[i].name + "/" + std::to_string(members[0]), store);
+      engine->add(i, group_of_gloo(own, engine->rank_along(i), members.size(), options, address));
+    }
+    return Mesh(std::move(engine));
+  } catch (const c10::Error& error) {
+    throw MeshError("Mesh::from_environment: process " + std::to_string(rank) + " of " + std::to_string(size) +
+                    " cannot reach the others at " + address + ":" + std::to_string(port) +
+                    ". LibTorch says: " + first_line(error.what()));
+  }
+}
+
+Mesh Mesh::from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::vector<MeshAxis> axes,
+                      MeshOptions options) {
+  if (!group) throw MeshError("Mesh::from_group: there is no group.");
+  axes = mesh::sized(std::move(axes), group->getSize());
+  const std::string name = next_name();
+  const StorePointer store = c10::make_intrusive<c10d::PrefixStore>(name, group->getStore());
+  auto engine = std::make_shared<Engine>(std::move(axes), group->getRank(), options, store);
+  for (size_t i = 0; i < engine->axes().size(); ++i) {
+    if (engine->axes().size() == 1) {
+      engine->add(i, group);
+      break;
+    }
+    std::vector<int> members;
+    for (const int64_t r : engine->members(i)) members.push_back(static_cast<int>(r));
+    engine->add(
+        i, group->splitGroup(members, options.timeout, std::nullopt,
+                             name + "/" + engine->axes()[i].name + "/" + std::to_string(members[0]), std::nullopt));
+  }
+  return Mesh(std::move(engine));
+}
+
+}  // namespace tower
+
+#else
+
+namespace tower {
+
+Mesh Mesh::from_environment(std::vector<MeshAxis>, MeshOptions) {
+  throw MeshError("Mesh::from_environment: this LibTorch was built without its distributed engine (c10d).");
+}
+Mesh Mesh::from_group(const c10::intrusive_ptr<c10d::ProcessGroup>&, std::vector<MeshAxis>, MeshOptions) {
+  throw MeshError("Mesh::from_group: this LibTorch was built without its distributed engine (c10d).");
+}
+
+}  // namespace tower
+
+#endif

@@ -1,0 +1,47 @@
+// The processes along one axis of a mesh, and what they do together with plain tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tower::mesh {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+
+enum class Extremum : uint8_t { largest, smallest };
+
+/// Every process of the group calls the same functions in the same order; each returns when all have. They throw
+/// MeshError, which names the axis and the collective. After that the group is of no more use.
+class Group {
+ public:
+  Group(std::string axis, int64_t rank, int64_t size) : axis_(std::move(axis)), rank_(rank), size_(size) {}
+  virtual ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  const std::string& axis() const { return axis_; }
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
+
+  /// The sums of what the processes have: one message for each dtype among them. `name`: the collective, for messages.
+  virtual Tensors sum(const char* name, const Tensors& tensors) = 0;
+  virtual Tensors extremum(const char* name, Extremum which, const Tensors& tensors) = 0;
+  /// The tensors of all processes, of process r behind those of r - 1: `part` has sizes[r] in its first dimension
+  /// there.
+  virtual Tensors gather(const char* name, const Tensors& parts, const std::vector<int64_t>& sizes) = 0;
+  /// The number that each process has.
+  std::vector<int64_t> gather_number(const char* name, int64_t number);
+  /// Tells the other processes, who may be waiting for this one, that it will not come, and why.
+  virtual void fail(const std::string& why) noexcept = 0;
+
+ private:
+  std::string axis_;
+  int64_t rank_, size_;
+};
+
+}  // namespace tower::mesh

@@ -1,0 +1,132 @@
+#include "mesh/harness.h"
+
+#include <ATen/Parallel.h>
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+namespace processes {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One that nobody listens at now.
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  const bool found = ::bind(socket, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  ::close(socket);
+  if (!found) throw std::runtime_error("no free port");
+  return ntohs(address.sin_port);
+}
+
+std::string output_of(pid_t test, int rank) {
+  return testing::TempDir() + "tower_process_" + std::to_string(test) + "_" + std::to_string(rank);
+}
+
+[[noreturn]] void run_child(int rank, int count, int port, const std::string& output,
+                            const std::function<void(int)>& body) {
+  const int file = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  ::dup2(file, STDOUT_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  ::setenv("RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("WORLD_SIZE", std::to_string(count).c_str(), 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  at::set_num_threads(1);
+  int status = 0;
+  try {
+    body(rank);
+    if (testing::Test::HasFailure()) status = 1;
+  } catch (const std::exception& error) {
+    std::cout << "threw: " << error.what() << '\n';
+    status = 2;
+  }
+  std::cout.flush();
+  std::fflush(nullptr);
+  ::_exit(status);
+}
+
+}  // namespace
+
+std::vector<Ended> start(int count, const std::function<void(int)>& body, std::chrono::seconds limit) {
+  const int port = free_port();
+  const pid_t test = ::getpid();
+  std::vector<pid_t> children;
+  std::cout.flush();
+  const auto begin = Clock::now();
+  for (int rank = 0; rank < count; ++rank) {
+    const pid_t child = ::fork();
+    if (child == 0) run_child(rank, count, port, output_of(test, rank), body);
+    children.push_back(child);
+  }
+  std::vector<Ended> ended(static_cast<size_t>(count));
+  std::vector<bool> done(ended.size()), stopped(ended.size());
+  for (int left = count; left > 0; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+    // One that stopped itself is ended when all others have.
+    const bool late = Clock::now() - begin > limit || std::count(stopped.begin(), stopped.end(), true) == left;
+    for (size_t r = 0; r < ended.size(); ++r) {
+      if (done[r]) continue;
+      if (late) {
+        ended[r].in_time = stopped[r];
+        ::kill(children[r], SIGKILL);
+      }
+      int status = 0;
+      if (::waitpid(children[r], &status, late ? 0 : WNOHANG | WUNTRACED) != children[r]) continue;
+      if (WIFSTOPPED(status)) {
+        stopped[r] = true;
+        continue;
+      }
+      stopped[r] = false;
+      done[r] = true;
+      --left;
+      ended[r].seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      if (WIFEXITED(status)) ended[r].status = WEXITSTATUS(status);
+    }
+  }
+  for (int rank = 0; rank < count; ++rank) {
+    const std::string path = output_of(test, rank);
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    ended[static_cast<size_t>(rank)].said = text.str();
+    ::unlink(path.c_str());
+  }
+  return ended;
+}
+
+void expect_all(int count, const std::function<void(int)>& body) {
+  if (!can_start()) GTEST_SKIP() << "Tower was built without gloo's headers";
+  const auto ended = start(count, body);
+  for (size_t r = 0; r < ended.size(); ++r) {
+    EXPECT_TRUE(ended[r].in_time) << "process " << r << " of " << count << " hung:\n" << ended[r].said;
+    EXPECT_EQ(ended[r].status, 0) << "process " << r << " of " << count << ":\n" << ended[r].said;
+  }
+}
+
+bool can_start() {
+#if __has_include(<gloo/transport/device.h>)
+  return true;
+#else
+  return false;
+#endif
+}
+
+tower::Mesh mesh_of_all(bool check) {
+  return tower::Mesh::from_environment({{"data", -1}}, {.timeout = std::chrono::seconds(5), .check = check});
+}
+
+}  // namespace processes
