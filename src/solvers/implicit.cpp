@@ -1,6 +1,7 @@
 // Implicit functions as higher-order operators. With r(x, θ) = 0 at the solution, r_x dx = −r_θ dθ: forward mode solves
 // with r_x, reverse mode with its transposed, and both are linear systems that depend on x and θ
-// (solvers/linear_system.h), so that their derivatives are, too.
+// (solvers/linear_system.h), so that their derivatives are, too. Forward mode is an operator of its own, for one
+// linearization of r gives both of its parts.
 #include "tower/implicit.h"
 
 #include <ATen/Functions.h>
@@ -95,6 +96,86 @@ LinearSystem linearization(const Implicit& implicit, size_t unknowns) {
   return system;
 }
 
+Tensors joined(Tensors a, const Tensors& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+Tensors negated(Tensors list) {
+  for (Tensor& t : list) t = -t;
+  return list;
+}
+
+// Forward mode: dx = −r_x⁻¹ r_θ dθ, of x, params and the tangents of those params that `moving` says.
+struct ForwardMode {
+  Implicit implicit;
+  size_t unknowns;
+  std::vector<bool> moving;
+
+  struct Parts {
+    Tensors given, x, params, tangents;
+  };
+  Parts parts(const Tensors& operands) const {
+    auto [given, tangents] = split(operands, unknowns + moving.size());
+    auto [x, params] = split(given, unknowns);
+    return {std::move(given), std::move(x), std::move(params), std::move(tangents)};
+  }
+
+  // One linearization of the residual by both: what is evaluated where nothing differentiates it.
+  Tensors at_once(const Tensors& operands) const {
+    const Parts p = parts(operands);
+    Tensors variables = as_real(p.x);
+    for (size_t i = 0; i < moving.size(); ++i)
+      if (moving[i]) variables.push_back(p.params[i]);
+    const Function residual = [&](const Tensors& at) {
+      Tensors params = p.params;
+      for (size_t i = 0, k = unknowns; i < moving.size(); ++i)
+        if (moving[i]) params[i] = at[k++];
+      return as_real(implicit.residual(like_these(split(at, unknowns).first, p.x), params));
+    };
+    const Function push = dynamic::linearize(residual, variables).second;
+    const Function apply = [&](const Tensors& v) { return push(joined(v, Tensors(p.tangents.size()))); };
+    const Tensors rhs = negated(push(joined(Tensors(unknowns), p.tangents)));
+    return like_these(solvers::solve_once(linearization(implicit, unknowns), rhs, p.given, apply), p.x);
+  }
+
+  // The same by operators that have all derivatives.
+  Tensors by_parts(const Tensors& operands) const {
+    const Parts p = parts(operands);
+    Tensors directions(moving.size());
+    for (size_t i = 0, k = 0; i < moving.size(); ++i)
+      if (moving[i]) directions[i] = p.tangents[k++];
+    const auto by_params = [&](const Tensors& at) { return as_real(implicit.residual(p.x, at)); };
+    const Tensors rhs = negated(dynamic::jvp(by_params, p.params, directions).second);
+    return like_these(solvers::solve(linearization(implicit, unknowns), rhs, p.given), p.x);
+  }
+
+  HigherOrderRules rules(const Tensors& captured) const {
+    HigherOrderRules rules;
+    rules.name = implicit.name;
+    const auto lifted = [&](Tensors (ForwardMode::*f)(const Tensors&) const) {
+      return tower::with_captured([self = *this, f](const Tensors& all) { return (self.*f)(all); }, captured);
+    };
+    rules.forward = [f = lifted(&ForwardMode::at_once)](const Tensors& operands, const Attributes&) {
+      return f(operands);
+    };
+    const Function f = lifted(&ForwardMode::by_parts);
+    rules.save = [](const Tensors& operands, const Tensors&, const Attributes&) { return Residuals{operands, {}}; };
+    rules.jvp = [f](const Residuals& saved, const Tensors& tangents, const Attributes&) {
+      return dynamic::jvp(f, saved.tensors, tangents).second;
+    };
+    rules.vjp = [f](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
+                    const Attributes&) { return pull_back_through(f, saved.tensors, cotangents, needs); };
+    rules.lift = [self = *this, captured](const Tensor& another) { return self.rules(joined(captured, {another})); };
+    if (implicit.options.linear.per_example) solvers::loop_over_examples(rules);
+    return rules;
+  }
+
+  Tensors operator()(const Tensors& operands) const {
+    Tensors captured;
+    return call_lifting(rules(captured), operands, {}, captured);
+  }
+};
+
 HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
   const Implicit s = with_captured(implicit, captured);
   HigherOrderRules rules;
@@ -110,16 +191,16 @@ HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
   };
   const auto parts = [](const Residuals& saved) { return split(saved.tensors, attributes_as<size_t>(saved.other)); };
   rules.save = [](const Tensors& params, const Tensors& x, const Attributes&) {
-    Tensors all = x;
-    all.insert(all.end(), params.begin(), params.end());
-    return Residuals{std::move(all), attributes(x.size())};
+    return Residuals{joined(x, params), attributes(x.size())};
   };
-  rules.jvp = [s, parts](const Residuals& saved, const Tensors& tangents, const Attributes&) {
-    const auto [x, params] = parts(saved);
-    const auto by_params = [&, &x = x](const Tensors& at) { return as_real(s.residual(x, at)); };
-    Tensors rhs = dynamic::jvp(by_params, params, tangents).second;
-    for (Tensor& t : rhs) t = -t;
-    return like_these(solvers::solve(linearization(s, x.size()), rhs, saved.tensors), x);
+  rules.jvp = [s](const Residuals& saved, const Tensors& tangents, const Attributes&) {
+    std::vector<bool> moving;
+    Tensors operands = saved.tensors;
+    for (const Tensor& t : tangents) {
+      moving.push_back(t.defined());
+      if (t.defined()) operands.push_back(t);
+    }
+    return ForwardMode{s, attributes_as<size_t>(saved.other), moving}(operands);
   };
   rules.vjp = [s, parts](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
                          const Attributes&) {
@@ -129,16 +210,12 @@ HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
     Tensors rhs = cotangents;
     for (size_t k = 0; k < rhs.size(); ++k)
       if (!rhs[k].defined()) rhs[k] = at::zeros_like(x[k]);
-    Tensors adjoint = solvers::solve(solvers::transposed(linearization(s, x.size())), as_real(rhs), saved.tensors);
-    for (Tensor& t : adjoint) t = -t;
+    const Tensors adjoint =
+        solvers::solve(solvers::transposed(linearization(s, x.size())), as_real(rhs), saved.tensors);
     const auto by_params = [&, &x = x](const Tensors& at) { return as_real(s.residual(x, at)); };
-    return pull_back_through(by_params, params, adjoint, needs);
+    return pull_back_through(by_params, params, negated(adjoint), needs);
   };
-  rules.lift = [=](const Tensor& another) {
-    Tensors more = captured;
-    more.push_back(another);
-    return rules_of(implicit, more);
-  };
+  rules.lift = [=](const Tensor& another) { return rules_of(implicit, joined(captured, {another})); };
   if (implicit.options.per_example) solvers::loop_over_examples(rules);
   return rules;
 }

@@ -62,17 +62,7 @@ HigherOrderRules rules_of(const LinearSystem& system, size_t unknowns, const Ten
   rules.name = s.name;
   rules.forward = [s, unknowns](const Tensors& operands, const Attributes&) {
     const Tensors b = first(operands, unknowns), given = from(operands, unknowns);
-    const Unknowns like(s.name, b);
-    const Function apply = s.apply(given, b);
-    if (s.users) {
-      const Tensors image = apply(b);
-      like.check(image, "the function");
-      check_nothing_followed(s.name, "the function", image);
-    }
-    Tensors found = s.solve(given, apply, b);
-    if (found.size() < unknowns) like.check(found, "the solver");
-    like.check(first(found, unknowns), "the solver");
-    return found;
+    return solve_once(s, b, given, s.apply(given, b));
   };
   rules.save = [unknowns](const Tensors& operands, const Tensors& outputs, const Attributes&) {
     return Residuals{joined(from(operands, unknowns), first(outputs, unknowns)), {}};
@@ -123,6 +113,19 @@ HigherOrderRules rules_of(const LinearSystem& system, size_t unknowns, const Ten
 }
 
 }  // namespace
+
+Tensors solve_once(const LinearSystem& system, const Tensors& b, const Tensors& given, const Function& apply) {
+  const Unknowns like(system.name, b);
+  if (system.users) {
+    const Tensors image = apply(b);
+    like.check(image, "the function");
+    check_nothing_followed(system.name, "the function", image);
+  }
+  Tensors found = system.solve(given, apply, b);
+  if (found.size() < b.size()) like.check(found, "the solver");
+  like.check(first(found, b.size()), "the solver");
+  return found;
+}
 
 Tensors solve(const LinearSystem& system, const Tensors& b, const Tensors& given) {
   Tensors captured;

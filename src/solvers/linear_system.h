@@ -30,6 +30,10 @@ struct LinearSystem {
 /// derivatives like `given`.
 dynamic::Tensors solve(const LinearSystem& system, const dynamic::Tensors& b, const dynamic::Tensors& given);
 
+/// The same without derivatives, for operators that have them: `apply` is the system's function at `given`.
+dynamic::Tensors solve_once(const LinearSystem& system, const dynamic::Tensors& b, const dynamic::Tensors& given,
+                            const dynamic::Function& apply);
+
 /// The system of the transposed function, with all that solves it.
 LinearSystem transposed(LinearSystem system);
 

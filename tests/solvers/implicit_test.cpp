@@ -171,6 +171,23 @@ struct State {
 };
 constexpr auto tower_fields(const State&) { return std::tuple(&State::u, &State::v); }
 
+TEST(ImplicitFunctions, ForwardModeEvaluatesTheResidualOnceForAllDerivatives) {
+  const auto evaluations = std::make_shared<int>(0);
+  const auto residual = [evaluations](const Tensor& x, const Tensor& p) {
+    ++*evaluations;
+    return x.pow(3) + x - p;
+  };
+  const auto solver = [](const Tensor& p) {
+    Tensor x = at::zeros_like(p);
+    for (int i = 0; i < 50; ++i) x = x - (x.pow(3) + x - p) / (3 * x.square() + 1);
+    return x;
+  };
+  const Tensor p = vec({0.5, 2.0, -1.0});
+  const Tensor jacobian = tower::jacfwd(tower::implicit_root(residual, solver))(p);
+  EXPECT_EQ(*evaluations, 2);  // one of values, where the solution is held against it
+  EXPECT_TRUE(same(jacobian, (1 / (3 * solver(p).square() + 1)).diag()));
+}
+
 TEST(ImplicitFunctions, UnknownsAndParametersAreTrees) {
   using Params = std::map<std::string, Tensor>;
   // u (1 + v²) = p, v = q u, of two points each
