@@ -80,6 +80,25 @@ Tensors without_effects(const Branches& branches, bool which, const Tensors& ope
 
 }  // namespace
 
+namespace {
+
+thread_local BothBranches::Undecided undecided = nullptr;
+
+bool is_undecided(Tensor t) {
+  if (!undecided) return false;
+  while (Wrapper* w = as_wrapper(t)) {
+    if (undecided(*w)) return true;
+    Tensor value = w->payload().value;
+    t = std::move(value);
+  }
+  return false;
+}
+
+}  // namespace
+
+BothBranches::BothBranches(Undecided which) : before_(std::exchange(undecided, which)) {}
+BothBranches::~BothBranches() { undecided = before_; }
+
 bool differs_between_examples(Tensor t) {
   while (Wrapper* w = as_wrapper(t)) {
     if (w->payload().tracked() && w->level().kind() == Kind::vmap) return true;
@@ -91,16 +110,18 @@ bool differs_between_examples(Tensor t) {
 
 Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors& operands) {
   const Tensors a = without_effects(branches, true, operands), b = without_effects(branches, false, operands);
+  const char* reason = is_undecided(predicate) ? ", but a sparsity pattern holds for any value of the predicate"
+                                               : ", but the predicate differs between examples";
   if (a.size() != b.size())
     throw ArgumentError(std::string(branches.op) + ": " + branches.true_name + " returned " + std::to_string(a.size()) +
-                        " outputs and " + branches.false_name + " " + std::to_string(b.size()) +
-                        ", but the predicate differs between examples: both must return the same.");
+                        " outputs and " + branches.false_name + " " + std::to_string(b.size()) + reason +
+                        ": both must return the same.");
   Tensors selected;
   for (size_t k = 0; k < a.size(); ++k) {
     if (!a[k].sizes().equals(b[k].sizes()) || a[k].scalar_type() != b[k].scalar_type())
       throw ArgumentError(std::string(branches.op) + ": output " + std::to_string(k) + " of " + branches.true_name +
-                          " is " + describe(a[k]) + ", that of " + branches.false_name + " " + describe(b[k]) +
-                          ", but the predicate differs between examples: both must have the same shape and dtype.");
+                          " is " + describe(a[k]) + ", that of " + branches.false_name + " " + describe(b[k]) + reason +
+                          ": both must have the same shape and dtype.");
     selected.push_back(at::where(predicate, a[k], b[k]));
   }
   return selected;
@@ -140,6 +161,7 @@ std::pair<Tensors, Dims> map_branches(const Branches& branches, const VmapInfo& 
 }
 
 Tensors run_branches(const Branches& branches, const Tensor& choice, const Tensors& operands) {
+  if (is_undecided(choice)) return choose(branches, choice, operands);
   // A trace records the choice, which is made anew at each run.
   if (!tracing() && !differs_between_examples(choice))
     return at::is_nonzero(strip_constants(choice)) ? branches.when_true(operands) : branches.when_false(operands);

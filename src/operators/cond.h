@@ -5,6 +5,8 @@
 
 namespace tower {
 
+class Wrapper;
+
 struct Branches {
   dynamic::Function when_true, when_false;
   const char* op = "cond";  // names for messages
@@ -16,6 +18,20 @@ struct Branches {
 
 /// At this level or one below, examples have different values.
 bool differs_between_examples(at::Tensor t);
+
+/// While it lives, a choice that goes by a tensor of which `undecided` is true is not made: what is looked for is to
+/// hold for any value, and so both branches are run and their results chosen from element by element.
+class BothBranches {
+ public:
+  using Undecided = bool (*)(Wrapper&);
+  explicit BothBranches(Undecided undecided);
+  ~BothBranches();
+  BothBranches(const BothBranches&) = delete;
+  BothBranches& operator=(const BothBranches&) = delete;
+
+ private:
+  Undecided before_;
+};
 
 /// Both branches, and for each example the results of its own. Right for values and tangents; a cotangent that is not a
 /// number where the branch was not taken would get through, so reverse mode needs the operator below.

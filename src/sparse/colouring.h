@@ -1,4 +1,4 @@
-// Groups of columns no two of which have an entry in the same row: one directional derivative serves a group.
+// Groups of columns that one directional derivative serves.
 #pragma once
 
 #include "tower/sparse.h"
@@ -6,11 +6,15 @@
 namespace tower::sparse {
 
 struct Colouring {
-  std::vector<int64_t> colours;  // of each column
+  std::vector<int64_t> colours = {};  // of each column; -1: it has no entries
   int64_t count = 0;
 };
 
-/// Greedy, columns with many neighbours first (Curtis, Powell and Reid 1974; Gebremedhin, Manne and Pothen 2005).
+/// No two columns of a colour have an entry in the same row.
 Colouring colour_columns(const Sparsity& pattern);
+
+/// Of a symmetric pattern: of two columns that share an entry off the diagonal, one is the only one of its colour in
+/// the other's row (a star colouring). Each entry is then found at its place or at the mirrored one.
+Colouring colour_stars(const Sparsity& symmetric);
 
 }  // namespace tower::sparse

@@ -32,13 +32,17 @@ void Dependence::process(const Operator& op, Stack& stack) {
   if (any && !rule && op.opens_up() && decompose(op, stack)) return;
 
   std::vector<std::pair<LeafRef, Tensor>> tracked;
-  bool wrapped = false;
+  bool wrapped = false, from_x = op.random();
+  Mask constants = 0;
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) {
     Tensor value = t;
-    if (Wrapper* w = as_wrapper_of(t, *this)) {
+    Wrapper* w = as_wrapper_of(t, *this);
+    if (w) {
       value = w->payload().value;
       if (any && w->payload().tracked()) tracked.emplace_back(leaf, w->payload().tangent);
     }
+    if (w && is_from_x(*w)) from_x = true;
+    else if (op.kind(leaf.arg) == ArgKind::tensor) constants |= Mask{1} << leaf.arg;
     wrapped = wrapped || value.key_set().has(kKey);
     return value;
   });
@@ -47,7 +51,7 @@ void Dependence::process(const Operator& op, Stack& stack) {
   call_below(*this, op, stack, wrapped);
   std::vector<Tensor> found;
   if (!tracked.empty() && gives_numbers(stack)) {
-    const Call call{op, args, stack, tracked, sets_};
+    const Call call{op, args, stack, tracked, sets_, constants};
     if (rule) found = rule(call);
     if (found.empty()) {
       dense_.insert(op.name());
@@ -56,7 +60,7 @@ void Dependence::process(const Operator& op, Stack& stack) {
   }
   replace_outputs(stack, [&](Tensor&& t, size_t k) {
     Tensor ids = k < found.size() && t.defined() && differentiable(t) ? found[k] : Tensor();
-    return wrap(*this, Payload{std::move(t), std::move(ids), -1});
+    return wrap(*this, Payload{std::move(t), std::move(ids), from_x ? kFromX : kConstant});
   });
 }
 

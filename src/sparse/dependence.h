@@ -4,7 +4,8 @@
 //   moving data         views, cat, gather, pad, …: the operator itself, on the ids
 //   pointwise           the union of what comes together
 //   reductions          the union over the reduced dimensions
-//   matrix products     that over rows and columns; of a sparse matrix, over its entries
+//   matrix products     that over rows and columns; of a constant or sparse matrix, over its entries
+//   windows             convolutions, pooling: that over what a window sees
 //   else                the operator's parts, if it has any; or all elements depend on all, and it is noted
 //
 // A set is a superset of what the derivative has entries for, whatever the values are.
@@ -20,15 +21,20 @@
 
 namespace tower::sparse {
 
-/// Payloads have the ids in the tangent's place: float64, which every kernel that moves data takes.
+/// Payloads have the ids in the tangent's place: float64, which every kernel that moves data takes. Their index says
+/// whether the value was made from x, which one without ids, such as a comparison, may be, too.
 class Dependence final : public Level {
  public:
+  static constexpr int64_t kFromX = -2, kConstant = -1;
+  static bool is_from_x(Wrapper& w) { return w.payload().index == kFromX; }
+
   explicit Dependence(const char* label) : Level(Kind::jvp, label) {}
 
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override { History::show_untracked(w); }
 
   Sets& sets() { return sets_; }
+  const Sets& sets() const { return sets_; }
   /// The operators of which nothing better was known than that all depends on all.
   const std::set<std::string>& taken_for_dense() const { return dense_; }
 
@@ -44,11 +50,15 @@ struct Call {
   c10::ArrayRef<IValue> outs;
   c10::ArrayRef<std::pair<LeafRef, Tensor>> tracked;
   Sets& sets;
+  Mask constants;  // tensors that do not depend on x, not even by their values
 
   /// Undefined where the argument depends on nothing.
   Tensor known_ids(size_t arg, size_t element = 0) const;
   /// Zeros there.
   Tensor ids(size_t arg) const;
+  bool is_constant(size_t arg) const;
+  /// Flattened.
+  std::vector<Tensor> outputs() const;
   /// The position of the argument of this name; num_args() if there is none.
   size_t argument(const char* name) const;
 };

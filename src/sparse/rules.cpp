@@ -8,6 +8,8 @@
 
 #include "core/operator.h"
 #include "sparse/dependence.h"
+#include "sparse/ids.h"
+#include "sparse/windows.h"
 
 namespace tower::sparse {
 
@@ -16,73 +18,15 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Id = Sets::Id;
 
-Id id_of(double number) { return static_cast<Id>(number); }
-
-std::vector<Tensor> outputs_of(const Call& call) {
-  std::vector<Tensor> outs;
-  for (const IValue& v : call.outs) {
-    if (v.isTensor()) outs.push_back(v.toTensor());
-    else if (v.isTensorList())
-      for (const auto& e : v.toListRef()) outs.push_back(e.toTensor());
-  }
-  return outs;
-}
-
 bool is_complex(const Call& call) {
   bool any = false;
   for_each_tensor(call.op, call.args, [&](const Tensor& t, LeafRef) { any = any || t.is_complex(); });
   return any;
 }
 
-// Of two tensors of ids that are broadcast to `sizes`.
-Tensor united(Sets& sets, const Tensor& a, const Tensor& b, at::IntArrayRef sizes) {
-  const Tensor left = a.expand(sizes).contiguous(), right = b.expand(sizes).contiguous();
-  Tensor result = at::empty(sizes, left.options());
-  const double *from_left = left.const_data_ptr<double>(), *from_right = right.const_data_ptr<double>();
-  auto* to = result.mutable_data_ptr<double>();
-  for (int64_t k = 0; k < result.numel(); ++k)
-    to[k] = static_cast<double>(sets.unite(id_of(from_left[k]), id_of(from_right[k])));
-  return result;
-}
-
-// The union over the last `length` elements of each row of a contiguous tensor of ids.
-Tensor united_rows(Sets& sets, const Tensor& ids, int64_t length) {
-  const Tensor rows = ids.contiguous();
-  const int64_t count = length == 0 ? 0 : rows.numel() / length;
-  Tensor result = at::zeros({count}, rows.options());
-  const auto* from = rows.const_data_ptr<double>();
-  auto* to = result.mutable_data_ptr<double>();
-  std::vector<Id> row;
-  for (int64_t r = 0; r < count; ++r) {
-    row.clear();
-    for (int64_t k = 0; k < length; ++k)
-      if (const Id id = id_of(from[r * length + k]); row.empty() || row.back() != id) row.push_back(id);
-    to[r] = static_cast<double>(sets.unite_all(row));
-  }
-  return result;
-}
-
-// The union over dimensions, which stay as ones.
-Tensor united_over(Sets& sets, const Tensor& ids, std::vector<int64_t> dims) {
-  const int64_t rank = ids.dim();
-  std::vector<bool> over(static_cast<size_t>(rank), dims.empty());
-  for (const int64_t d : dims) over[static_cast<size_t>(d < 0 ? d + rank : d)] = true;
-  std::vector<int64_t> order, sizes;
-  int64_t length = 1;
-  for (int64_t d = 0; d < rank; ++d) {
-    sizes.push_back(over[size_t(d)] ? 1 : ids.size(d));
-    if (!over[size_t(d)]) order.push_back(d);
-    else length *= ids.size(d);
-  }
-  for (int64_t d = 0; d < rank; ++d)
-    if (over[size_t(d)]) order.push_back(d);
-  if (c10::multiply_integers(sizes) == 0 || length == 0) return at::zeros(sizes, ids.options());
-  return united_rows(sets, ids.permute(order), length).view(sizes);
-}
-
 Tensors pointwise(const Call& call) {
   Tensors result;
-  for (const Tensor& out : outputs_of(call)) {
+  for (const Tensor& out : call.outputs()) {
     Tensor ids;
     for (const auto& [leaf, of_one] : call.tracked) {
       if (!at::is_expandable_to(of_one.sizes(), out.sizes())) return {};
@@ -110,7 +54,7 @@ Tensors moved(const Call& call) {
     else if (v.isTensorList())
       for (const auto& e : v.toListRef()) result.push_back(e.toTensor());
   }
-  const Tensors outs = outputs_of(call);
+  const Tensors outs = call.outputs();
   if (result.size() != outs.size()) return {};
   for (size_t k = 0; k < result.size(); ++k) {
     if (!result[k].is_floating_point()) result[k] = Tensor();
@@ -124,13 +68,13 @@ Tensors kept(const Call& call) { return {call.known_ids(0)}; }
 
 // The same elements in the same order, however they lie in memory.
 Tensors reshaped(const Call& call) {
-  const Tensor ids = call.known_ids(0), out = outputs_of(call)[0];
+  const Tensor ids = call.known_ids(0), out = call.outputs()[0];
   if (ids.numel() != out.numel()) return {};
   return {ids.reshape(out.sizes())};
 }
 
 // The first two arguments are what is written to and what is written.
-Tensors written(const Call& call) { return {call.ids(1).expand(outputs_of(call)[0].sizes())}; }
+Tensors written(const Call& call) { return {call.ids(1).expand(call.outputs()[0].sizes())}; }
 
 std::vector<int64_t> dims_of(const Call& call) {
   const size_t arg = call.argument("dim");
@@ -146,7 +90,7 @@ Tensors reduced(const Call& call) {
   if (call.tracked.size() != 1 || call.tracked[0].first.arg != 0) return {};
   const Tensor ids = united_over(call.sets, call.tracked[0].second, dims_of(call));
   Tensors result;
-  for (const Tensor& out : outputs_of(call)) {
+  for (const Tensor& out : call.outputs()) {
     if (out.numel() != ids.numel()) return {};
     result.push_back(ids.reshape(out.sizes()));
   }
@@ -161,7 +105,7 @@ Tensors mixed(const Call& call) {
   if (given.dim() == 0) return {given, given};
   const Tensor ids = united_over(call.sets, given, dims_of(call)).expand(given.sizes());
   Tensors result;
-  for (const Tensor& out : outputs_of(call)) {
+  for (const Tensor& out : call.outputs()) {
     if (!out.sizes().equals(ids.sizes())) return {};
     result.push_back(ids);
   }
@@ -189,15 +133,26 @@ Tensor of_sparse(Sets& sets, const Tensor& matrix, const Tensor& b) {
   return result;
 }
 
+// Whose zeros are zeros at every x.
+bool is_constant_with_zeros(const Call& call, size_t arg) {
+  const Tensor matrix = call.args[arg].toTensor();
+  return call.is_constant(arg) && matrix.dim() == 2 && matrix.eq(0).any().item<bool>();
+}
+
 // A product of matrices or vectors, of arguments `a` and `b`, perhaps in batches.
 Tensor product(const Call& call, size_t a, size_t b) {
-  const Tensor out = outputs_of(call)[0];
+  const Tensor out = call.outputs()[0];
   const Tensor left = call.args[a].toTensor(), right = call.args[b].toTensor();
   if (left.layout() != at::kStrided) {
     const Tensor ids = call.known_ids(b);
     return ids.defined() && right.layout() == at::kStrided ? of_sparse(call.sets, left, ids) : Tensor();
   }
   if (right.layout() != at::kStrided) return {};
+  if (is_constant_with_zeros(call, a)) return of_sparse(call.sets, left, call.known_ids(b));
+  if (is_constant_with_zeros(call, b)) {
+    const Tensor ids = call.known_ids(a);
+    return of_sparse(call.sets, right.t(), ids.t()).t();
+  }
   Tensor result;
   if (const Tensor ids = call.known_ids(a); ids.defined()) {
     const Tensor rows = united_over(call.sets, ids, {-1});  // stay as rows of one column
@@ -223,7 +178,7 @@ Tensors inner_product(const Call& call) {
 
 // self and the product of the other two.
 Tensors added(const Call& call) {
-  const Tensor out = outputs_of(call)[0], self = call.known_ids(0);
+  const Tensor out = call.outputs()[0], self = call.known_ids(0);
   Tensor ids;
   if (call.known_ids(1).defined() || call.known_ids(2).defined()) {
     ids = product(call, 1, 2);
@@ -326,6 +281,8 @@ const std::unordered_map<std::string_view, Rule>& rules() {
     add(put_by_indices, {"index_put", "_index_put_impl"});
     add(scattered, {"scatter_add", "scatter"});
     add(added_at_index, {"index_add"});
+    add(convolved, {"convolution"});
+    add(pooled, {"avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices"});
     return all;
   }());
   return *table;
@@ -342,6 +299,18 @@ Tensor Call::known_ids(size_t arg, size_t element) const {
 Tensor Call::ids(size_t arg) const {
   const Tensor known = known_ids(arg);
   return known.defined() ? known : at::zeros(args[arg].toTensor().sizes(), at::kDouble);
+}
+
+bool Call::is_constant(size_t arg) const { return constants >> arg & 1; }
+
+std::vector<Tensor> Call::outputs() const {
+  std::vector<Tensor> result;
+  for (const IValue& v : outs) {
+    if (v.isTensor()) result.push_back(v.toTensor());
+    else if (v.isTensorList())
+      for (const auto& e : v.toListRef()) result.push_back(e.toTensor());
+  }
+  return result;
 }
 
 size_t Call::argument(const char* name) const {
@@ -371,7 +340,7 @@ std::vector<Tensor> dense(const Call& call) {
   }
   const auto id = static_cast<double>(call.sets.unite_all(all));
   Tensors result;
-  for (const Tensor& out : outputs_of(call)) result.push_back(at::full({}, id, at::kDouble).expand(out.sizes()));
+  for (const Tensor& out : call.outputs()) result.push_back(at::full({}, id, at::kDouble).expand(out.sizes()));
   return result;
 }
 

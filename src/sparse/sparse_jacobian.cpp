@@ -3,101 +3,106 @@
 
 #include "core/level.h"
 #include "core/operator.h"
-#include "sparse/colouring.h"
+#include "sparse/groups.h"
+#include "sparse/layout.h"
 #include "tower/errors.h"
 #include "tower/sparse.h"
 
-namespace tower {
+namespace tower::dynamic {
 
-using dynamic::Tensors;
-
-struct SparseJacobian::Plan {
-  TensorFunction f;
+struct SparsePlan::Parts {
   Sparsity pattern;
   SparseOptions options;
-  bool by_rows = false;
-  int64_t num_colours = 0;
-  Tensor group = {};                 // of each column, or row, its colour
-  Tensor places = {};                // of each entry, in the flat matrix of the groups' derivatives
-  Tensor starts = {}, columns = {};  // of the pattern
+  int64_t num_columns, num_rows;  // of colours
+  Tensor columns, rows;           // the colour of each; that after the last of those that have none
+  Tensor places;                  // of each entry among the derivatives (sparse/groups.h)
+  sparse::MatrixLayout layout;
 };
 
 namespace {
 
 Tensor as_tensor(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
 
+// With a group more, of those that are in none.
+Tensor groups_of(const sparse::Colouring& colouring) {
+  const Tensor colours = as_tensor(colouring.colours);
+  return at::where(colours.lt(0), colouring.count, colours);
+}
+
+int64_t size_of(const Tensors& list) {
+  int64_t size = 0;
+  for (const Tensor& t : list) size += t.numel();
+  return size;
+}
+
+void check_size(const char* what, const Tensors& list, int64_t expected, const char* of) {
+  if (size_of(list) == expected) return;
+  const std::string found = list.size() == 1 ? describe(list[0]) : std::to_string(size_of(list)) + " elements";
+  throw ArgumentError(std::string("sparse derivatives: ") + what + " is " + found + ", but the pattern has " +
+                      std::to_string(expected) + " " + of + ".");
+}
+
+// Derivatives along the sums of the unit vectors of each group, all of them as one vector.
+Tensor along_groups(const Function& derivative, const Tensor& group, int64_t count, const Tensors& like,
+                    std::optional<int64_t> chunk_size) {
+  const Tensor in_group =
+      at::zeros({count + 1, group.numel()}, like[0].options()).scatter_(0, group.unsqueeze(0), 1).narrow(0, 0, count);
+  Tensors seeds;
+  int64_t start = 0;
+  for (const Tensor& t : like) {
+    std::vector<int64_t> sizes{count};
+    sizes.insert(sizes.end(), t.sizes().begin(), t.sizes().end());
+    const Tensor part = like.size() == 1 ? in_group : in_group.narrow(1, start, t.numel());
+    seeds.push_back(part.to(t.scalar_type()).view(sizes));
+    start += t.numel();
+  }
+  Tensors found = vmap(derivative, Dims(seeds.size(), 0), {0}, {.chunk_size = chunk_size})(seeds);
+  for (Tensor& t : found) t = t.reshape({count, t.numel() / std::max<int64_t>(count, 1)});
+  return (found.size() == 1 ? found[0] : at::cat(found, 1)).flatten();
+}
+
 }  // namespace
 
-SparseJacobian::SparseJacobian(TensorFunction f, Sparsity pattern, SparseOptions options) {
+SparsePlan::SparsePlan(Sparsity pattern, SparseOptions options, bool symmetric) {
   if (options.chunk_size && *options.chunk_size <= 0)
-    throw ArgumentError("sparse_jacobian: chunk_size is " + std::to_string(*options.chunk_size) +
+    throw ArgumentError("sparse derivatives: chunk_size is " + std::to_string(*options.chunk_size) +
                         "; it must be positive.");
   DispatchGuard keys;
   keys.see_every_operator(false);
-  auto plan = std::make_shared<Plan>(Plan{std::move(f), std::move(pattern), options});
-  const sparse::Colouring of_columns = sparse::colour_columns(plan->pattern);
-  const sparse::Colouring of_rows = sparse::colour_columns(plan->pattern.transposed());
-  // A vjp costs about what two jvps do.
-  plan->by_rows = 2 * of_rows.count < of_columns.count;
-  const sparse::Colouring& chosen = plan->by_rows ? of_rows : of_columns;
-  plan->num_colours = chosen.count;
-  plan->group = as_tensor(chosen.colours);
-  const Sparsity& p = plan->pattern;
-  std::vector<int64_t> places;
-  places.reserve(size_t(p.num_entries()));
-  for (int64_t r = 0; r < p.num_rows(); ++r)
-    for (int64_t k = p.starts()[size_t(r)]; k < p.starts()[size_t(r) + 1]; ++k) {
-      const int64_t c = p.columns()[size_t(k)];
-      places.push_back(plan->by_rows ? chosen.colours[size_t(r)] * p.num_columns() + c
-                                     : chosen.colours[size_t(c)] * p.num_rows() + r);
-    }
-  plan->places = as_tensor(places);
-  plan->starts = as_tensor(p.starts());
-  plan->columns = as_tensor(p.columns());
-  plan_ = std::move(plan);
+  const sparse::Groups groups = symmetric ? sparse::hessian_groups(pattern) : sparse::jacobian_groups(pattern);
+  sparse::MatrixLayout layout(pattern, options);
+  parts_ = std::make_shared<const Parts>(Parts{std::move(pattern), options, groups.columns.count, groups.rows.count,
+                                               groups_of(groups.columns), groups_of(groups.rows),
+                                               as_tensor(groups.places), std::move(layout)});
 }
 
-const Sparsity& SparseJacobian::pattern() const { return plan_->pattern; }
-int64_t SparseJacobian::num_colours() const { return plan_->num_colours; }
-bool SparseJacobian::by_rows() const { return plan_->by_rows; }
+const Sparsity& SparsePlan::pattern() const { return parts_->pattern; }
+int64_t SparsePlan::num_colours() const { return parts_->num_columns + parts_->num_rows; }
+int64_t SparsePlan::num_row_colours() const { return parts_->num_rows; }
 
-Tensor SparseJacobian::values(const Tensor& x) const {
-  const Plan& plan = *plan_;
-  const auto refuse = [](const char* what, const Tensor& found, int64_t expected, const char* of) {
-    throw ArgumentError(std::string("sparse_jacobian: ") + what + " is " + describe(found) + ", but the pattern has " +
-                        std::to_string(expected) + " " + of + ".");
-  };
-  if (x.numel() != plan.pattern.num_columns()) refuse("the argument", x, plan.pattern.num_columns(), "columns");
-  const dynamic::Function f = [&](const Tensors& in) { return Tensors{plan.f(in[0])}; };
-  const auto [outs, derivative] = plan.by_rows ? dynamic::vjp(f, {x}) : dynamic::linearize(f, {x});
-  if (outs[0].numel() != plan.pattern.num_rows()) refuse("the result", outs[0], plan.pattern.num_rows(), "rows");
-  const Tensor& along = plan.by_rows ? outs[0] : x;
-  std::vector<int64_t> sizes{plan.num_colours};
-  sizes.insert(sizes.end(), along.sizes().begin(), along.sizes().end());
-  // Ones in the elements of a group.
-  const Tensor seeds = at::arange(plan.num_colours, plan.group.options())
-                           .unsqueeze(1)
-                           .eq(plan.group)
-                           .to(along.scalar_type())
-                           .view(sizes);
-  const dynamic::Function of_group = derivative;
-  const Tensors groups = dynamic::vmap(of_group, {0}, {0}, {.chunk_size = plan.options.chunk_size})({seeds});
-  return groups[0].flatten().index_select(0, plan.places);
+Tensor SparsePlan::values(const Function& f, const Tensors& x) const {
+  const Parts& parts = *parts_;
+  check_size("the argument", x, parts.pattern.num_columns(), "columns");
+  Tensors found;
+  if (parts.num_columns > 0 || parts.num_rows == 0) {
+    const auto [outs, push] = linearize(f, x);
+    check_size("the result", outs, parts.pattern.num_rows(), "rows");
+    found.push_back(along_groups(push, parts.columns, parts.num_columns, x, parts.options.chunk_size));
+  }
+  if (parts.num_rows > 0) {
+    const auto [outs, pull] = vjp(f, x);
+    check_size("the result", outs, parts.pattern.num_rows(), "rows");
+    found.push_back(along_groups(pull, parts.rows, parts.num_rows, outs, parts.options.chunk_size));
+  }
+  return (found.size() == 1 ? found[0] : at::cat(found)).index_select(0, parts.places);
 }
 
-Tensor SparseJacobian::operator()(const Tensor& x) const {
+Tensor SparsePlan::matrix(const Tensor& values) const {
   if (top())
     throw UnsupportedError(
         top()->describe() +
         ": a sparse Jacobian is no tensor that a transform can carry. Take its values(), which are.");
-  const Tensor entries = values(x);
-  return at::_sparse_csr_tensor_unsafe(plan_->starts, plan_->columns, entries,
-                                       {plan_->pattern.num_rows(), plan_->pattern.num_columns()},
-                                       entries.options().layout(at::kSparseCsr));
+  return parts_->layout.matrix(values);
 }
 
-SparseJacobian sparse_hessian(TensorFunction f, Sparsity pattern, SparseOptions options) {
-  return {grad(std::move(f)), std::move(pattern), options};
-}
-
-}  // namespace tower
+}  // namespace tower::dynamic

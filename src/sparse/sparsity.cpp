@@ -2,8 +2,10 @@
 #include <ATen/TensorOperators.h>
 
 #include <limits>
+#include <numeric>
 
 #include "core/memory.h"
+#include "operators/cond.h"
 #include "sparse/dependence.h"
 #include "tower/errors.h"
 #include "tower/sparse.h"
@@ -66,50 +68,75 @@ Sparsity Sparsity::transposed() const {
 
 namespace {
 
-Sparsity sparsity_of(const char* label, const TensorFunction& f, const Tensor& x) {
+using dynamic::Function;
+using dynamic::Tensors;
+
+// The sets of all elements of a list, one tensor after the other, or of one that depends on nothing.
+void append_rows(const sparse::Dependence& level, const Tensor& out, std::vector<int64_t>& starts,
+                 std::vector<int64_t>& columns) {
+  Wrapper* w = as_wrapper_of(out, level);
+  if (!w || !w->payload().tracked()) {
+    starts.insert(starts.end(), static_cast<size_t>(out.numel()), static_cast<int64_t>(columns.size()));
+    return;
+  }
+  const Tensor ids = w->payload().tangent.contiguous();
+  const auto* of_rows = ids.const_data_ptr<double>();
+  for (int64_t r = 0; r < ids.numel(); ++r) {
+    const auto elements = level.sets().elements(static_cast<sparse::Sets::Id>(of_rows[r]));
+    columns.insert(columns.end(), elements.begin(), elements.end());
+    starts.push_back(static_cast<int64_t>(columns.size()));
+  }
+}
+
+Sparsity sparsity_of(const char* label, const Function& f, const Tensors& x) {
   const memory::InTransform here;
   if (top())
     throw UnsupportedError(top()->describe() + ": " + label +
                            " was called inside of a transform. Patterns do not depend on values: find them outside.");
-  check_supported(x, label, "its argument");
-  if (!x.is_floating_point())
-    throw ArgumentError(std::string(label) + ": the argument is " + describe(x) +
-                        ", but patterns are those of functions of real numbers. Use view_as_real for complex ones.");
-  if (x.numel() > std::numeric_limits<int32_t>::max())
-    throw ArgumentError(std::string(label) + ": the argument has more elements than are supported.");
   auto level = c10::make_intrusive<sparse::Dependence>(label);
+  int64_t size = 0;
+  Tensors ids;
+  for (const Tensor& t : x) {
+    check_supported(t, label, "its argument");
+    if (!t.is_floating_point())
+      throw ArgumentError(std::string(label) + ": the argument is " + describe(t) +
+                          ", but patterns are those of functions of real numbers. Use view_as_real for complex ones.");
+    if (size + t.numel() > std::numeric_limits<int32_t>::max())
+      throw ArgumentError(std::string(label) + ": the argument has more elements than are supported.");
+    Tensor& of_one = ids.emplace_back(at::empty(t.sizes(), at::kDouble));
+    auto* to = of_one.mutable_data_ptr<double>();
+    for (int64_t k = 0; k < t.numel(); ++k)
+      to[k] = static_cast<double>(level->sets().single(static_cast<int32_t>(size + k)));
+    size += t.numel();
+  }
   std::vector<int64_t> starts{0}, columns;
   {
-    Tensor ids = at::empty(x.sizes(), at::kDouble);
-    for (int64_t k = 0; k < x.numel(); ++k)
-      ids.mutable_data_ptr<double>()[k] = static_cast<double>(level->sets().single(static_cast<int32_t>(k)));
     const Scope scope(level);
-    // A copy, for the function may write to it.
-    const Tensor out = f(wrap(*level, Payload{x.detach().clone(), ids, -1}));
-    check_outputs({out}, label);
-    Wrapper* w = as_wrapper_of(out, *level);
-    if (w) w->payload();
+    const BothBranches union_of_branches(&sparse::Dependence::is_from_x);
+    Tensors args;
+    // Copies, for the function may write to them.
+    for (size_t k = 0; k < x.size(); ++k)
+      args.push_back(wrap(*level, Payload{x[k].detach().clone(), ids[k], sparse::Dependence::kFromX}));
+    const Tensors outs = f(args);
+    check_outputs(outs, label);
     DispatchGuard keys;
     keys.see_every_operator(false);
-    const Tensor found =
-        w && w->payload().tracked() ? w->payload().tangent.contiguous() : at::zeros(out.sizes(), at::kDouble);
-    const auto* of_rows = found.const_data_ptr<double>();
-    for (int64_t r = 0; r < found.numel(); ++r) {
-      const auto elements = level->sets().elements(static_cast<sparse::Sets::Id>(of_rows[r]));
-      columns.insert(columns.end(), elements.begin(), elements.end());
-      starts.push_back(static_cast<int64_t>(columns.size()));
-    }
+    for (const Tensor& out : outs) append_rows(*level, out, starts, columns);
   }
   const auto& dense = level->taken_for_dense();
-  return {x.numel(), std::move(starts), std::move(columns), {dense.begin(), dense.end()}};
+  return {size, std::move(starts), std::move(columns), {dense.begin(), dense.end()}};
 }
 
 }  // namespace
 
-Sparsity jacobian_sparsity(const TensorFunction& f, const Tensor& x) { return sparsity_of("jacobian_sparsity", f, x); }
+Sparsity dynamic::jacobian_sparsity(const Function& f, const Tensors& x) {
+  return sparsity_of("jacobian_sparsity", f, x);
+}
 
-Sparsity hessian_sparsity(const TensorFunction& f, const Tensor& x) {
-  return sparsity_of("hessian_sparsity", grad(f), x);
+Sparsity dynamic::hessian_sparsity(const Function& f, const Tensors& x) {
+  std::vector<int64_t> all(x.size());
+  std::iota(all.begin(), all.end(), 0);
+  return sparsity_of("hessian_sparsity", grad(f, std::move(all)), x);
 }
 
 }  // namespace tower

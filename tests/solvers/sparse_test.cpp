@@ -1,174 +1,19 @@
 // Sparsity patterns and sparse Jacobians against dense ones.
 #include "tower/sparse.h"
 
+#include "solvers/sparse_cases.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
 #include "tower/cond.h"
-#include "tower/loops.h"
 
 namespace {
 
+using sparse_cases::Case;
+using sparse_cases::cases;
+using sparse_cases::five_points;
+using sparse_cases::laplacian;
+using sparse_cases::TensorFunction;
 using tower::Sparsity;
-using tower::TensorFunction;
-
-Tensor padded(const Tensor& x) { return at::constant_pad_nd(x, {1, 1}); }
-Tensor laplacian(const Tensor& x) {
-  const int64_t n = x.size(0);
-  return padded(x).narrow(0, 0, n) - 2 * x + padded(x).narrow(0, 2, n);
-}
-// Five points of a square grid.
-Tensor five_points(const Tensor& x) {
-  const Tensor wide = at::constant_pad_nd(x, {1, 1, 1, 1});
-  const int64_t n = x.size(0), m = x.size(1);
-  const auto shifted = [&](int64_t i, int64_t j) { return wide.narrow(0, i, n).narrow(1, j, m); };
-  return shifted(0, 1) + shifted(2, 1) + shifted(1, 0) + shifted(1, 2) - 4 * x + x.pow(3) * shifted(1, 2).cos();
-}
-const Tensor some_matrix = at::tensor({1.0, 2.0, -1.0, 0.5, 3.0, 4.0}, at::kDouble).view({2, 3});
-
-struct Case {
-  const char* name;
-  std::vector<int64_t> shape;
-  TensorFunction f;
-  bool exact = true;  // else the pattern may have more than the Jacobian
-};
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all{
-      {"pointwise", {5}, [](const Tensor& x) { return x.sin() * x.exp() + 2; }},
-      {"nothing", {4}, [](const Tensor& x) { return at::ones({3}, x.options()); }},
-      {"a constant beside x",
-       {4},
-       [](const Tensor& x) {
-         return at::cat({x.detach() * 0, x}) + 1;
-       },
-       false},
-      {"a stencil", {7}, [](const Tensor& x) { return laplacian(x) * x; }},
-      {"a stencil by slices",
-       {7},
-       [](const Tensor& x) { return x.slice(0, 2) - x.slice(0, 0, -2) + x.slice(0, 1, -1).square(); }},
-      {"a stencil written in place",
-       {7},
-       [](const Tensor& x) {
-         Tensor y = x.clone();
-         y.slice(0, 1).sub_(x.slice(0, 0, -1));
-         y.slice(0, 0, -1).add_(x.slice(0, 1).square());
-         return y;
-       }},
-      {"five points of a grid", {4, 5}, five_points},
-      {"a periodic stencil", {6}, [](const Tensor& x) { return x.roll(1, 0) * x - x.roll(-1, 0); }},
-      {"rows sums", {3, 4}, [](const Tensor& x) { return x.square().sum(1); }},
-      {"column means", {3, 4}, [](const Tensor& x) { return x.exp().mean(std::vector<int64_t>{0}, true); }},
-      {"a norm", {5}, [](const Tensor& x) { return x.norm(); }},
-      {"largest of rows", {3, 4}, [](const Tensor& x) { return x.amax(std::vector<int64_t>{1}); }, false},
-      {"logsumexp", {3, 4}, [](const Tensor& x) { return x.logsumexp(1); }},
-      {"softmax of rows", {2, 3}, [](const Tensor& x) { return x.softmax(1); }},
-      {"running sums", {5}, [](const Tensor& x) { return x.cumsum(0); }, false},
-      {"blocks", {2, 3}, [](const Tensor& x) { return at::mm(x, some_matrix.t()).tanh(); }},
-      {"blocks from the left", {2, 3}, [](const Tensor& x) { return at::mm(some_matrix.t(), x); }},
-      {"x by its transposed", {2, 3}, [](const Tensor& x) { return at::mm(x, x.t()); }, false},
-      {"a dense matrix", {3}, [](const Tensor& x) { return at::mv(some_matrix, x); }},
-      {"matmul", {2, 2, 3}, [](const Tensor& x) { return at::matmul(x, some_matrix.t()); }},
-      {"a linear layer", {2, 3}, [](const Tensor& x) { return at::linear(x, some_matrix, x.sum(1)); }, false},
-      {"a sparse matrix",
-       {3},
-       [](const Tensor& x) {
-         const Tensor a = at::tensor({1.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0, 4.0}, at::kDouble).view({3, 3});
-         return at::mv(a.to_sparse_csr(), x.square());
-       }},
-      {"an inner product", {4}, [](const Tensor& x) { return at::dot(x, x.flip(0)); }},
-      {"an arrow",
-       {5},
-       [](const Tensor& x) {
-         return at::cat({x.sum().unsqueeze(0), x.slice(0, 1) * x[0]});
-       }},
-      {"a permutation",
-       {6},
-       [](const Tensor& x) {
-         return x.index_select(0, at::tensor({5, 3, 1, 0, 2, 4})).square();
-       }},
-      {"gather",
-       {2, 3},
-       [](const Tensor& x) {
-         return x.gather(1, at::tensor({2, 0, 1, 1}).view({2, 2})).sin();
-       }},
-      {"advanced indices",
-       {3, 4},
-       [](const Tensor& x) {
-         return x.index({at::tensor({2, 0}), at::tensor({1, 3})}).exp();
-       }},
-      {"edges of a graph",
-       {5},
-       [](const Tensor& x) {
-         const Tensor from = at::tensor({0, 1, 1, 4}), to = at::tensor({1, 2, 3, 0});
-         const Tensor flow = (x.index_select(0, from) - x.index_select(0, to)).tanh();
-         return at::zeros_like(x).index_add(0, from, flow).index_add(0, to, -flow);
-       }},
-      {"scatter_add",
-       {4},
-       [](const Tensor& x) {
-         return at::zeros({3}, x.options()).scatter_add(0, at::tensor({0, 2, 0, 1}), x.square());
-       }},
-      {"index_put with accumulation",
-       {4},
-       [](const Tensor& x) {
-         return x.index_put({at::tensor({1, 1})}, x.slice(0, 2), /*accumulate=*/true).sin();
-       }},
-      {"where", {6}, [](const Tensor& x) { return at::where(x > 0, x.square(), x.flip(0)); }, false},
-      {"cond",
-       {4},
-       [](const Tensor& x) {
-         return tower::cond(
-             x.sum() > 100, [](const Tensor& v) { return v.sum() * v; }, [](const Tensor& v) { return v * v; }, x);
-       }},
-      {"a loop",
-       {6},
-       [](const Tensor& x) {
-         return tower::fori_loop(
-             0, 2, [](int64_t, const Tensor& s) { return s + 0.1 * laplacian(s).sin(); }, x);
-       }},
-      {"stacked and unbound",
-       {2, 3},
-       [](const Tensor& x) {
-         const auto rows = x.unbind(0);
-         return at::stack({rows[1], rows[0] * rows[1]}, 1);
-       }},
-      {"triangles", {3, 3}, [](const Tensor& x) { return x.tril() + x.triu(1).t(); }},
-      {"a block matrix",
-       {4},
-       [](const Tensor& x) {
-         return at::block_diag({x.view({2, 2}), x.narrow(0, 0, 2).diag()}).sum(0);
-       }},
-      {"types and views",
-       {4},
-       [](const Tensor& x) {
-         return x.to(at::kFloat).view({2, 2}).t().contiguous().to(at::kDouble).flatten() * 2;
-       }},
-      {"integers have no derivative", {4}, [](const Tensor& x) { return x * x.round().sign() + x.argmax(); }, false},
-      {"an inverse", {2, 2}, [](const Tensor& x) { return at::linalg_inv(x + 3 * at::eye(2, x.options())); }},
-      {"variance", {2, 3}, [](const Tensor& x) { return x.var(1); }},
-      {"maximum of two", {5}, [](const Tensor& x) { return at::max(x, x.roll(1, 0)); }, false},
-      {"a gradient inside",
-       {6},
-       [](const Tensor& x) {
-         return tower::grad([](const Tensor& v) { return (v.slice(0, 1) * v.slice(0, 0, -1).square()).sum(); })(x);
-       }},
-      {"a vmap inside",
-       {3, 2},
-       [](const Tensor& x) { return tower::vmap([](const Tensor& row) { return row[0] * row.exp(); })(x); }},
-      {"a jvp inside",
-       {5},
-       [](const Tensor& x) {
-         return tower::jvp([](const Tensor& v) { return laplacian(v).sin(); }, x, x.cos()).second;
-       }},
-      {"a number",
-       {},
-       [](const Tensor& x) {
-         return at::stack({x, x * x, x * 0 + 1});
-       },
-       false},
-  };
-  return all;
-}
 
 Tensor dense_jacobian(const TensorFunction& f, const Tensor& x) {
   const Tensor y = f(x);
@@ -176,6 +21,7 @@ Tensor dense_jacobian(const TensorFunction& f, const Tensor& x) {
 }
 
 TEST(JacobianSparsity, IsASupersetAndExactWhereTheListSaysSo) {
+  EXPECT_GE(cases().size(), 60);
   for (const Case& one : cases()) {
     const Tensor x = waves(one.shape);
     try {
@@ -188,6 +34,36 @@ TEST(JacobianSparsity, IsASupersetAndExactWhereTheListSaysSo) {
       ADD_FAILURE() << one.name << ": " << error.what();
     }
   }
+}
+
+TEST(JacobianSparsity, BothBranchesOfAChoiceAreInIt) {
+  const auto f = [](const Tensor& x) {
+    return tower::cond(
+        x.sum() > 0, [](const Tensor& v) { return v.roll(1, 0); }, [](const Tensor& v) { return v * 2; }, x);
+  };
+  const Tensor expected = at::eye(4, at::kBool) | at::eye(4, at::kBool).roll(1, 0);
+  for (const double value : {-1.0, 1.0})
+    EXPECT_TRUE(at::equal(tower::jacobian_sparsity(f, at::full({4}, value, at::kDouble)).mask(), expected));
+  // One that depends on no element is made.
+  const auto fixed = [&](const Tensor& x) {
+    return tower::cond(
+        at::ones({}, at::kBool), [](const Tensor& v) { return v.roll(1, 0); }, [](const Tensor& v) { return v * 2; },
+        x);
+  };
+  EXPECT_EQ(tower::jacobian_sparsity(fixed, vec({1, 2, 3})).num_entries(), 3);
+  const auto unlike = [](const Tensor& x) {
+    return tower::cond(
+        x.sum() > 0, [](const Tensor& v) { return v; }, [](const Tensor& v) { return v.sum(); }, x);
+  };
+  EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
+                         tower::jacobian_sparsity(unlike, vec({1, 2}));
+                       }),
+                       "a sparsity pattern holds for any value of the predicate: both must have the same shape"));
+}
+
+TEST(JacobianSparsity, ZerosOfWhatDependsOnValuesAreNone) {
+  const auto f = [](const Tensor& x) { return at::mv((x.unsqueeze(0) > x.unsqueeze(1)).to(at::kDouble), x); };
+  EXPECT_EQ(tower::jacobian_sparsity(f, vec({1, 2, 3})).num_entries(), 9);
 }
 
 TEST(JacobianSparsity, WhatIsNotKnownIsDenseAndNamed) {
@@ -225,14 +101,14 @@ TEST(SparseJacobian, TakesAsManyDirectionsAsAStencilHasPoints) {
   EXPECT_EQ(of_line.num_colours(), 3);
   EXPECT_EQ(of_line.pattern().num_entries(), 3 * 50 - 2);
   const auto of_grid = tower::sparse_jacobian(five_points, tower::jacobian_sparsity(five_points, waves({30, 20})));
-  EXPECT_LE(of_grid.num_colours(), 7);
-  EXPECT_FALSE(of_grid.by_rows());
+  EXPECT_EQ(of_grid.num_colours(), 5);
+  EXPECT_EQ(of_grid.num_row_colours(), 0);
 }
 
 TEST(SparseJacobian, DenseRowsAreTakenByReverseMode) {
   const auto f = [](const Tensor& x) { return at::stack({x.square().sum(), x.exp().sum()}); };
   const auto jacobian = tower::sparse_jacobian(f, tower::jacobian_sparsity(f, waves({20})));
-  EXPECT_TRUE(jacobian.by_rows());
+  EXPECT_EQ(jacobian.num_row_colours(), 2);
   EXPECT_EQ(jacobian.num_colours(), 2);
   EXPECT_TRUE(same(jacobian(waves({20})).to_dense(), dense_jacobian(f, waves({20}))));
 }
