@@ -1,6 +1,8 @@
 // vmap: every value may carry a batch dimension that the user's function does not see.
 #pragma once
 
+#include <functional>
+
 #include "core/level.h"
 #include "core/operator.h"
 #include "core/wrapper.h"

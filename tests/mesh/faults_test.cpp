@@ -19,7 +19,7 @@ class Faults : public testing::Test {
 };
 
 constexpr int kProcesses = 3, kFaulty = 1;
-constexpr double kInTime = 9;  // seconds: the timeout, and what it takes to ask the others
+constexpr double kInTime = 9;  // seconds: the timeout of 5, what it takes to ask the others, and a busy machine
 
 Tensor total(const Mesh& mesh, const Tensor& x) {
   return tower::vmap([](const Tensor& e) { return tower::psum(e, "data"); },
@@ -28,7 +28,9 @@ Tensor total(const Mesh& mesh, const Tensor& x) {
 
 // What a process says of a collective that fails, and that it is alive afterwards.
 void expect_failure(const std::function<void()>& call) {
+  const auto start = std::chrono::steady_clock::now();
   const std::string text = message_of<tower::MeshError>(call);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), kInTime);
   std::cout << text << '\n';
   EXPECT_TRUE(same(tower::grad([](const Tensor& z) { return z * z; })(number(3)), number(6)));
   support::expect_intact();
@@ -37,8 +39,7 @@ void expect_failure(const std::function<void()>& call) {
 // All but the faulty one are expected to say `what`.
 void expect_told(const std::vector<Ended>& ended, const std::string& what) {
   for (size_t r = 0; r < ended.size(); ++r) {
-    EXPECT_TRUE(ended[r].in_time) << r << ": " << ended[r].said;
-    EXPECT_LT(ended[r].seconds, kInTime) << r;
+    EXPECT_TRUE(ended[r].in_time) << r << " after " << ended[r].seconds << " s: " << ended[r].said;
     if (r == kFaulty) continue;
     EXPECT_EQ(ended[r].status, 0) << r << ": " << ended[r].said;
     const std::string where =
@@ -70,7 +71,6 @@ TEST_F(Faults, TheProcessThatHoldsTheStoreMayBeTheOne) {
     expect_failure([&] { total(mesh, waves({2})); });
   });
   EXPECT_EQ(ended[1].status, 0) << ended[1].said;
-  EXPECT_LT(ended[1].seconds, kInTime);
   EXPECT_TRUE(contains(ended[1].said, "process 0")) << ended[1].said;
 }
 
@@ -125,7 +125,6 @@ std::vector<Ended> differing(bool check, const std::function<Tensor(const Tensor
 void expect_both_told(const std::vector<Ended>& ended, const std::string& what) {
   for (const Ended& e : ended) {
     EXPECT_EQ(e.status, 0) << e.said;
-    EXPECT_LT(e.seconds, kInTime);
     EXPECT_TRUE(contains(e.said, what)) << e.said;
   }
 }
@@ -141,7 +140,6 @@ TEST_F(Faults, CollectivesThatDifferAreErrorsWithoutTheCheck) {
   for (const auto f : {of_other_shape, of_other_dtype, by_another, once_more})
     for (const Ended& e : differing(false, f)) {
       EXPECT_EQ(e.status, 0) << e.said;
-      EXPECT_LT(e.seconds, kInTime);
       EXPECT_TRUE(contains(e.said, "over axis 'data'") || contains(e.said, "process")) << e.said;
     }
 }
