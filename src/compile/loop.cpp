@@ -225,7 +225,7 @@ bool Loop::does_the_same(const Loop& other) const {
 namespace {
 
 Graph traced(const Function& f, const Tensors& state) {
-  Graph graph = trace(f, state, "while_loop").graph;
+  Graph graph = trace(f, state, "while_loop", /*for_kernel=*/true).graph;
   graph.simplify();
   for (const Call& call : graph.calls)
     if (call.effect)

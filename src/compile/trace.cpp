@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "compile/small.h"
 #include "core/bind.h"
 #include "core/memory.h"
 #include "frontend/arguments.h"
@@ -83,7 +84,8 @@ bool has_shape_by_data(const Call& call, const Graph& graph) {
 
 Tensor without_lazy_conjugation(Tensor t) { return t.is_conj() || t.is_neg() ? t.resolve_conj().resolve_neg() : t; }
 
-Trace::Trace(const char* label) : Level(Kind::trace, label), substitutions_(thread_state.substitutions) {}
+Trace::Trace(const char* label, bool for_kernel)
+    : Level(Kind::trace, label), for_kernel_(for_kernel), substitutions_(thread_state.substitutions) {}
 
 ValueId Trace::add(Origin origin, const Tensor& t) {
   graph_.values.emplace_back(origin, t, origin == Origin::captured || origin == Origin::constant);
@@ -129,6 +131,8 @@ void Trace::run_below(const Operator& op, Stack& stack) const {
 }
 
 void Trace::process(const Operator& op, Stack& stack) {
+  if (for_kernel_ && !op.custom && op.decomposes() && !small_rule(op) && !element_rule(op) && decompose(op, stack))
+    return;
   const Operator& base = innermost(op);
   static const Operator& lift_fresh = *Operator::find("aten::lift_fresh", "");
   if (&op == &lift_fresh && !as_wrapper(stack[0].toTensor())) {
@@ -228,9 +232,9 @@ void write_argument(Trace& level, size_t i, const Tensor& inside, const Tensor& 
 
 }  // namespace
 
-Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label) {
+Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label, bool for_kernel) {
   const memory::InTransform here;
-  auto level = c10::make_intrusive<Trace>(label);
+  auto level = c10::make_intrusive<Trace>(label, for_kernel);
   const OuterSubstitutions none(nullptr);
   Traced traced;
   dynamic::Tensors inside;

@@ -20,7 +20,8 @@ namespace tower::compiler {
 
 class Trace final : public Level {
  public:
-  explicit Trace(const char* label);
+  /// `for_kernel`: operators that no kernel knows are replaced by those that they are made of, as vmap does it.
+  explicit Trace(const char* label, bool for_kernel = false);
 
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override { History::show_untracked(w); }
@@ -52,6 +53,7 @@ class Trace final : public Level {
   Graph graph_;
   std::unordered_map<const c10::TensorImpl*, std::pair<Tensor, ValueId>> plain_;  // constants and captured tensors
   std::unordered_map<const c10::StorageImpl*, c10::Storage> made_here_;           // of constants
+  bool for_kernel_;
   const void* substitutions_;  // around the trace: the graph reads what they replace, and so is right for others
 };
 
@@ -62,7 +64,7 @@ struct Traced {
 };
 
 /// Runs `f` once. `label` is the public function that wants to know.
-Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label);
+Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label, bool for_kernel = false);
 
 /// A value as levels show it, which have no lazy conjugation or negation: calls in a graph expect none.
 Tensor without_lazy_conjugation(Tensor t);

@@ -80,6 +80,32 @@ TEST(CompiledLoops, AreOneKernelForAnyNumberOfExamples) {
   EXPECT_EQ(kernels_of(tower::compile(tower::vmap(root_of)).report()), 0);
 }
 
+// Newton's method for x + tanh(M x) = b. The rows of M are such that examples need pivots of their own.
+Tensor solution(const Tensor& m, const Tensor& b) {
+  const auto residual = [=](const Tensor& x) { return 0.1 * x + at::mv(m, x) + at::mv(m, x).tanh() - b; };
+  return tower::while_loop(
+      [=](const Tensor& x) { return residual(x).norm() > 1e-9; },
+      [=](const Tensor& x) { return x - at::linalg_solve(tower::jacfwd(residual)(x), residual(x)); }, at::zeros_like(b),
+      {.max_steps = 50});
+}
+
+Tensor turned(int64_t examples, int64_t size) {
+  const Tensor identity = at::eye(size, at::kDouble), noise = at::arange(examples * size * size, at::kDouble).sin();
+  std::vector<Tensor> rows;
+  for (int64_t k = 0; k < examples; ++k) rows.push_back(identity.roll(k < 8 ? 3 : k, 0));
+  return at::stack(rows) * 2 + 0.3 * noise.view({examples, size, size});
+}
+
+TEST(CompiledLoops, OfNewtonAreOneKernelWhateverTheNumberOfUnknowns) {
+  for (const int64_t size : {1, 3, 11, 12, 16}) {
+    const Tensor m = turned(21, size), b = at::arange(21 * size, at::kDouble).cos().view({21, size});
+    const auto compiled = tower::compile(tower::vmap(solution));
+    const Tensor expected = tower::vmap(solution)(m, b);
+    for (int call = 0; call < 3; ++call) EXPECT_TRUE(at::allclose(compiled(m, b), expected, 1e-9, 1e-9)) << size;
+    EXPECT_EQ(kernels_of(compiled.report()), 1) << size;
+  }
+}
+
 TEST(CompiledLoops, LeaveWhatHasEndedAsItWas) {
   // A further step of an example that has ended divides by zero.
   const auto f = [](const Tensor& x, const Tensor& n) {
