@@ -324,12 +324,16 @@ void write_points(const Material& m, const Run& run, const Cycles& cycles, const
 }
 
 /// One correction of the whole batch, four ways.
-void report_times(const Material& m, const Run& run) {
+void report_times(const Material& m, const Run& run, Checks& check) {
   const Step& step = run.hardest;
   const at::Tensor x = first_guess(m, step);
   const int64_t points = x.size(0), looped = std::min<int64_t>(points, 200);
-  const Correction with_tower = correct_with_tower(m), by_hand = correct_by_hand(m);
+  const Correction with_tower = correct_with_tower(m), compiled = compiled_correction(m), by_hand = correct_by_hand(m);
   const double tower_time = typical_seconds_of([&] { with_tower(x, step); });
+  compiled(x, step);  // traces
+  const double compiled_time = typical_seconds_of([&] { compiled(x, step); });
+  const double apart = largest_difference(compiled(x, step).first, with_tower(x, step).first) / largest(x);
+  check(apart < 1e-10, fmt::format("the compiled correction agrees with the operators one by one to {:.1e}", apart));
   const double hand_time = typical_seconds_of([&] { by_hand(x, step); });
   const double loop_time = static_cast<double>(points) / static_cast<double>(looped) * typical_seconds_of([&] {
                              for (int64_t i = 0; i < looped; ++i) correct_one_point(m, x[i], point(step, i));
@@ -340,6 +344,7 @@ void report_times(const Material& m, const Run& run) {
     fmt::print("  {:58} {:9.1f} ms   {:7.2f} × Tower\n", name, 1e3 * seconds, seconds / tower_time);
   };
   row("Tower: vmap of the one-point correction", tower_time);
+  row("the same, compiled", compiled_time);
   row("batched and differentiated by hand", hand_time);
   row(fmt::format("loop over the points (measured on {}, scaled)", looped), loop_time);
 }
@@ -348,7 +353,7 @@ int run_demo(const Options& options) {
   at::set_num_threads(options.threads);
   std::filesystem::create_directories(options.folder);
   const Material material(Constants{});
-  const Correction correct = correct_with_tower(material);
+  const Correction correct = compiled_correction(material);
   const Cycles cycles = Cycles::random(options.points, options.seed);
   Checks check;
 
@@ -360,7 +365,7 @@ int run_demo(const Options& options) {
   check_against_hand(material, run, check);
   check_tangent(material, correct, run, check);
   const plot::Panel stress_strain = check_shear(material, correct, options.folder, check);
-  report_times(material, run);
+  report_times(material, run, check);
 
   write_points(material, run, cycles, options.folder);
   open(std::filesystem::path(options.folder) / "material_newton.svg")

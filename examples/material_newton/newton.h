@@ -35,6 +35,12 @@ inline Correction correct_with_tower(const Material& material) {
   return tower::vmap([&](const at::Tensor& x, const Step& step) { return correct_one_point(material, x, step); });
 }
 
+/// And as machine code: traced with its first arguments, compiled where it is called again.
+inline Correction compiled_correction(const Material& material) {
+  return tower::compile(
+      tower::vmap([&](const at::Tensor& x, const Step& step) { return correct_one_point(material, x, step); }));
+}
+
 /// Where Newton starts, for a batch.
 inline at::Tensor first_guess(const Material& material, const Step& step) {
   return tower::vmap([&](const Step& one) { return material.first_guess(one); })(step);
