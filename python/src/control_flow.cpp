@@ -3,41 +3,13 @@
 #include <pybind11/stl.h>
 #include <tower/checkpoint.h>
 #include <tower/cond.h>
-#include <tower/detail/foreign_frame.h>
 #include <tower/loops.h>
 
-#include "function.h"
-#include "kept.h"
+#include "kept_function.h"
 #include "module.h"
 
 namespace tower::python {
 namespace {
-
-using SharedFunction = std::shared_ptr<const Kept>;
-
-SharedFunction keep_function(py::object function) {
-  meet_new_operators();
-  hook_printing_again();
-  return keep(std::move(function));
-}
-
-template <class... Args>
-py::object call(const SharedFunction& function, Args&&... args) {
-  const detail::ForeignFrame frame;
-  try {
-    return function->get()(std::forward<Args>(args)...);
-  } catch (py::error_already_set& error) {
-    if (frame.has_lost()) frame.find_again(py::str(error.value()).cast<std::string>());
-    throw;
-  }
-}
-
-dynamic::Function of_lists(py::object function) {
-  return [f = keep_function(std::move(function))](const Tensors& given) {
-    py::gil_scoped_acquire gil;
-    return to_tensors(call(f, to_list(given)));
-  };
-}
 
 dynamic::Predicate to_predicate(py::object function) {
   return [f = keep_function(std::move(function))](const Tensors& state) {

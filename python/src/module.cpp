@@ -2,6 +2,7 @@
 #include "module.h"
 
 #include <tower/detail/spellings.h>
+#include <tower/linear_solve.h>
 #include <tower/loops.h>
 #include <tower/version.h>
 
@@ -9,7 +10,8 @@
 
 namespace {
 
-PyObject* max_steps_error = nullptr;  // torch_tower.MaxStepsError
+PyObject* max_steps_error = nullptr;       // torch_tower.MaxStepsError
+PyObject* no_convergence_error = nullptr;  // torch_tower.NoConvergenceError
 
 // Tower's errors as the kinds of exception that torch.func raises; LibTorch's as torch raises them.
 void translate(std::exception_ptr error) {
@@ -21,6 +23,8 @@ void translate(std::exception_ptr error) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const tower::MaxStepsError& e) {
     PyErr_SetString(max_steps_error, e.what());
+  } catch (const tower::NoConvergenceError& e) {
+    PyErr_SetString(no_convergence_error, e.what());
   } catch (const tower::Error& e) {
     PyErr_SetString(PyExc_RuntimeError, e.what());
   } catch (const py::builtin_exception&) {
@@ -52,6 +56,8 @@ PYBIND11_MODULE(_C, module) {
   tower::detail::set_spellings(kSpellings);
   module.attr("version") = tower::version();
   max_steps_error = py::exception<tower::MaxStepsError>(module, "MaxStepsError", PyExc_RuntimeError).release().ptr();
+  no_convergence_error =
+      py::exception<tower::NoConvergenceError>(module, "NoConvergenceError", PyExc_RuntimeError).release().ptr();
   tower::python::define_transforms(module);
   tower::python::define_compiled(module);
   tower::python::define_inspection(module);
@@ -59,5 +65,6 @@ PYBIND11_MODULE(_C, module) {
   tower::python::define_new_operators(module);
   tower::python::define_control_flow(module);
   tower::python::define_processes(module);
+  tower::python::define_solvers(module);
   tower::python::define_hooks(module);
 }

@@ -5,7 +5,9 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`compile`, `load`, `graph`, `hvp`, control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
+`compile`, `load`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`, `fixed_point`), sparse
+derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), control flow (`cond`,
+`while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
 `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
 `register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which
 bounds and empties the cache of temporaries.
@@ -66,6 +68,24 @@ from ._processes import (  # noqa: E402
     sum_across,
 )
 from ._questions import is_batched, is_tracked  # noqa: E402
+from ._solvers import (  # noqa: E402
+    IterativeSolution,
+    NoConvergenceError,
+    bicgstab,
+    cg,
+    fixed_point,
+    gmres,
+    implicit_root,
+    linear_solve,
+)
+from ._sparse import (  # noqa: E402
+    SparseDerivative,
+    Sparsity,
+    hessian_sparsity,
+    jacobian_sparsity,
+    sparse_hessian,
+    sparse_jacobian,
+)
 from ._tools import CoverageRow, check_grads, coverage, explain, set_fallback_is_error  # noqa: E402
 from ._vmap import vmap  # noqa: E402
 
@@ -73,14 +93,20 @@ __version__ = _C.version
 
 __all__ = [
     "CoverageRow",
+    "IterativeSolution",
     "LoopResult",
     "MaxStepsError",
     "Mesh",
+    "NoConvergenceError",
+    "SparseDerivative",
+    "Sparsity",
     "all_gather",
     "all_to_all",
     "associative_scan",
     "axis_index",
     "axis_size",
+    "bicgstab",
+    "cg",
     "check_grads",
     "checkpoint",
     "checkpoint_name",
@@ -88,20 +114,26 @@ __all__ = [
     "cond",
     "coverage",
     "explain",
+    "fixed_point",
     "fori_loop",
     "functional_call",
     "gather_across",
+    "gmres",
     "grad",
     "grad_and_value",
     "graph",
     "hessian",
+    "hessian_sparsity",
     "hvp",
+    "implicit_root",
     "is_batched",
     "is_tracked",
     "jacfwd",
+    "jacobian_sparsity",
     "jacrev",
     "jvp",
     "linear_backward",
+    "linear_solve",
     "linearize",
     "load",
     "memory",
@@ -116,6 +148,8 @@ __all__ = [
     "register_tensor_subclass",
     "scan",
     "set_fallback_is_error",
+    "sparse_hessian",
+    "sparse_jacobian",
     "stack_module_state",
     "sum_across",
     "try_while_loop",

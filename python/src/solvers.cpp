@@ -1,0 +1,178 @@
+// Linear systems, implicit functions, sparse derivatives over lists of tensors. The trees are the veneer's part
+// (torch_tower/_solvers.py, _sparse.py).
+#include <pybind11/stl.h>
+#include <tower/implicit.h>
+#include <tower/linear_solve.h>
+#include <tower/sparse.h>
+
+#include "kept_function.h"
+#include "module.h"
+
+namespace tower::python {
+namespace {
+
+template <class E>
+E chosen(const std::string& name, const char* argument, std::initializer_list<std::pair<const char*, E>> values) {
+  std::string all;
+  for (const auto& [known, value] : values) {
+    if (name == known) return value;
+    all += (all.empty() ? "'" : ", '") + std::string(known) + "'";
+  }
+  throw ArgumentError(std::string(argument) + " is '" + name + "'; it must be one of " + all + ".");
+}
+
+/// A linear function of lists of tensors, as Python sees it.
+py::cpp_function to_python(const dynamic::Function& f) {
+  return py::cpp_function([f](py::handle given) {
+    const Tensors list = to_tensors(given);
+    return to_list(without_gil([&] { return f(list); }));
+  });
+}
+
+using Solver = decltype(LinearSolveOptions<Tensors>::solve);
+
+Solver to_solver(py::object function) {
+  if (function.is_none()) return {};
+  return [f = keep_function(std::move(function))](const dynamic::Function& apply, const Tensors& b) {
+    py::gil_scoped_acquire gil;
+    return to_tensors(call(f, to_python(apply), to_list(b)));
+  };
+}
+
+IterativeOptions<Tensors> to_iteration(const py::dict& given) {
+  IterativeOptions<Tensors> options;
+  options.tolerance = given["tolerance"].cast<std::optional<double>>();
+  options.absolute_tolerance = given["absolute_tolerance"].cast<double>();
+  options.max_steps = given["max_steps"].cast<std::optional<int64_t>>();
+  options.preconditioner = of_lists_or_none(given["preconditioner"]);
+  if (const py::object start = given["start"]; !start.is_none()) options.start = to_tensors(start);
+  options.restart = given["restart"].cast<int64_t>();
+  options.on_no_convergence =
+      chosen<NoConvergence>(given["on_no_convergence"].cast<std::string>(), "on_no_convergence",
+                            {{"error", NoConvergence::error}, {"report", NoConvergence::report}});
+  return options;
+}
+
+LinearSolveOptions<Tensors> to_linear(const py::dict& given) {
+  LinearSolveOptions<Tensors> options;
+  options.method = chosen<LinearMethod>(given["method"].cast<std::string>(), "method",
+                                        {{"automatic", LinearMethod::automatic},
+                                         {"dense", LinearMethod::dense},
+                                         {"cg", LinearMethod::cg},
+                                         {"bicgstab", LinearMethod::bicgstab},
+                                         {"gmres", LinearMethod::gmres}});
+  options.dense_up_to = given["dense_up_to"].cast<int64_t>();
+  options.symmetric = given["symmetric"].cast<bool>();
+  options.iteration = to_iteration(given);
+  options.solve = to_solver(given["solve"]);
+  options.solve_transposed = to_solver(given["solve_transposed"]);
+  options.per_example = given["per_example"].cast<bool>();
+  return options;
+}
+
+py::list linear_solve(py::object apply, py::handle b, const py::dict& given) {
+  const Tensors rhs = to_tensors(b);
+  const dynamic::Function f = of_lists(std::move(apply));
+  const LinearSolveOptions<Tensors> options = to_linear(given);
+  return to_list(without_gil([&] { return dynamic::linear_solve(f, rhs, options); }));
+}
+
+py::tuple iterate(const std::string& method, py::object apply, py::handle b, const py::dict& given) {
+  using Method = IterativeSolution<Tensors> (*)(dynamic::Function, const Tensors&, IterativeOptions<Tensors>);
+  const Method solve = chosen<Method>(
+      method, "method", {{"cg", &dynamic::cg}, {"bicgstab", &dynamic::bicgstab}, {"gmres", &dynamic::gmres}});
+  const Tensors rhs = to_tensors(b);
+  const dynamic::Function f = of_lists(std::move(apply));
+  const IterativeOptions<Tensors> options = to_iteration(given);
+  const auto found = without_gil([&] { return solve(f, rhs, options); });
+  return py::make_tuple(to_list(found.x), to_object(found.converged), to_object(found.steps),
+                        to_object(found.residual));
+}
+
+// implicit_root, or fixed_point.
+py::list implicit(bool is_map, py::object residual, py::object solver, py::handle leaves, py::object preconditioner,
+                  bool solver_per_example, const py::dict& linear) {
+  const Tensors params = to_tensors(leaves);
+  const dynamic::Residual f = [held = keep_function(std::move(residual))](const Tensors& x, const Tensors& given) {
+    py::gil_scoped_acquire gil;
+    return to_tensors(call(held, to_list(x), to_list(given)));
+  };
+  const dynamic::Function find = of_lists(std::move(solver));
+  ImplicitOptions options{to_linear(linear)};
+  if (!preconditioner.is_none())
+    options.preconditioner = [held = keep_function(std::move(preconditioner))](
+                                 const Tensors& x, const Tensors& given) -> dynamic::Function {
+      py::gil_scoped_acquire gil;
+      return of_lists(call(held, to_list(x), to_list(given)));
+    };
+  options.per_example = solver_per_example;
+  const auto run = is_map ? &dynamic::fixed_point : &dynamic::implicit_root;
+  return to_list(without_gil([&] { return run(f, find, params, options); }));
+}
+
+template <Sparsity (*find)(const dynamic::Function&, const Tensors&)>
+Sparsity sparsity(py::object function, py::handle leaves) {
+  const Tensors x = to_tensors(leaves);
+  const dynamic::Function f = of_lists(std::move(function));
+  return without_gil([&] { return find(f, x); });
+}
+
+at::Layout to_layout(const std::string& name) {
+  return chosen<at::Layout>(name, "layout",
+                            {{"torch.sparse_csr", at::kSparseCsr},
+                             {"torch.sparse_csc", at::kSparseCsc},
+                             {"torch.sparse_coo", at::kSparse},
+                             {"torch.sparse_bsr", at::kSparseBsr}});
+}
+
+dynamic::SparsePlan plan(const Sparsity& pattern, bool symmetric, std::optional<int64_t> chunk_size,
+                         const std::string& layout, std::array<int64_t, 2> block) {
+  const SparseOptions options{chunk_size, to_layout(layout), block};
+  return without_gil([&] { return dynamic::SparsePlan(pattern, options, symmetric); });
+}
+
+// `gradient`: of the function, whose Hessian is wanted.
+at::Tensor values(const dynamic::SparsePlan& plan, py::object function, py::handle leaves, bool gradient) {
+  const Tensors x = to_tensors(leaves);
+  dynamic::Function f = of_lists(std::move(function));
+  if (gradient) {
+    std::vector<int64_t> all(x.size());
+    std::iota(all.begin(), all.end(), 0);
+    f = dynamic::grad(std::move(f), std::move(all));
+  }
+  return without_gil([&] { return plan.values(f, x); });
+}
+
+at::Tensor numbers(const std::vector<int64_t>& list) { return at::tensor(list, at::kLong); }
+
+}  // namespace
+
+void define_solvers(py::module_& module) {
+  module.def("linear_solve", &linear_solve);
+  module.def("iterate", &iterate);
+  module.def("implicit", &implicit);
+  module.def("jacobian_sparsity", &sparsity<&dynamic::jacobian_sparsity>);
+  module.def("hessian_sparsity", &sparsity<&dynamic::hessian_sparsity>);
+  py::class_<Sparsity>(module, "Sparsity")
+      .def_static("of", &Sparsity::of)
+      .def_property_readonly("shape", [](const Sparsity& s) { return py::make_tuple(s.num_rows(), s.num_columns()); })
+      .def_property_readonly("num_entries", &Sparsity::num_entries)
+      .def("crow_indices", [](const Sparsity& s) { return numbers(s.starts()); })
+      .def("col_indices", [](const Sparsity& s) { return numbers(s.columns()); })
+      .def_property_readonly("taken_for_dense", &Sparsity::taken_for_dense)
+      .def("mask", &Sparsity::mask)
+      .def("transposed", &Sparsity::transposed)
+      .def("__repr__", [](const Sparsity& s) {
+        return "Sparsity(" + std::to_string(s.num_rows()) + " × " + std::to_string(s.num_columns()) + ", " +
+               std::to_string(s.num_entries()) + " entries)";
+      });
+  py::class_<dynamic::SparsePlan>(module, "SparsePlan")
+      .def(py::init(&plan))
+      .def("values", &values)
+      .def("matrix", &dynamic::SparsePlan::matrix)
+      .def_property_readonly("sparsity", &dynamic::SparsePlan::pattern)
+      .def_property_readonly("num_colours", &dynamic::SparsePlan::num_colours)
+      .def_property_readonly("num_row_colours", &dynamic::SparsePlan::num_row_colours);
+}
+
+}  // namespace tower::python
