@@ -1,5 +1,6 @@
 // Linear systems, implicit functions, sparse derivatives over lists of tensors. The trees are the veneer's part
 // (torch_tower/_solvers.py, _sparse.py).
+#include <ATen/ops/tensor.h>
 #include <pybind11/stl.h>
 #include <tower/implicit.h>
 #include <tower/linear_solve.h>

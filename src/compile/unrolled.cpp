@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kMostInstructions = 2500;  // in a region
 constexpr int64_t kOfFunction = 20;          // operations that one of the vector library's takes as long as
 constexpr int64_t kOfLoop = 10000;           // functions that its steps stand for: it is not computed again
+constexpr int64_t kMostOfLoop = 1024;        // elements of what a loop reads or gives, for one lane
 constexpr int64_t kMostOfCall = 64;          // on the average: above, all elements are better lanes than examples
 
 }  // namespace
@@ -75,10 +76,13 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const uint64_t axis = axis_of(n);
   for (const Mapped& vmap : call.vmaps)
     if (vmap.batch_size == 0 && vmap.axis != axis) return std::nullopt;
+  const auto fits = [&](const Value& v, int64_t lane) {
+    return loop_of(op) ? fits_lane(v, lane, kMostOfLoop) : fits_lane(v, lane);
+  };
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false;
   for (const ValueId id : call.results) {
-    if (id == kNoValue || !fits_lane(graph_.values[static_cast<size_t>(id)], made)) return std::nullopt;
+    if (id == kNoValue || !fits(graph_.values[static_cast<size_t>(id)], made)) return std::nullopt;
     leaves = leaves || leaves_[static_cast<size_t>(id)];
   }
   // A view that leaves is one, and one of what is written to goes on to show it.
@@ -89,7 +93,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   for (size_t k = 0; k < call.operands.size(); ++k) {
     const Value& v = graph_.values[static_cast<size_t>(call.operands[k])];
     const int64_t lane = seen(call, k, v.sizes.size(), axis).lane;
-    if (!fits_lane(v, lane)) return std::nullopt;
+    if (!fits(v, lane)) return std::nullopt;
     Small t{without(v.sizes, lane), {}, v.dtype, v.number};
     for (int64_t i = 0; i < count(t.sizes); ++i)
       t.ids.push_back(trial.input(*type_of(v.dtype), static_cast<uint64_t>(trial.size())));
