@@ -119,8 +119,7 @@ void run_large(const Options& options, Checks& check) {
   const std::filesystem::path folder(options.folder);
   std::ofstream(folder / "front.svg") << picture_of_field(last, fmt::format("u at time {:.2f}", end));
   const Stepper small(Grid{12});
-  std::ofstream(folder / "pattern.svg") << picture_of_pattern(small.plan().pattern(),
-                                                              "The Jacobian of 12 × 12 unknowns");
+  std::ofstream(folder / "pattern.svg") << small.plan().pattern().svg("The Jacobian of 12 × 12 unknowns");
   fmt::print("\nWritten to {}: front.svg, pattern.svg\n", options.folder);
 }
 

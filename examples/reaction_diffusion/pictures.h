@@ -1,9 +1,8 @@
-// Pictures of a field and of a sparsity pattern, as SVG text.
+// Pictures of a field, as SVG text.
 #pragma once
 
 #include <ATen/Functions.h>
 #include <fmt/format.h>
-#include <tower/sparse.h>
 
 #include <algorithm>
 #include <cmath>
@@ -36,16 +35,6 @@ inline std::string picture_of_field(const at::Tensor& u, const std::string& titl
                           kSide, kSide, part(68, 33, 253), part(1, 145, 231), part(84, 140, 37));
     }
   return svg(count * kSide, count * kSide, title, body);
-}
-
-inline std::string picture_of_pattern(const tower::Sparsity& pattern, const std::string& title) {
-  constexpr int64_t kSide = 4;
-  std::string body;
-  for (int64_t r = 0; r < pattern.num_rows(); ++r)
-    for (int64_t k = pattern.starts()[static_cast<size_t>(r)]; k < pattern.starts()[static_cast<size_t>(r) + 1]; ++k)
-      body += fmt::format("<rect x='{}' y='{}' width='{}' height='{}'/>\n",
-                          pattern.columns()[static_cast<size_t>(k)] * kSide, r * kSide, kSide, kSide);
-  return svg(pattern.num_columns() * kSide, pattern.num_rows() * kSide, title, body);
 }
 
 }  // namespace reaction_diffusion

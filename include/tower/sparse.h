@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -46,12 +47,17 @@ class Sparsity {
   /// A bool matrix: for small ones, and to look at.
   at::Tensor mask() const;
   Sparsity transposed() const;
+  /// A picture, as SVG text: a black square of four units for each entry.
+  std::string svg(const std::string& title = {}) const;
 
  private:
   int64_t num_columns_;
   std::vector<int64_t> starts_, columns_;
   std::vector<std::string> taken_for_dense_;
 };
+
+/// Sizes, and a picture: a line for each row with * for entries. Of large ones a character is a block.
+std::ostream& operator<<(std::ostream& out, const Sparsity& pattern);
 
 struct SparseOptions {
   /// Directions computed at once; all of them when empty. Bounds peak memory.
