@@ -1,5 +1,6 @@
 // Patterns printed and drawn.
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <tower/sparse.h>
 
