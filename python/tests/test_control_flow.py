@@ -436,14 +436,19 @@ def test_an_endless_loop_can_be_interrupted(few):
         return torch_tower.while_loop(lambda s: s > 0, lambda s: s * 1.0, x, max_steps=10**9, checkpoints=few)
 
     xs = torch.tensor([1.0, -1.0])
-    for run in (
-        lambda: endless(xs[0]),
-        lambda: grad(endless)(xs[0]),
-        lambda: vmap(endless)(xs),
-        lambda: vmap(grad(endless))(xs),
-    ):
-        timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            run()
-        timer.join()
+    # A shell's background jobs, and what they start, ignore SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for run in (
+            lambda: endless(xs[0]),
+            lambda: grad(endless)(xs[0]),
+            lambda: vmap(endless)(xs),
+            lambda: vmap(grad(endless))(xs),
+        ):
+            timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                run()
+            timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
