@@ -9,7 +9,7 @@
 #include "core/bind.h"
 #include "core/memory.h"
 #include "frontend/arguments.h"
-#include "operators/custom.h"
+#include "interpreters/custom.h"
 #include "operators/mapped.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"

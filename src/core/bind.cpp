@@ -2,7 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
-#include "core/explain.h"
+#include "core/call_recorder.h"
 #include "core/wrapper.h"
 #include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"

@@ -14,7 +14,6 @@
 #include "core/bind.h"
 #include "core/broadcast.h"
 #include "core/reuse.h"
-#include "frontend/views.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -101,8 +100,7 @@ void VjpFrame::give_broadcast(size_t arg, Tensor gradient) {
   if (!gradient.defined()) return;
   for (size_t k = 0; k < wanted.size(); ++k) {
     if (wanted[k].arg != arg) continue;
-    if (!gradient.sizes().equals(wanted_meta[k]->sizes))
-      gradient = summed_to(gradient, wanted_meta[k]->sizes);
+    if (!gradient.sizes().equals(wanted_meta[k]->sizes)) gradient = summed_to(gradient, wanted_meta[k]->sizes);
     return put(k, std::move(gradient));
   }
 }
@@ -158,11 +156,6 @@ std::vector<Tensor> VmapFrame::list_to_front(size_t arg) const {
     }
   }
   return result;
-}
-
-void VmapFrame::call() {
-  if (op.is_view()) frontend::make_view(op, stack);
-  else bind_call(op, stack);
 }
 
 void VmapFrame::result(Tensor t, int64_t bdim) {

@@ -6,7 +6,6 @@
 #include "core/bind.h"
 #include "core/layout.h"
 #include "core/torchscript.h"
-#include "frontend/views.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -125,8 +124,6 @@ void Wrapper::change_form(const Operator& op, View::Args args, const Tensor& val
       View{hidden, &root, root.generation_, hidden->form_, c10::GradMode::is_enabled(), &op, 0, std::move(args)});
   take(value);
 }
-
-void Wrapper::refresh() { frontend::refresh(*this); }
 
 namespace {
 std::string no_memory(const Level& level) {

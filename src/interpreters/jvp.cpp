@@ -2,8 +2,8 @@
 
 #include "core/bind.h"
 #include "core/reuse.h"
+#include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
-#include "operators/custom.h"
 
 namespace tower {
 

@@ -28,11 +28,12 @@ const at::impl::SavedTensorDefaultHooksTLS& saved_tensor_hooks() {
 [[gnu::noinline]] void check_hooks(const std::string& label, const Operator& op) {
   const auto& pack = saved_tensor_hooks().stack.top().first;
   if (detail::may_pass_over_hooks && detail::may_pass_over_hooks(pack)) return;
-  throw UnsupportedError(label + ": " + op.name() +
-                         " was called while hooks for saved tensors are active "
-                         "(torch.autograd.graph.saved_tensors_hooks, save_on_cpu). The transforms of reverse mode don't "
-                         "yet support saved tensor hooks: what a tape keeps does not go through them. Leave their "
-                         "context before.");
+  throw UnsupportedError(
+      label + ": " + op.name() +
+      " was called while hooks for saved tensors are active "
+      "(torch.autograd.graph.saved_tensors_hooks, save_on_cpu). The transforms of reverse mode don't "
+      "yet support saved tensor hooks: what a tape keeps does not go through them. Leave their "
+      "context before.");
 }
 
 template <class F>

@@ -4,8 +4,8 @@
 
 #include "core/bind.h"
 #include "frontend/views.h"
+#include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
-#include "operators/custom.h"
 #include "tower/errors.h"
 
 namespace tower {

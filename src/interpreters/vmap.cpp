@@ -4,8 +4,8 @@
 #include "interpreters/vmap.h"
 
 #include "core/bind.h"
+#include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
-#include "operators/custom.h"
 #include "operators/mapped.h"
 #include "rules/families.h"
 #include "tower/errors.h"

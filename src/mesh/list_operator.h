@@ -1,7 +1,7 @@
 // Operators of lists of tensors, each of which goes its own way: the collectives.
 #pragma once
 
-#include "operators/custom.h"
+#include "interpreters/custom.h"
 
 namespace tower::mesh {
 

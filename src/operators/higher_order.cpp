@@ -5,7 +5,7 @@
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/substitution.h"
-#include "operators/custom.h"
+#include "interpreters/custom.h"
 #include "operators/differentiate.h"
 #include "operators/known_code.h"
 #include "operators/libtorch_bridge.h"

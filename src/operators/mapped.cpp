@@ -4,8 +4,8 @@
 #include <ATen/Functions.h>
 
 #include "core/bind.h"
+#include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
-#include "operators/custom.h"
 #include "operators/libtorch_bridge.h"
 #include "tower/errors.h"
 

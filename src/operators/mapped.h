@@ -19,9 +19,9 @@ struct ImageOf {
   int64_t batch_size;
   uint64_t axis;
   Randomness randomness;
-  const char* label;                 // of the vmap
+  const char* label;                  // of the vmap
   const Vmap::MakeLevel& make_level;  // of a vmap that is not an ordinary one; else empty
-  bool draws;                        // at each run
+  bool draws;                         // at each run
 };
 std::optional<ImageOf> image_of(const Operator& op);
 /// An image that is told in full.

@@ -27,7 +27,4 @@ class RecordedCall {
   std::chrono::steady_clock::time_point start_;
 };
 
-/// How `op` is served under `kind`, in the words of CoverageRow.
-std::string served_by(const Operator& op, Kind kind);
-
 }  // namespace tower

@@ -1,4 +1,4 @@
-#include "operators/custom.h"
+#include "interpreters/custom.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,4 +1,4 @@
-#include "core/typed_door.h"
+#include "door/typed_door.h"
 
 #include <ATen/core/op_registration/infer_schema.h>
 

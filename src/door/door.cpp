@@ -4,8 +4,8 @@
 
 #include "core/bind.h"
 #include "core/functorch.h"
-#include "core/typed_door.h"
 #include "core/wrapper.h"
+#include "door/typed_door.h"
 #include "frontend/arguments.h"
 #include "frontend/autocast.h"
 #include "frontend/mutation.h"

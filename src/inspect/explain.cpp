@@ -1,14 +1,14 @@
-#include "core/explain.h"
+#include "tower/explain.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <map>
 
+#include "core/call_recorder.h"
 #include "frontend/twins.h"
 #include "interpreters/derivatives.h"
 #include "interpreters/vmap.h"
 #include "tower/coverage.h"
-#include "tower/explain.h"
 
 namespace tower {
 
@@ -54,8 +54,7 @@ std::string vmap_served(const Operator& op) {
   return "loop";
 }
 
-}  // namespace
-
+// How `op` is served under `kind`, in the words of CoverageRow.
 std::string served_by(const Operator& op, Kind kind) {
   if (kind == Kind::trace) return "recorded";
   if (const auto& why = op.unsupported[static_cast<size_t>(kind)]) return "refused: " + *why;
@@ -68,6 +67,8 @@ std::string served_by(const Operator& op, Kind kind) {
   }
   return kind == Kind::vmap ? vmap_served(op) : derivative_served(op, kind);
 }
+
+}  // namespace
 
 std::vector<CoverageRow> coverage() {
   std::vector<CoverageRow> rows;
