@@ -1,5 +1,5 @@
 // A loop as a call of a graph: an operator whose predicate and step are graphs of one example. Where they are small
-// enough for a kernel, the loop is one inside it (NOTE [Loops in a kernel] in compile/emit.cpp); elsewhere it is run
+// enough for a kernel, the loop is one inside it (NOTE [Loops in a kernel]); elsewhere it is run
 // step by step, by two plans.
 //
 // Under transforms it is a higher-order operator as any: mapped, it is the loop over a batch; pushed forward, a loop

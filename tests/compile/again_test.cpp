@@ -9,28 +9,17 @@
 
 #include <algorithm>
 
-#include "compile/fuse.h"
 #include "compile/kernels.h"
 #include "compile/plan.h"
-#include "compile/trace.h"
 
 namespace {
 
 namespace td = tower::dynamic;
 namespace compiler = tower::compiler;
 using at::Tensor;
+using kernels::fused;
 using td::Function;
 using td::Tensors;
-
-compiler::FusedGraph fused(const Function& f, const Tensors& args, compiler::Kernels& kernels) {
-  compiler::Graph graph = compiler::trace(f, args, "test").graph;
-  graph.simplify();
-  return compiler::fuse(graph, kernels);
-}
-compiler::FusedGraph fused(const Function& f, const Tensors& args) {
-  compiler::Kernels kernels;
-  return fused(f, args, kernels);
-}
 
 // Many steps of a small system, too many for one kernel.
 Tensor last_state(Tensor y, const Tensor& stiffness, int steps) {

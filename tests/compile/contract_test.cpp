@@ -7,10 +7,8 @@
 #include <tower/dynamic.h>
 #include <tower/tower.h>
 
-#include "compile/fuse.h"
 #include "compile/kernels.h"
 #include "compile/plan.h"
-#include "compile/trace.h"
 
 namespace {
 
@@ -21,8 +19,7 @@ using td::Function;
 using td::Tensors;
 
 compiler::Graph contracted(const Function& f, const Tensors& args) {
-  compiler::Graph graph = compiler::trace(f, args, "test").graph;
-  graph.simplify();
+  compiler::Graph graph = kernels::graph_of(f, args);
   compiler::contract_summed_products(graph);
   graph.simplify();
   return graph;
@@ -36,17 +33,9 @@ size_t calls_of(const compiler::Graph& graph, const std::string& name) {
 
 // How many sums were contracted; the results are those of the operators.
 size_t contractions(const Function& f, const Tensors& args, double tolerance = 1e-5) {
-  const Tensors expected = f(args);
   compiler::Graph graph = contracted(f, args);
   const size_t n = calls_of(graph, "tower::contraction");
-  const Tensors actual = compiler::Plan(std::move(graph)).run(args);
-  EXPECT_EQ(actual.size(), expected.size());
-  for (size_t k = 0; k < expected.size(); ++k) {
-    EXPECT_EQ(actual[k].scalar_type(), expected[k].scalar_type());
-    EXPECT_EQ(actual[k].sizes(), expected[k].sizes());
-    EXPECT_EQ(actual[k].strides(), expected[k].strides());
-    EXPECT_TRUE(actual[k].allclose(expected[k], tolerance, tolerance)) << k;
-  }
+  kernels::expect_as_operators(std::move(graph), f, args, tolerance);
   return n;
 }
 
@@ -99,9 +88,12 @@ TEST(Contraction, SquaresOfFloat64AreLeftAlone) {
 
 TEST(Contraction, WeightsOfTheTermsAreFactors) {
   const Tensor weights = at::randn({64}), of_rows = at::randn({64, 20});
-  EXPECT_EQ(
-      contractions([&](const Tensors& in) { return Tensors{(outer(in) * weights.view({64, 1, 1})).sum(0)}; }, pair(64)),
-      1u);
+  EXPECT_EQ(contractions(
+                [&](const Tensors& in) {
+                  return Tensors{(outer(in) * weights.view({64, 1, 1})).sum(0)};
+                },
+                pair(64)),
+            1u);
   EXPECT_EQ(
       contractions([&](const Tensors& in) { return Tensors{(of_rows.unsqueeze(2) * outer(in)).sum(0)}; }, pair(64)),
       1u);

@@ -12,7 +12,6 @@
 
 #include "compile/kernels.h"
 #include "compile/plan.h"
-#include "compile/trace.h"
 
 namespace {
 
@@ -21,12 +20,6 @@ namespace compiler = tower::compiler;
 using at::Tensor;
 using td::Tensors;
 
-compiler::Graph graph_of(const td::Function& f, const Tensors& args) {
-  compiler::Graph graph = compiler::trace(f, args, "test").graph;
-  graph.simplify();
-  return graph;
-}
-
 struct Result {
   std::vector<size_t> kernels;  // the number of operators of each
   size_t calls;                 // in all
@@ -34,8 +27,7 @@ struct Result {
 
 // Fuses, runs, compares: arithmetic is to be equal.
 Result fused(const td::Function& f, const Tensors& args) {
-  compiler::Kernels kernels;
-  compiler::FusedGraph fused = compiler::fuse(graph_of(f, args), kernels);
+  compiler::FusedGraph fused = kernels::fused(f, args);
   Result result{{}, fused.graph.calls.size()};
   for (const compiler::Fused& k : fused.kernels) result.kernels.push_back(k.operators.size());
   const Tensors expected = f(args), actual = compiler::Plan(std::move(fused.graph)).run(args);
@@ -159,7 +151,7 @@ TEST(Fusion, RandomNumbersAreDrawnInTheSameOrder) {
   };
   const Tensors args{at::randn({40})};
   compiler::Kernels kernels;
-  const compiler::Plan plan(compiler::fuse(graph_of(f, args), kernels).graph);
+  const compiler::Plan plan(kernels::fused(f, args, kernels).graph);
   at::manual_seed(5);
   const Tensors expected = f(args);
   at::manual_seed(5);
@@ -170,9 +162,7 @@ TEST(Fusion, GraphsOfOtherSizesShareTheirKernels) {
   TOWER_NEEDS_LLVM();
   const td::Function f = [](const Tensors& in) { return Tensors{(in[0] * 2 + in[1]).neg()}; };
   compiler::Kernels kernels;
-  const auto kernel = [&](const Tensors& args) {
-    return compiler::fuse(graph_of(f, args), kernels).kernels.at(0).kernel;
-  };
+  const auto kernel = [&](const Tensors& args) { return kernels::fused(f, args, kernels).kernels.at(0).kernel; };
   const auto first = kernel({at::ones({10}), at::ones({10})});
   EXPECT_EQ(kernel({at::ones({10001}), at::ones({10001})}), first);
   EXPECT_EQ(kernel({at::ones({3, 7}), at::ones({3, 7})}), first);

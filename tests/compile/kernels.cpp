@@ -7,7 +7,40 @@
 #include <limits>
 #include <sstream>
 
+#include "compile/plan.h"
+#include "compile/trace.h"
+
 namespace kernels {
+
+using tower::compiler::FusedGraph;
+using tower::compiler::Graph;
+using tower::dynamic::Function;
+using tower::dynamic::Tensors;
+
+Graph graph_of(const Function& f, const Tensors& args) {
+  Graph graph = tower::compiler::trace(f, args, "test").graph;
+  graph.simplify();
+  return graph;
+}
+
+FusedGraph fused(const Function& f, const Tensors& args, tower::compiler::Kernels& kernels, size_t fewest) {
+  return tower::compiler::fuse(graph_of(f, args), kernels, fewest);
+}
+FusedGraph fused(const Function& f, const Tensors& args, size_t fewest) {
+  tower::compiler::Kernels kernels;
+  return fused(f, args, kernels, fewest);
+}
+
+void expect_as_operators(Graph graph, const Function& f, const Tensors& args, double tolerance) {
+  const Tensors expected = f(args), actual = tower::compiler::Plan(std::move(graph)).run(args);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_EQ(actual[k].scalar_type(), expected[k].scalar_type());
+    EXPECT_EQ(actual[k].sizes(), expected[k].sizes());
+    EXPECT_EQ(actual[k].strides(), expected[k].strides()) << k;
+    EXPECT_TRUE(actual[k].allclose(expected[k], tolerance, tolerance, /*equal_nan=*/true)) << k;
+  }
+}
 
 Region region_of(const std::vector<at::ScalarType>& dtypes, const Build& build, const std::vector<bool>& repeated) {
   Region region;

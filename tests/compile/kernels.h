@@ -1,4 +1,4 @@
-// Kernels run on tensors, and numbers on which arithmetic goes wrong if anywhere.
+// Functions traced and fused, kernels run on tensors, and numbers on which arithmetic goes wrong if anywhere.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "compile/kernel.h"
+#include "compile/fuse.h"
 
 // Where there is no LLVM there is nothing to test.
 #define TOWER_NEEDS_LLVM() \
@@ -20,6 +20,18 @@ using tower::compiler::Id;
 using tower::compiler::Kernel;
 using tower::compiler::Region;
 using tower::compiler::Type;
+
+/// What `f` calls, without what nobody needs.
+tower::compiler::Graph graph_of(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args);
+/// The same with kernels; these have to be kept for as long as it is used, where others are to find them.
+tower::compiler::FusedGraph fused(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args,
+                                  tower::compiler::Kernels& kernels, size_t fewest = 2);
+tower::compiler::FusedGraph fused(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args,
+                                  size_t fewest = 2);
+/// Runs a graph in the place of `f`: dtypes, sizes and strides are those of the operators, and values
+/// within the tolerance, absolute and relative.
+void expect_as_operators(tower::compiler::Graph graph, const tower::dynamic::Function& f,
+                         const tower::dynamic::Tensors& args, double tolerance = 0);
 
 /// The inputs' expressions to the outputs'.
 using Build = std::function<std::vector<Id>(Expressions&, const std::vector<Id>&)>;

@@ -7,9 +7,7 @@
 
 #include <set>
 
-#include "compile/fuse.h"
 #include "compile/kernels.h"
-#include "compile/trace.h"
 #include "support/prelude.h"
 
 namespace {
@@ -75,14 +73,9 @@ TEST(CompiledLanes, NoKernelIsCompiledForAnotherNumber) {
   namespace compiler = tower::compiler;
   const td::Function newton = td::vmap([](const Tensors& in) { return Tensors{correct(in[0], in[1])}; }, {0, 0}, {0});
   const td::Function gradient = td::vmap(td::grad(of_one(energy), {0}), {0, std::nullopt}, {0});
-  const auto traced = [](const td::Function& f, const Tensors& args) {
-    compiler::Graph graph = compiler::trace(f, args, "test").graph;
-    graph.simplify();
-    return graph;
-  };
   for (const auto& f : {newton, gradient}) {
     const auto args = [&](int64_t n) { return Tensors{waves({n, 4}) + 2, waves({n, 3})}; };
-    const auto lanes = compiler::LaneGraph::of(traced(f, args(10)), traced(f, args(7)), {10, 7});
+    const auto lanes = compiler::LaneGraph::of(kernels::graph_of(f, args(10)), kernels::graph_of(f, args(7)), {10, 7});
     ASSERT_TRUE(lanes);
     compiler::Kernels kernels;
     const compiler::FusedGraph fused = compiler::fuse(lanes->with(10), kernels);

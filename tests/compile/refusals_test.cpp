@@ -157,7 +157,8 @@ TEST(CompileModes, GradModeAndAutocastAreThoseOfTheCall) {
 
 TEST(CompileCond, AChoiceIsMadeAtEachCall) {
   const auto f = [](const Tensor& x) {
-    return tower::cond(x.sum() > 0, [](const Tensor& v) { return v.sqrt(); }, [](const Tensor& v) { return v * 3; }, x);
+    return tower::cond(
+        x.sum() > 0, [](const Tensor& v) { return v.sqrt(); }, [](const Tensor& v) { return v * 3; }, x);
   };
   const auto compiled = tower::compile(f);
   const auto total = [&](const Tensor& v) { return compiled(v).sum(); };
@@ -191,7 +192,8 @@ TEST(CompileCond, BranchesReadWhatTheyCapture) {
 
 TEST(CompileCond, OtherShapesAreRefused) {
   const auto f = tower::compile([](const Tensor& x) {
-    return tower::cond(x.sum() > 0, [](const Tensor& v) { return v; }, [](const Tensor& v) { return v[0]; }, x);
+    return tower::cond(
+        x.sum() > 0, [](const Tensor& v) { return v; }, [](const Tensor& v) { return v[0]; }, x);
   });
   f(vec({1, 2}));
   const std::string text = refusal<tower::UnsupportedError>([&] { f(vec({-1, -2})); });

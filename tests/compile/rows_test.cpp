@@ -8,10 +8,7 @@
 #include <tower/dynamic.h>
 #include <tower/tower.h>
 
-#include "compile/fuse.h"
 #include "compile/kernels.h"
-#include "compile/plan.h"
-#include "compile/trace.h"
 
 namespace {
 
@@ -23,19 +20,9 @@ using td::Tensors;
 
 // How many calls are left; the results are those of the operators.
 size_t fused(const Function& f, const Tensors& args, double tolerance = 0) {
-  compiler::Graph graph = compiler::trace(f, args, "test").graph;
-  graph.simplify();
-  compiler::Kernels kernels;
-  compiler::FusedGraph fused = compiler::fuse(graph, kernels);
+  compiler::FusedGraph fused = kernels::fused(f, args);
   const size_t calls = fused.graph.calls.size();
-  const Tensors expected = f(args), actual = compiler::Plan(std::move(fused.graph)).run(args);
-  EXPECT_EQ(actual.size(), expected.size());
-  for (size_t k = 0; k < expected.size(); ++k) {
-    EXPECT_EQ(actual[k].scalar_type(), expected[k].scalar_type());
-    EXPECT_EQ(actual[k].sizes(), expected[k].sizes());
-    EXPECT_EQ(actual[k].strides(), expected[k].strides());
-    EXPECT_TRUE(actual[k].allclose(expected[k], tolerance, tolerance, /*equal_nan=*/true)) << k;
-  }
+  kernels::expect_as_operators(std::move(fused.graph), f, args, tolerance);
   return calls;
 }
 

@@ -13,7 +13,6 @@
 #include "compile/fuse.h"
 #include "compile/kernels.h"
 #include "compile/plan.h"
-#include "compile/trace.h"
 #include "op_db/op_db.h"
 #include "support/compare.h"
 
@@ -22,14 +21,8 @@ namespace {
 namespace td = tower::dynamic;
 namespace compiler = tower::compiler;
 using at::Tensor;
+using kernels::fused;
 using td::Tensors;
-
-compiler::FusedGraph fused(const td::Function& f, const Tensors& args, size_t fewest) {
-  compiler::Graph graph = compiler::trace(f, args, "test").graph;
-  graph.simplify();
-  compiler::Kernels kernels;
-  return compiler::fuse(graph, kernels, fewest);
-}
 
 // How many calls there are in the fused graph, and how many operators are in kernels.
 struct Counts {
