@@ -33,7 +33,7 @@ void Dependence::process(const Operator& op, Stack& stack) {
 
   std::vector<std::pair<LeafRef, Tensor>> tracked;
   bool wrapped = false, from_x = op.random();
-  Mask constants = 0;
+  Mask varying = 0;
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) {
     Tensor value = t;
     Wrapper* w = as_wrapper_of(t, *this);
@@ -41,8 +41,10 @@ void Dependence::process(const Operator& op, Stack& stack) {
       value = w->payload().value;
       if (any && w->payload().tracked()) tracked.emplace_back(leaf, w->payload().tangent);
     }
-    if (w && is_from_x(*w)) from_x = true;
-    else if (op.kind(leaf.arg) == ArgKind::tensor) constants |= Mask{1} << leaf.arg;
+    if (w && is_from_x(*w)) {
+      from_x = true;
+      varying |= Mask{1} << leaf.arg;
+    }
     wrapped = wrapped || value.key_set().has(kKey);
     return value;
   });
@@ -51,7 +53,7 @@ void Dependence::process(const Operator& op, Stack& stack) {
   call_below(*this, op, stack, wrapped);
   std::vector<Tensor> found;
   if (!tracked.empty() && gives_numbers(stack)) {
-    const Call call{op, args, stack, tracked, sets_, constants};
+    const Call call{op, args, stack, tracked, sets_, varying};
     if (rule) found = rule(call);
     if (found.empty()) {
       dense_.insert(op.name());

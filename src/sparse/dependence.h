@@ -50,13 +50,15 @@ struct Call {
   c10::ArrayRef<IValue> outs;
   c10::ArrayRef<std::pair<LeafRef, Tensor>> tracked;
   Sets& sets;
-  Mask constants;  // tensors that do not depend on x, not even by their values
+  Mask varying;  // arguments that depend on x, if only by their values, as an index does that was sorted for
 
   /// Undefined where the argument depends on nothing.
   Tensor known_ids(size_t arg, size_t element = 0) const;
   /// Zeros there.
   Tensor ids(size_t arg) const;
   bool is_constant(size_t arg) const;
+  /// Integers or bools that do: what they are at another x is not known, nor where they point to.
+  bool points_by_x() const;
   /// Flattened.
   std::vector<Tensor> outputs() const;
   /// The position of the argument of this name; num_args() if there is none.

@@ -39,7 +39,7 @@ Tensors pointwise(const Call& call) {
 
 // The operator itself. What it fills with depends on nothing.
 Tensors moved(const Call& call) {
-  if (is_complex(call)) return {};
+  if (is_complex(call) || call.points_by_x()) return {};
   Stack stack(call.args.begin(), call.args.end());
   replace_tensors(call.op, stack, [&](const Tensor& t, LeafRef leaf) {
     const Tensor known = call.known_ids(leaf.arg, leaf.element);
@@ -62,6 +62,9 @@ Tensors moved(const Call& call) {
   }
   return result;
 }
+
+// Where the mask depends on x, both what it hides and what it shows.
+Tensors masked(const Call& call) { return call.points_by_x() ? pointwise(call) : moved(call); }
 
 // The first argument, whatever becomes of its dtype and layout.
 Tensors kept(const Call& call) { return {call.known_ids(0)}; }
@@ -145,7 +148,7 @@ Tensor product(const Call& call, size_t a, size_t b) {
   const Tensor left = call.args[a].toTensor(), right = call.args[b].toTensor();
   if (left.layout() != at::kStrided) {
     const Tensor ids = call.known_ids(b);
-    return ids.defined() && right.layout() == at::kStrided ? of_sparse(call.sets, left, ids) : Tensor();
+    return call.is_constant(a) && ids.defined() && right.layout() == at::kStrided ? of_sparse(call.sets, left, ids) : Tensor();
   }
   if (right.layout() != at::kStrided) return {};
   if (is_constant_with_zeros(call, a)) return of_sparse(call.sets, left, call.known_ids(b));
@@ -200,11 +203,18 @@ Tensor united_at(Sets& sets, const Tensor& base, const Tensor& places, const Ten
   return result;
 }
 
+// What was there, and all of `source` anywhere.
+Tensors put_anywhere(const Call& call, const Tensor& source) {
+  const Tensor base = call.ids(0), all = united_over(call.sets, source, {});
+  return {united(call.sets, base, all.reshape({}), base.sizes())};
+}
+
 Tensor positions_in(const Tensor& t) { return at::arange(t.numel(), at::kLong).view(t.sizes()); }
 
 // index_put(self, indices, values, accumulate): what was there stays in the set where it is added to, or where indices
 // repeat.
 Tensors put_by_indices(const Call& call) {
+  if (call.points_by_x()) return put_anywhere(call, call.ids(2));
   const Tensor base = call.ids(0);
   c10::List<std::optional<Tensor>> indices;
   for (const auto& e : call.args[1].toListRef())
@@ -218,6 +228,7 @@ Tensors scattered(const Call& call) {
   const Tensor index = call.args[2].toTensor();
   if (base.dim() == 0 || !call.args[3].isTensor()) return {};
   Tensor source = call.ids(3);
+  if (call.points_by_x()) return put_anywhere(call, source);
   for (int64_t d = 0; d < index.dim(); ++d) source = source.narrow(d, 0, index.size(d));
   return {united_at(call.sets, base, at::gather(positions_in(base), call.args[1].toInt(), index), source)};
 }
@@ -226,6 +237,7 @@ Tensors scattered(const Call& call) {
 Tensors added_at_index(const Call& call) {
   const Tensor base = call.ids(0);
   if (base.dim() == 0) return {};
+  if (call.points_by_x()) return put_anywhere(call, call.ids(3));
   return {united_at(call.sets, base,
                     at::index_select(positions_in(base), call.args[1].toInt(), call.args[2].toTensor()), call.ids(3))};
 }
@@ -253,7 +265,6 @@ const std::unordered_map<std::string_view, Rule>& rules() {
                 "diagonal_backward",
                 "tril",
                 "triu",
-                "masked_fill",
                 "masked_select",
                 "take",
                 "diag_embed",
@@ -269,6 +280,7 @@ const std::unordered_map<std::string_view, Rule>& rules() {
                 "rot90",
                 "unfold_copy",
                 "expand_copy"});
+    add(masked, {"masked_fill"});
     add(reshaped, {"view", "_unsafe_view", "_reshape_alias", "reshape", "view_copy"});
     add(kept, {"_to_copy", "clone", "detach", "alias", "alias_copy", "contiguous", "lift_fresh"});
     add(written, {"copy"});
@@ -301,7 +313,15 @@ Tensor Call::ids(size_t arg) const {
   return known.defined() ? known : at::zeros(args[arg].toTensor().sizes(), at::kDouble);
 }
 
-bool Call::is_constant(size_t arg) const { return constants >> arg & 1; }
+bool Call::is_constant(size_t arg) const { return !(varying >> arg & 1); }
+
+bool Call::points_by_x() const {
+  bool any = false;
+  for_each_tensor(op, args, [&](const Tensor& t, LeafRef leaf) {
+    any = any || (!is_constant(leaf.arg) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/true));
+  });
+  return any;
+}
 
 std::vector<Tensor> Call::outputs() const {
   std::vector<Tensor> result;
