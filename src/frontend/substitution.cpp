@@ -5,48 +5,31 @@
 #include "tower/substitution.h"
 
 namespace tower {
-namespace {
-using Map = std::unordered_map<const c10::TensorImpl*, Tensor>;
-}  // namespace
+namespace frontend {
 
-struct Substitution::State {
-  Map map;
-  std::vector<Tensor> originals;  // kept alive, so that an address means what it meant
-  const Map* outer = nullptr;
-  DispatchGuard keys;
+struct Substituted {
+  struct Pair {
+    Tensor original, replacement;  // the former kept alive, so that an address means what it meant
+  };
+  std::unordered_map<const c10::TensorImpl*, Pair> pairs;
+
+  const Tensor* find(const Tensor& t) const {
+    const auto it = pairs.find(t.unsafeGetTensorImpl());
+    return it == pairs.end() ? nullptr : &it->second.replacement;
+  }
 };
 
 namespace {
-const Map* current() { return static_cast<const Map*>(thread_state.substitutions); }
-
-const Tensor* found(const Map& map, const Tensor& t) {
-  const auto it = map.find(t.unsafeGetTensorImpl());
-  return it == map.end() ? nullptr : &it->second;
-}
+using Shared = std::shared_ptr<const Substituted>;
+const Shared* current() { return static_cast<const Shared*>(thread_state.substitutions); }
 }  // namespace
 
-Substitution::Substitution(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs)
-    : state_(std::make_unique<State>()) {
-  state_->outer = current();
-  if (current()) state_->map = *current();
-  for (const auto& [original, replacement] : pairs) {
-    state_->originals.push_back(original);
-    // What replaces may be replaced itself.
-    const Tensor* now = current() ? found(*current(), replacement) : nullptr;
-    state_->map[original.unsafeGetTensorImpl()] = now ? *now : replacement;
-  }
-  thread_state.substitutions = &state_->map;
-  state_->keys.see_every_operator(true);
-}
-
-Substitution::~Substitution() { thread_state.substitutions = state_->outer; }
-
-namespace frontend {
+Shared substituted() { return current() ? *current() : nullptr; }
 
 void substitute_in(const Operator& op, Stack& stack) {
-  const Map& map = *current();
+  const Substituted& now = **current();
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef) {
-    const Tensor* replacement = found(map, t);
+    const Tensor* replacement = now.find(t);
     return replacement ? *replacement : t;
   });
 }
@@ -54,12 +37,35 @@ void substitute_in(const Operator& op, Stack& stack) {
 std::vector<Tensor> replaced_by(const Tensor& replacement) {
   std::vector<Tensor> originals;
   if (!current()) return originals;
-  for (const auto& [original, value] : *current())
-    if (value.is_same(replacement))
-      originals.emplace_back(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
-          const_cast<c10::TensorImpl*>(original)));
+  for (const auto& [address, pair] : (*current())->pairs)
+    if (pair.replacement.is_same(replacement)) originals.push_back(pair.original);
   return originals;
 }
 
+SubstitutedAs::SubstitutedAs(Shared then) : then_(std::move(then)), now_(thread_state.substitutions) {
+  thread_state.substitutions = then_ ? &then_ : nullptr;
+  if (then_) keys_.see_every_operator(true);
+}
+
+SubstitutedAs::~SubstitutedAs() { thread_state.substitutions = now_; }
+
 }  // namespace frontend
+
+struct Substitution::State {
+  explicit State(std::shared_ptr<const frontend::Substituted> all) : scope(std::move(all)) {}
+  frontend::SubstitutedAs scope;
+};
+
+Substitution::Substitution(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
+  const auto outer = frontend::substituted();
+  const auto all = outer ? std::make_shared<frontend::Substituted>(*outer) : std::make_shared<frontend::Substituted>();
+  for (const auto& [original, replacement] : pairs) {
+    // What replaces may be replaced itself.
+    const Tensor* now = outer ? outer->find(replacement) : nullptr;
+    all->pairs[original.unsafeGetTensorImpl()] = {original, now ? *now : replacement};
+  }
+  state_ = std::make_unique<State>(all);
+}
+
+Substitution::~Substitution() = default;
 }  // namespace tower

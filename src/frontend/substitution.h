@@ -1,6 +1,9 @@
 // While a Substitution (tower/substitution.h) is alive, operators that meet one of its originals get the replacement.
 #pragma once
 
+#include <memory>
+
+#include "core/level.h"
 #include "core/operator.h"
 
 namespace tower::frontend {
@@ -13,5 +16,24 @@ inline void substitute(const Operator& op, Stack& stack) {
 
 /// The tensors that it stands for at present.
 std::vector<Tensor> replaced_by(const Tensor& replacement);
+
+/// All that is substituted, for who runs code that was written here when the Substitution has ended: a pullback that
+/// evaluates a function again. Null where nothing is.
+struct Substituted;
+std::shared_ptr<const Substituted> substituted();
+
+/// While alive, what is substituted is that and nothing else.
+class SubstitutedAs {
+ public:
+  explicit SubstitutedAs(std::shared_ptr<const Substituted> then);
+  ~SubstitutedAs();
+  SubstitutedAs(const SubstitutedAs&) = delete;
+  SubstitutedAs& operator=(const SubstitutedAs&) = delete;
+
+ private:
+  std::shared_ptr<const Substituted> then_;
+  const void* now_;
+  DispatchGuard keys_;
+};
 
 }  // namespace tower::frontend

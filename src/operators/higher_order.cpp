@@ -21,17 +21,26 @@ namespace {
 using dynamic::Dims;
 using dynamic::Tensors;
 
+// What comes with a call besides its operands. Rules may run code of the caller's when what was substituted there has
+// ended: the way back of a module that was called with other parameters, or of a function inside of another operator's.
 struct Held final : torch::CustomClassHolder {
-  explicit Held(Attributes a) : attributes(std::move(a)) {}
+  Held(Attributes a, std::shared_ptr<const frontend::Substituted> s)
+      : attributes(std::move(a)), substituted(std::move(s)) {}
   Attributes attributes;
+  std::shared_ptr<const frontend::Substituted> substituted;
 };
 
-IValue pack(const Attributes& attributes) {
-  return attributes ? IValue::make_capsule(c10::make_intrusive<Held>(attributes)) : IValue();
+IValue pack(const Attributes& attributes, std::shared_ptr<const frontend::Substituted> substituted = nullptr) {
+  if (!attributes && !substituted) return {};
+  return IValue::make_capsule(c10::make_intrusive<Held>(attributes, std::move(substituted)));
 }
 Attributes unpack(const IValue& v) {
   if (v.isNone()) return {};
   return static_cast<const Held&>(*v.toCapsule()).attributes;
+}
+std::shared_ptr<const frontend::Substituted> substituted_at(const IValue& attributes) {
+  if (attributes.isNone()) return nullptr;
+  return static_cast<const Held&>(*attributes.toCapsule()).substituted;
 }
 
 Tensors tensors_of(const IValue& list) {
@@ -92,6 +101,7 @@ class Implementation final : public MadeOperator {
     save = [this](c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) { return save_call(args, outs); };
     if (rules_.forward_and_save)
       call_and_save = [this](c10::ArrayRef<IValue> args) {
+        const frontend::SubstitutedAs there(substituted_at(args[1]));
         auto [outs, residuals] = rules_.forward_and_save(tensors_of(args[0]), unpack(args[1]));
         check_defined(outs);
         return std::pair(Stack{c10::List<Tensor>(outs)}, pack(std::move(residuals)));
@@ -137,6 +147,7 @@ class Implementation final : public MadeOperator {
   }
 
   void evaluate(Stack& stack) const {
+    const frontend::SubstitutedAs there(substituted_at(stack[1]));
     Tensors outs = rules_.forward(tensors_of(stack[0]), unpack(stack[1]));
     check_defined(outs);
     stack.clear();
@@ -144,6 +155,7 @@ class Implementation final : public MadeOperator {
   }
 
   Values save_call(c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) const {
+    const frontend::SubstitutedAs there(substituted_at(args[1]));
     Tensors operands = tensors_of(args[0]);
     if (rules_.save) return pack(rules_.save(operands, tensors_of(outs[0]), unpack(args[1])));
     if (rules_.forward_and_save) return pack(rules_.forward_and_save(operands, unpack(args[1])).second);
@@ -156,6 +168,7 @@ class Implementation final : public MadeOperator {
     std::vector<bool> needs(operands, false);
     for (const LeafRef& leaf : frame.wanted) needs[leaf.element] = true;
     const AsUserCode user;
+    const frontend::SubstitutedAs there(substituted_at(frame.args[1]));
     Tensors gradients = rules_.vjp(residuals_of(frame), Tensors(frame.cotangents.begin(), frame.cotangents.end()),
                                    needs, unpack(frame.args[1]));
     check_count(gradients.size(), operands, "vjp rule", "operands");
@@ -169,6 +182,7 @@ class Implementation final : public MadeOperator {
 
   void push_forward(JvpFrame& frame) const {
     const AsUserCode user;
+    const frontend::SubstitutedAs there(substituted_at(frame.args[1]));
     Tensors tangents =
         rules_.jvp(residuals_of(frame), Tensors(frame.leaves.begin(), frame.leaves.end()), unpack(frame.args[1]));
     check_count(tangents.size(), frame.outs_meta.size(), "jvp rule", "outputs");
@@ -183,6 +197,7 @@ class Implementation final : public MadeOperator {
     for (int64_t dim : frame.list_dims[0])
       in_dims.push_back(dim == VmapFrame::kUnbatched ? std::nullopt : std::optional(dim));
     const AsUserCode user;
+    const frontend::SubstitutedAs there(substituted_at(frame.stack[1]));
     auto [outs, out_dims] = rules_.vmap(info_of(frame), in_dims, tensors_of(frame.stack[0]), unpack(frame.stack[1]));
     check_defined(outs);
     set_out_dims(frame, outs, out_dims);
@@ -257,7 +272,7 @@ HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
 constexpr int kMostCaptured = 64;
 
 Tensors enter_operator(const Operator& op, const Tensors& operands, const Attributes& attributes) {
-  Stack stack{c10::List<Tensor>(operands), pack(attributes)};
+  Stack stack{c10::List<Tensor>(operands), pack(attributes, frontend::substituted())};
   enter(op, stack);
   return tensors_of(stack[0]);
 }
