@@ -452,3 +452,40 @@ def test_an_endless_loop_can_be_interrupted(few):
             timer.join()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Repeated(torch.nn.Module):
+    """Evaluates its layer again on the way back."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(100.0, dtype=torch.float64))
+        self.way = way
+
+    def scaled(self, x):
+        return (x * self.weight).sin()
+
+    def forward(self, x):
+        if self.way == "method":
+            return torch_tower.checkpoint(self.scaled)(x)
+        if self.way == "partial":
+            return torch_tower.checkpoint(functools.partial(lambda module, x: module.scaled(x), self))(x)
+        if self.way == "cond":
+            return torch_tower.cond(x > 0.5, lambda x: self.scaled(x), lambda x: 2 * self.scaled(x), x)
+        return torch_tower.checkpoint(lambda x: self.scaled(x))(x)
+
+
+@pytest.mark.parametrize("way", ["method", "partial", "function", "cond"])
+def test_a_module_that_is_evaluated_again_has_the_parameters_it_was_called_with(way):
+    module = Repeated(way)
+    weight, x = torch.tensor(0.7, dtype=torch.float64), torch.tensor([0.3, 1.2], dtype=torch.float64)
+
+    def f(x, weight):
+        return torch_tower.functional_call(module, {"weight": weight}, (x,))
+
+    scale = torch.where(x > 0.5, 1, 2) if way == "cond" else 1
+    by_x, by_weight = vmap(grad(f, argnums=(0, 1)), in_dims=(0, None))(x, weight)
+    torch.testing.assert_close(by_x, scale * weight * (x * weight).cos())
+    torch.testing.assert_close(by_weight, scale * x * (x * weight).cos())
+    torch.testing.assert_close(grad(lambda x: vmap(f, in_dims=(0, None))(x, weight).sum())(x), by_x)
+    assert module.weight.item() == 100 and module.weight.grad is None

@@ -1,6 +1,5 @@
 """cond, while_loop, fori_loop, scan, associative_scan, checkpoint."""
 
-from types import CellType, FunctionType
 from typing import Any, Callable, NamedTuple, Sequence
 
 import torch.utils.checkpoint
@@ -10,6 +9,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from . import _C
 from ._compile import transformed, uncompiled
+from ._kept import KeptFunction
 from ._trees import Tree, what_is
 
 MaxStepsError = _C.MaxStepsError
@@ -23,47 +23,6 @@ class LoopResult(NamedTuple):
     state: Any
     finished: Tensor  # bool: the loop ended by its predicate, not by max_steps
     steps: Tensor  # int64: how many there were
-
-
-class _Function:
-    """A user's function that the backward pass may run again, when its variables may have got other values.
-
-    What it captured it then finds as it was when the call began: the variables of a Python function are not captured by
-    value, so of a loop over layers all checkpoints would see the last one.
-    """
-
-    __slots__ = ("now", "later")
-
-    def __init__(self, function: Callable):
-        self.now, self.later = function, _by_value(function, {})
-
-    def __call__(self, *args, **kwargs) -> Any:
-        return self.now(*args, **kwargs)
-
-    def __enter__(self) -> "_Function":
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.now = self.later
-
-
-def _by_value(value: Any, copies: dict[int, FunctionType]) -> Any:
-    """A function with its captured variables as they are now, those of functions among them too."""
-    if not isinstance(value, FunctionType) or not value.__closure__:
-        return value
-    if id(value) in copies:
-        return copies[id(value)]
-    cells = tuple(CellType() for _ in value.__closure__)
-    copy = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, cells)
-    copy.__kwdefaults__ = value.__kwdefaults__
-    vars(copy).update(vars(value))
-    copies[id(value)] = copy
-    for cell, variable in zip(cells, value.__closure__):
-        try:
-            cell.cell_contents = _by_value(variable.cell_contents, copies)
-        except ValueError:  # it has no value yet
-            pass
-    return copy
 
 
 class _Same(Tree):
@@ -154,7 +113,7 @@ def cond(predicate: Tensor | bool, true_branch: Callable, false_branch: Callable
     given, results = Tree(), {}
     tensors = given.depart(operands)
 
-    def branch(which: bool, function: _Function) -> Callable:
+    def branch(which: bool, function: KeptFunction) -> Callable:
         def run(tensors):
             result = Tree()
             outs = result.depart(function(*given.arrive(tensors)))
@@ -163,7 +122,7 @@ def cond(predicate: Tensor | bool, true_branch: Callable, false_branch: Callable
 
         return run
 
-    with _Function(true_branch) as when_true, _Function(false_branch) as when_false:
+    with KeptFunction(true_branch) as when_true, KeptFunction(false_branch) as when_false:
         outs = _C.cond(predicate, branch(True, when_true), branch(False, when_false), tensors)
     taken = results[True] if True in results else results[False]
     if len(results) == 2 and (results[False].spec != taken.spec or results[False].flat != taken.flat):
@@ -228,7 +187,7 @@ def _while_loop(
 ) -> tuple:
     _check_checkpoints(op, checkpoints)
     state, leaves = _state(op, "state", "the body", start)
-    with _Function(predicate) as holds, _Function(body) as step:
+    with KeptFunction(predicate) as holds, KeptFunction(body) as step:
 
         def goes_on(tensors):
             result = holds(state.arrive(tensors))
@@ -257,7 +216,7 @@ def fori_loop(lower: int, upper: int, body: Callable, start: Any, *, checkpoints
     """
     _check_checkpoints("fori_loop", checkpoints)
     state, leaves = _state("fori_loop", "state", "the body", start)
-    with _Function(body) as step:
+    with KeptFunction(body) as step:
         last = _C.fori_loop(
             lower,
             upper,
@@ -300,7 +259,7 @@ def scan(
         outputs.append(_Same("scan", "output", "the step"))
         return outputs[0].depart(output)
 
-    with _Function(step) as function:
+    with KeptFunction(step) as function:
 
         def run(carried, given):
             state = carry.arrive(carried)
@@ -350,7 +309,7 @@ def checkpoint(
 
     @transformed(func)
     def checkpointed(*args, **kwargs):
-        with _Function(func) as function:
+        with KeptFunction(func) as function:
             if not _C.inside_transform():
                 return torch.utils.checkpoint.checkpoint(
                     function, *args, use_reentrant=False, **({"context_fn": _contexts(keep)} if keep else {}), **kwargs

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from . import _C
 from ._compile import transformed, uncompiled
-from ._control_flow import _Function, _Same, _state
+from ._control_flow import _Same, _state
+from ._kept import KeptFunction
 from ._trees import Tree
 
 NoConvergenceError = _C.NoConvergenceError
@@ -56,13 +57,13 @@ class _Functions(ExitStack):
     def linear(self, unknown: _Same, function: Callable | None) -> Callable | None:
         if function is None:
             return None
-        held = self.enter_context(_Function(function))
+        held = self.enter_context(KeptFunction(function))
         return lambda tensors: unknown.leaves(held(unknown.arrive(tensors)))
 
     def solver(self, unknown: _Same, function: Callable | None) -> Callable | None:
         if function is None:
             return None
-        held = self.enter_context(_Function(function))
+        held = self.enter_context(KeptFunction(function))
 
         def solve(apply: Callable, b: list[Tensor]) -> list[Tensor]:
             def on_trees(v: Any) -> Any:
@@ -178,8 +179,8 @@ def _implicit(op: str, function: Callable, solver: Callable, preconditioner: Cal
             return unknown.arrive(tensors)
 
         with _Functions() as functions:
-            f, find = functions.enter_context(_Function(function)), functions.enter_context(_Function(solver))
-            make = preconditioner and functions.enter_context(_Function(preconditioner))
+            f, find = functions.enter_context(KeptFunction(function)), functions.enter_context(KeptFunction(solver))
+            make = preconditioner and functions.enter_context(KeptFunction(preconditioner))
 
             def made(x: list[Tensor], tensors: list[Tensor]) -> Callable:
                 linear_function = make(x_like(x), *given.arrive(tensors))
