@@ -291,6 +291,17 @@ class CustomOp {
     return *this;
   }
 
+  // ---- sparsity patterns ----
+
+  /// A function of the schema's arguments, made of operators, whose outputs have the shapes of the operator's and
+  /// depend on all that those depend on: what sparsity patterns (tower/sparse.h) follow in its place. Without it they
+  /// are dense.
+  template <class F>
+  const CustomOp& sparsity(F f, Where where = Where::current()) const {
+    add_sparsity(detail::BoxedFunction(std::move(f)), where);
+    return *this;
+  }
+
  private:
   friend CustomOp custom_op(std::string_view, std::vector<at::Tag>, std::source_location);
   friend CustomOp detail::define(std::string_view, const detail::BoxedFunction&, const std::vector<std::string>&,
@@ -300,6 +311,7 @@ class CustomOp {
   void add_kernel(std::optional<at::DeviceType> device, detail::BoxedFunction f, Where where) const;
   void add_decomposition(detail::BoxedFunction f, Where where) const;
   void add_backward(detail::BackwardFunction f, BackwardOptions options, Where where) const;
+  void add_sparsity(const detail::BoxedFunction& f, Where where) const;
   void add_vmap(detail::VmapFunction f, c10::FunctionSchema signature, Where where) const;
 
   std::shared_ptr<detail::CustomOpState> state_;

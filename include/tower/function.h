@@ -21,6 +21,7 @@
 //   backward(ctx, gradient of each output)  one entry for each argument: a tuple, or the entry if there is one argument
 //   jvp(ctx, tangent of each argument)      the tangent of the output
 //   vmap(VmapInfo, const InDims&, args…)   {output for the batch, its out_dims}
+//   sparsity(args…)                         what sparsity patterns (tower/sparse.h) follow in place of forward
 //   mutates                                 std::array of the arguments that forward writes to
 //   linear_backward                         backward is linear in the gradients, so it serves forward mode as well
 //   once_differentiable                     backward must not be differentiated: that is an error, never a zero
@@ -30,7 +31,7 @@
 //
 // A function without a derivative rule is differentiated through its implementation, evaluated again.
 //
-// For functions that are values: custom(f).vjp(fwd, bwd).jvp(rule).vmap(rule), any part of it.
+// For functions that are values: custom(f).vjp(fwd, bwd).jvp(rule).vmap(rule).sparsity(rule), any part of it.
 #pragma once
 
 #include <source_location>
@@ -93,6 +94,15 @@ class CustomFunction {
     detail::FunctionInfo info = info_;
     info.has_vmap = true;
     return remade(parts_->with_vmap(std::move(rule)), std::move(info));
+  }
+
+  /// `rule(args…)` is made of operators, and its output, like the function's, depends on all that that depends on: what
+  /// sparsity patterns (tower/sparse.h) follow in its place.
+  template <class Rule>
+  auto sparsity(Rule rule) const {
+    detail::FunctionInfo info = info_;
+    info.has_sparsity = true;
+    return remade(parts_->with_sparsity(std::move(rule)), std::move(info));
   }
 
   /// Declares that backward is linear in the gradients: it then serves forward mode as well.

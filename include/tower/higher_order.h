@@ -71,6 +71,10 @@ struct HigherOrderRules {
                                          const Attributes&)>
       vmap = {};
 
+  /// For sparsity patterns (tower/sparse.h): outputs of the same shapes, by operators, that depend on all that the
+  /// operator's depend on; no tensors where that is not known of this call. Without it, all depends on all.
+  std::function<Tensors(const Tensors& operands, const Attributes&)> sparsity = {};
+
   /// What messages call an operand; if empty, its number.
   std::function<std::string(std::size_t operand, const Attributes&)> operand_name = {};
 

@@ -48,7 +48,7 @@ HigherOrderRules rules_of(const std::string& name, py::object object) {
   rules.linear_vjp = object.attr("linear_vjp").cast<bool>();
   const auto has = [&](const char* method) { return !object.attr(method).is_none(); };
   const bool forward = has("forward"), save = has("save"), both = has("forward_and_save"), vjp = has("vjp"),
-             jvp = has("jvp"), vmap = has("vmap");
+             jvp = has("jvp"), vmap = has("vmap"), sparsity = has("sparsity");
   const auto methods = keep(std::move(object));
   if (forward)
     rules.forward = [methods](const Tensors& operands, const Attributes& call) {
@@ -86,6 +86,11 @@ HigherOrderRules rules_of(const std::string& name, py::object object) {
       const auto result = py::cast<py::tuple>(methods->get().attr("vmap")(
           kept(call), info.batch_size, to_name(info.randomness), dims_to_list(in_dims), to_list(operands)));
       return std::pair(to_tensors(result[0]), to_dims(result[1]));
+    };
+  if (sparsity)
+    rules.sparsity = [methods](const Tensors& operands, const Attributes& call) {
+      py::gil_scoped_acquire gil;
+      return to_tensors(methods->get().attr("sparsity")(kept(call), to_list(operands)));
     };
   return rules;
 }

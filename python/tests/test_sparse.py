@@ -1,5 +1,6 @@
 """Sparse derivatives against torch.func's dense ones."""
 
+import numpy as np
 import pytest
 import torch
 import torch_tower
@@ -86,6 +87,81 @@ def test_values_go_through_transforms():
 def test_what_is_not_known_is_named():
     sparsity = torch_tower.jacobian_sparsity(lambda x: torch.linalg.inv(x), torch.eye(3, dtype=torch.float64))
     assert sparsity.taken_for_dense == ["aten::linalg_inv_ex"] and sparsity.num_entries == 81
+
+
+def in_numpy(x: Tensor) -> Tensor:
+    a = x.detach().numpy()
+    return torch.from_numpy(a + np.sin(np.roll(a, 1)))
+
+
+def written_out(x: Tensor) -> Tensor:
+    return x + x.roll(1).sin()
+
+
+class Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return in_numpy(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad + grad.roll(-1) * x.cos()
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return tangent + tangent.roll(1) * x.roll(1).cos()
+
+
+@torch.library.custom_op("sparse_tests::opaque", mutates_args=())
+def opaque(x: Tensor) -> Tensor:
+    return in_numpy(x)
+
+
+def _setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+opaque.register_autograd(Opaque.backward, setup_context=_setup)
+torch_tower.linear_backward(opaque)
+
+
+def test_functions_and_operators_have_patterns_of_their_own():
+    expected = torch_tower.jacobian_sparsity(written_out, some())
+    for target, call in [(Opaque, Opaque.apply), (opaque, opaque)]:
+        assert torch_tower.jacobian_sparsity(call, some()).num_entries == 81
+
+        @torch_tower.register_sparsity(target)
+        def _(x):
+            return x + x.roll(1)
+
+        found = torch_tower.jacobian_sparsity(call, some())
+        assert not found.taken_for_dense and torch.equal(found.mask(), expected.mask())
+        jacobian = torch_tower.sparse_jacobian(call, found)
+        torch.testing.assert_close(jacobian(some()).to_dense(), torch.func.jacrev(written_out)(some()))
+        second = [torch_tower.hessian_sparsity(lambda x: (f(x) ** 2).sum(), some()) for f in (call, written_out)]
+        assert torch.equal(second[0].mask(), second[1].mask())
+        rows = torch.stack([some(), some() + 1])
+        found = torch_tower.jacobian_sparsity(torch_tower.vmap(call), rows)
+        assert torch.equal(found.mask(), torch.block_diag(expected.mask(), expected.mask()).bool())
+
+
+def test_loops_of_any_number_of_steps():
+    def swept(x):
+        return torch_tower.while_loop(
+            lambda u: u.norm() > 1, lambda u: (u + torch.nn.functional.pad(u[:-1], (1, 0))) / 3, x
+        )
+
+    triangle = torch.ones(4, 4, dtype=torch.bool).tril()
+    for scale in (0, 1, 100):
+        x = scale * torch.ones(4, dtype=torch.float64)
+        assert torch.equal(torch_tower.jacobian_sparsity(swept, x).mask(), triangle)
 
 
 def test_wrong_calls_are_named():

@@ -8,7 +8,7 @@ Every name of torch.func that transforms functions is here with the same signatu
 `compile`, `load`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`, `fixed_point`), sparse
 derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), control flow (`cond`,
 `while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
-`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `is_batched`, `is_tracked`,
+`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`, `is_batched`, `is_tracked`,
 `register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which
 bounds and empties the cache of temporaries.
 """
@@ -49,7 +49,7 @@ from ._control_flow import (  # noqa: E402
     while_loop,
 )
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
-from ._functions import linear_backward  # noqa: E402
+from ._functions import linear_backward, register_sparsity  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
 from ._processes import (  # noqa: E402
     Mesh,
@@ -145,6 +145,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "register_container",
+    "register_sparsity",
     "register_tensor_subclass",
     "scan",
     "set_fallback_is_error",

@@ -14,7 +14,7 @@ from torch._library.autograd import not_list_of_optional_tensor, not_list_of_ten
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from . import _C
-from ._functions import LINEAR, apply, output_and_dims
+from ._functions import LINEAR, SPARSITY, apply, output_and_dims
 from ._torch_operators import FORMULAS
 
 
@@ -147,13 +147,18 @@ def _vmap(info, in_dims, call, *flat):
     return results + tuple(flat[i] for i in call.writes), (*dims, *(in_dims[i] for i in call.writes))
 
 
+def _sparsity(call, *flat):
+    results = getattr(call.opdef, SPARSITY)(*call.arguments(flat), **call.kwargs)
+    return call.depart(results) + tuple(flat[i] for i in call.writes)
+
+
 _functions: dict[tuple, type] = {}
 
 
 def _function_of(opdef: custom_ops.CustomOpDef) -> type:
     """The Function with those methods that have a registration now."""
-    linear = getattr(opdef, LINEAR, False)
-    key = opdef._qualname, opdef._backward_fn is not None, opdef._vmap_fn is not None, linear
+    linear, sparse = getattr(opdef, LINEAR, False), hasattr(opdef, SPARSITY)
+    key = opdef._qualname, opdef._backward_fn is not None, opdef._vmap_fn is not None, linear, sparse
     if key not in _functions:
         methods = {"forward": _forward, "setup_context": _setup_context}
         if opdef._backward_fn is not None:
@@ -161,6 +166,8 @@ def _function_of(opdef: custom_ops.CustomOpDef) -> type:
         if opdef._vmap_fn is not None:
             methods["vmap"] = _vmap
         body = {name: staticmethod(method) for name, method in methods.items()} | {LINEAR: linear}
+        if sparse:
+            body[SPARSITY] = _sparsity
         _functions[key] = type(opdef._qualname, (torch.autograd.Function,), body)
     return _functions[key]
 

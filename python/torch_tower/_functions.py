@@ -6,9 +6,10 @@ besides; `forward`, `setup_context`, `backward`, `jvp` and `vmap` are run on the
 
 import inspect
 import weakref
+from functools import partial
 from itertools import islice
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -328,6 +329,10 @@ def _vmap(call, batch_size, randomness, in_dims, operands):
     return tensors, [flat[i] for i in call.output.positions]
 
 
+def _sparsity(call, operands):
+    return call.output.depart(vars(call.cls)[SPARSITY](*call.args.arrive(operands)))
+
+
 def _note_returned(call: Call, args: tuple, output: Any) -> None:
     """A vmap rule has no ctx to mark what it wrote to: these are the arguments that it returns."""
     ctx = Context()
@@ -347,6 +352,7 @@ class _Rules(NamedTuple):
     vjp: Any = None
     jvp: Any = None
     vmap: Any = None
+    sparsity: Any = None
     linear_vjp: bool = False
 
 
@@ -402,6 +408,7 @@ def _operator_of(cls: type) -> Any:
         vjp=backward,
         jvp=_jvp if _overrides(cls, "jvp") else None,
         vmap=_vmap if _overrides(cls, "vmap") else None,
+        sparsity=_sparsity if SPARSITY in vars(cls) else None,
         linear_vjp=vars(cls).get(LINEAR, False),
     )
     if _is_setup_context_defined(cls.setup_context):
@@ -435,6 +442,25 @@ def linear_backward(target: Any) -> Any:
     setattr(target, LINEAR, True)
     _operators.pop(target, None)
     return target
+
+
+SPARSITY = "_tower_sparsity"
+
+
+def register_sparsity(target: Any, func: Callable | None = None) -> Any:
+    """What sparsity patterns follow in place of a Function or custom_op, which are dense without it.
+
+    `func` is made of operators; its results have the shapes of the target's and depend on all that those depend on:
+
+        @register_sparsity(Stencil)
+        def _(u, h):
+            return u + u.roll(1) + u.roll(-1)
+    """
+    if func is None:
+        return partial(register_sparsity, target)
+    setattr(target, SPARSITY, func)
+    _operators.pop(target, None)
+    return func
 
 
 # Each with whether it may write to its arguments.

@@ -82,6 +82,7 @@ HigherOrderRules checkpoint_rules(const char* name, const CapturingFunction& f, 
     const auto& first = attributes_as<SharedEvaluation>(attributes);
     return first->draws.first(name, operands, [&] { return recipe.first(all_operands, operands, *first); });
   };
+  rules.sparsity = [all_operands](const Tensors& operands, const Attributes&) { return all_operands(operands); };
   rules.save = [](const Tensors& operands, const Tensors& outs, const Attributes& attributes) {
     const KeptCalls& kept = attributes_as<SharedEvaluation>(attributes)->kept;
     Residuals residuals{operands, {}};

@@ -78,11 +78,10 @@ Tensors without_effects(const Branches& branches, bool which, const Tensors& ope
   return outs;
 }
 
+thread_local ForAnyValue::Undecided undecided = nullptr;
+thread_local ForAnyValue::AnySteps any_steps = nullptr;
+
 }  // namespace
-
-namespace {
-
-thread_local BothBranches::Undecided undecided = nullptr;
 
 bool is_undecided(Tensor t) {
   if (!undecided) return false;
@@ -94,10 +93,14 @@ bool is_undecided(Tensor t) {
   return false;
 }
 
-}  // namespace
+ForAnyValue::ForAnyValue(Undecided which, AnySteps steps)
+    : undecided_before_(std::exchange(undecided, which)), any_steps_before_(std::exchange(any_steps, steps)) {}
+ForAnyValue::~ForAnyValue() {
+  undecided = undecided_before_;
+  any_steps = any_steps_before_;
+}
 
-BothBranches::BothBranches(Undecided which) : before_(std::exchange(undecided, which)) {}
-BothBranches::~BothBranches() { undecided = before_; }
+Tensors any_number_of_steps(const Function& step, const Tensors& start) { return any_steps(step, start); }
 
 bool differs_between_examples(Tensor t) {
   while (Wrapper* w = as_wrapper(t)) {
@@ -199,6 +202,12 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
     const Branches branches = evaluated(attributes);
     if (differs_between_examples(all[0])) return choose(branches, all[0], operands);
     return at::is_nonzero(strip_constants(all[0])) ? branches.when_true(operands) : branches.when_false(operands);
+  };
+  rules.sparsity = [all_operands](const Tensors& all, const Attributes&) {
+    const Tensors operands = without_first(all);
+    if (is_undecided(all[0]) || differs_between_examples(all[0])) return choose(all_operands, all[0], operands);
+    return at::is_nonzero(strip_constants(all[0])) ? all_operands.when_true(operands)
+                                                   : all_operands.when_false(operands);
   };
   rules.save = [](const Tensors& all, const Tensors&, const Attributes&) { return Residuals{all, {}}; };
   rules.vjp = [evaluated_again](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,

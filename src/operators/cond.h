@@ -19,19 +19,25 @@ struct Branches {
 /// At this level or one below, examples have different values.
 bool differs_between_examples(at::Tensor t);
 
-/// While it lives, a choice that goes by a tensor of which `undecided` is true is not made: what is looked for is to
-/// hold for any value, and so both branches are run and their results chosen from element by element.
-class BothBranches {
+/// While it lives, what goes by a tensor of which `undecided` is true is not decided: what is looked for is to hold for
+/// any value. Both branches are run, and their results chosen from element by element; a loop is what `any_steps`
+/// gives.
+class ForAnyValue {
  public:
   using Undecided = bool (*)(Wrapper&);
-  explicit BothBranches(Undecided undecided);
-  ~BothBranches();
-  BothBranches(const BothBranches&) = delete;
-  BothBranches& operator=(const BothBranches&) = delete;
+  /// The states after any number of steps, none too; no tensors where that is not known.
+  using AnySteps = dynamic::Tensors (*)(const dynamic::Function& step, const dynamic::Tensors& start);
+  ForAnyValue(Undecided undecided, AnySteps any_steps);
+  ~ForAnyValue();
+  ForAnyValue(const ForAnyValue&) = delete;
+  ForAnyValue& operator=(const ForAnyValue&) = delete;
 
  private:
-  Undecided before_;
+  Undecided undecided_before_;
+  AnySteps any_steps_before_;
 };
+bool is_undecided(at::Tensor t);
+dynamic::Tensors any_number_of_steps(const dynamic::Function& step, const dynamic::Tensors& start);
 
 /// Both branches, and for each example the results of its own. Right for values and tangents; a cotangent that is not a
 /// number where the branch was not taken would get through, so reverse mode needs the operator below.

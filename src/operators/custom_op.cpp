@@ -381,6 +381,29 @@ const CustomOp& CustomOp::jvp(detail::JvpFunction f, Where where) const {
   return *this;
 }
 
+void CustomOp::add_sparsity(const detail::BoxedFunction& f, Where where) const {
+  const std::string what = "sparsity rule";
+  state_->add(
+      what, where,
+      [&](CustomRules& rules) {
+        rules.sparsity = [f = std::make_shared<const detail::BoxedFunction>(f), name = state_->op](Stack& stack) {
+          (*f)(*dispatcher().findSchema(name), stack);
+        };
+        rules.signatures.emplace(what, f.schema());
+      },
+      [what](CustomRules& rules) {
+        rules.sparsity = nullptr;
+        rules.signatures.erase(what);
+      });
+}
+
+std::function<void(Stack&)> sparsity_rule_of(const Operator& op) {
+  Registry& r = registry();
+  std::lock_guard lock(r.mutex);
+  const auto found = r.operators.find(op.name());
+  return found == r.operators.end() ? nullptr : found->second.rules.sparsity;
+}
+
 void CustomOp::add_vmap(detail::VmapFunction f, c10::FunctionSchema signature, Where where) const {
   state_->add(
       "vmap rule", where,

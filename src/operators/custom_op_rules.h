@@ -1,6 +1,7 @@
 // From the functions that users register (tower/custom_op.h) to the rules of an operator's record.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -18,12 +19,15 @@ struct CustomRules {
   std::vector<std::string> no_gradient;
   detail::JvpFunction jvp;
   detail::VmapFunction vmap;
+  std::function<void(torch::jit::Stack&)> sparsity;
   bool defined = false;  // by custom_op, which then also stands at its Autograd key
   int bridges = 0;       // parts of the program that put Tower's kernel at its Autograd keys
   /// C++ types of what must fit the schema: "vmap rule", "kernel for CPU", …
   std::map<std::string, c10::FunctionSchema> signatures;
 
-  bool any_rule() const { return save || backward || linear_backward || !no_gradient.empty() || jvp || vmap; }
+  bool any_rule() const {
+    return save || backward || linear_backward || !no_gradient.empty() || jvp || vmap || sparsity;
+  }
 };
 
 /// What a record held before custom rules were put into it.
@@ -44,6 +48,9 @@ struct PlainRules {
 
 /// Throws ArgumentError where the rules do not fit the operator.
 void check_rules(const Operator& op, const CustomRules& rules);
+
+/// What stands for the operator in sparsity patterns; null: nothing.
+std::function<void(torch::jit::Stack&)> sparsity_rule_of(const Operator& op);
 
 /// Puts them into the record.
 void fill_record(Operator& op, const CustomRules& rules);

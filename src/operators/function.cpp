@@ -118,6 +118,8 @@ class Rules : public std::enable_shared_from_this<Rules> {
       rules.vmap = [self](const VmapInfo& info, const Dims& in_dims, const Tensors& operands, const Attributes& a) {
         return self->vmap(info, in_dims, operands, call_of(a));
       };
+    if (info_.has_sparsity)
+      rules.sparsity = [self](const Tensors& operands, const Attributes& a) { return call_of(a).sparsity(operands); };
     rules.operand_name = [](std::size_t operand, const Attributes& a) {
       return "argument " + std::to_string(call_of(a).argument_of[operand]);
     };

@@ -10,6 +10,7 @@
 #include "operators/known_code.h"
 #include "operators/libtorch_bridge.h"
 #include "operators/lifting.h"
+#include "operators/stand_in.h"
 #include "operators/user_vmap.h"
 #include "tower/errors.h"
 #include "tower/inspect.h"
@@ -78,7 +79,7 @@ void generate_derivatives(HigherOrderRules& rules) {
   };
 }
 
-class Implementation final : public MadeOperator {
+class Implementation final : public MadeOperator, public StoodInFor {
  public:
   explicit Implementation(HigherOrderRules rules, std::shared_ptr<const KnownCode> code = nullptr)
       : MadeOperator(rules.name, schema_of(rules.name)), rules_(std::move(rules)), code_(std::move(code)) {
@@ -92,7 +93,10 @@ class Implementation final : public MadeOperator {
         return both(operands, attributes).first;
       };
     generates_derivatives_ = rules_.generate_derivatives && !rules_.vjp && !rules_.jvp;
-    if (generates_derivatives_) generate_derivatives(rules_);
+    if (generates_derivatives_) {
+      generate_derivatives(rules_);
+      if (!rules_.sparsity) rules_.sparsity = rules_.forward;
+    }
     vjp_is_linear = rules_.linear_vjp;
     lifts_captured = static_cast<bool>(rules_.lift);
     if (!rules_.generate_vmap && !rules_.vmap)
@@ -114,6 +118,14 @@ class Implementation final : public MadeOperator {
   const HigherOrderRules& rules() const { return rules_; }
   const KnownCode* code() const { return code_.get(); }
   bool saves_at_every_level() const override { return rules_.saves_at_every_level; }
+
+  bool stand_in(Stack& stack) const override {
+    if (!rules_.sparsity) return false;
+    const Tensors outs = rules_.sparsity(tensors_of(stack[0]), unpack(stack[1]));
+    if (outs.empty()) return false;
+    stack = {c10::List<Tensor>(outs)};
+    return true;
+  }
 
   void call(Stack& stack) const override {
     // Without rules of its own LibTorch may record the operators that it is made of, captured tensors and all.
@@ -223,6 +235,12 @@ HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
     const Substitution stand_in({{captured, value}});
     return forward(operands, attributes);
   };
+  if (rules.sparsity)
+    lifted.sparsity = [sparsity = rules.sparsity, captured, split](const Tensors& all, const Attributes& attributes) {
+      auto [operands, value] = split(all);
+      const Substitution stand_in({{captured, value}});
+      return sparsity(operands, attributes);
+    };
   lifted.save = [rules, captured, split](const Tensors& all, const Tensors& outs, const Attributes& attributes) {
     auto [operands, value] = split(all);
     const Substitution stand_in({{captured, value}});

@@ -14,6 +14,7 @@
 #include "operators/lifting.h"
 #include "operators/loops.h"
 #include "operators/range.h"
+#include "operators/undecided_loop.h"
 
 namespace tower {
 namespace {
@@ -84,9 +85,13 @@ struct While {
     return at.active.defined() ? at::logical_and(at.active, now) : now;
   }
 
-  // False, with nothing changed, where no example goes on.
-  bool advance(Progress& at, Tensors& captured) const {
+  // One more step than those that were made. False where there is none to be made.
+  bool advance(Progress& at, int64_t made, Tensors& captured) const {
     const Tensor now = still_active(at);
+    if (is_undecided(now)) {
+      take_any_number_of_steps(at, made, captured);
+      return false;
+    }
     const Count examples = count(now);
     if (examples.on == 0) return false;
     if (examples.on == examples.of) {
@@ -96,6 +101,19 @@ struct While {
       at.state = step_of_some(now, at.state, captured);
     }
     return true;
+  }
+
+  void take_any_number_of_steps(Progress& at, int64_t made, Tensors& captured) const {
+    While others = *this;
+    if (options.max_steps) others.options.max_steps = *options.max_steps - made;
+    const auto rest = [others](const Tensors& state) {
+      Tensors known;
+      return others.run(state, known).first;
+    };
+    const auto one = [self = *this](const Tensors& state) { return self.step(state); };
+    const Tensors last = run_undecided(like.loop(), rest, one, at.state, captured);
+    for (size_t k = 0; k < last.size(); ++k)
+      at.state[k] = at.active.defined() ? at::where(at.active, last[k], at.state[k]) : last[k];
   }
 
   Tensors from(const Tensors& start) const {
@@ -111,7 +129,7 @@ struct While {
     Progress at{start};
     int64_t steps = 0;
     for (; !options.max_steps || steps < *options.max_steps; ++steps)
-      if (!advance(at, captured)) return {std::move(at.state), steps};
+      if (!advance(at, steps, captured)) return {std::move(at.state), steps};
     if (!report) check_ended(at);
     return {std::move(at.state), steps};
   }
@@ -142,9 +160,9 @@ struct While {
   }
 
   Tensors run_again(int64_t steps, int64_t checkpoints, Tensors state, Tensors& captured) const {
-    const auto step = [self = *this](int64_t, const Tensors& operands, Tensors& known) {
+    const auto step = [self = *this](int64_t made, const Tensors& operands, Tensors& known) {
       Progress at{Tensors(operands.begin(), operands.end() - 1), operands.back()};
-      self.advance(at, known);
+      self.advance(at, made, known);
       at.state.push_back(at.active);
       return at.state;
     };

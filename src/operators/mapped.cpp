@@ -7,6 +7,7 @@
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
 #include "operators/libtorch_bridge.h"
+#include "operators/stand_in.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -29,7 +30,7 @@ Tensors tensors_of(const IValue& list) {
 }
 
 // Operands and outputs are flat lists of defined tensors; the base operator's own arguments are rebuilt from them.
-class MappedOperator final : public MadeOperator {
+class MappedOperator final : public MadeOperator, public StoodInFor {
  public:
   MappedOperator(const Vmap& level, const Operator& base, const Stack& args)
       : MadeOperator("vmap(" + base.name() + ")", schema_of_lists("vmap(" + base.name() + ")")),
@@ -82,6 +83,15 @@ class MappedOperator final : public MadeOperator {
     if (record_in_libtorch(*this, stack)) return;
     const Topped alone(lifts_captured ? nullptr : top());
     evaluate_inside(*this, stack);
+  }
+
+  bool stand_in(Stack& stack) const override {
+    auto level = new_level();
+    Scope scope(level);
+    Stack own = arguments(*level, tensors_of(stack[0]));
+    if (!tower::stand_in(base_, own)) return false;
+    stack = take_out_outputs(*level, own);
+    return true;
   }
 
   /// Replaces the list of outputs by the base operator's, each tensor made by `f`.

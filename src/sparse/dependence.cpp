@@ -1,7 +1,11 @@
 #include "sparse/dependence.h"
 
+#include <limits>
+
 #include "core/bind.h"
-#include "interpreters/vmap.h"
+#include "interpreters/custom.h"
+#include "operators/stand_in.h"
+#include "tower/errors.h"
 
 namespace tower::sparse {
 
@@ -19,7 +23,44 @@ bool gives_numbers(const Stack& outs) {
   return false;
 }
 
+std::vector<Tensor> ids_of(const Level& level, const Operator& op, const std::vector<Tensor>& stand_ins,
+                           const std::vector<Tensor>& outs) {
+  std::vector<Tensor> result;
+  for (size_t k = 0; k < outs.size(); ++k) {
+    const Tensor stand_in = k < stand_ins.size() ? stand_ins[k] : Tensor();
+    if (outs[k].defined() && (!stand_in.defined() || !stand_in.sizes().equals(outs[k].sizes())))
+      throw ArgumentError(level.describe() + ": output " + std::to_string(k) + " of " + op.name() + " is " +
+                          describe(outs[k]) + ", but what stands for it in patterns is " + describe(stand_in) +
+                          ". Its stand-in returns tensors of the same shapes.");
+    Wrapper* w = as_wrapper(stand_in);
+    if (w && &w->level() != &level)
+      throw UnsupportedError(
+          w->level().describe() + ": " + op.name() +
+          " has a stand-in in patterns that returned a tensor which it captured. Pass the tensor as an operand.");
+    result.push_back(w ? w->payload().tangent : Tensor());
+  }
+  return result;
+}
+
 }  // namespace
+
+int32_t Dependence::new_elements(int64_t count) {
+  const int64_t first = std::exchange(elements_, elements_ + count);
+  if (elements_ > std::numeric_limits<int32_t>::max())
+    throw ArgumentError(std::string(label()) + ": there are more elements than are supported.");
+  return static_cast<int32_t>(first);
+}
+
+// Empty: nothing stands for it.
+std::vector<Tensor> Dependence::by_stand_in(const Operator& op, const Stack& stack) {
+  Stack outs = stack;
+  const Topped as_top(this);
+  const AsUserCode user;
+  if (!stand_in(op, outs)) return {};
+  std::vector<Tensor> result;
+  for (const Tensor& t : flatten_outputs(outs)) result.push_back(t);
+  return result;
+}
 
 void Dependence::process(const Operator& op, Stack& stack) {
   bool any = false;
@@ -31,6 +72,7 @@ void Dependence::process(const Operator& op, Stack& stack) {
   const Rule rule = any ? rule_of(op) : nullptr;
   if (any && !rule && op.opens_up() && decompose(op, stack)) return;
 
+  const std::vector<Tensor> stand_ins = any && !rule ? by_stand_in(op, stack) : std::vector<Tensor>();
   std::vector<std::pair<LeafRef, Tensor>> tracked;
   bool wrapped = false, from_x = op.random();
   Mask varying = 0;
@@ -55,6 +97,7 @@ void Dependence::process(const Operator& op, Stack& stack) {
   if (!tracked.empty() && gives_numbers(stack)) {
     const Call call{op, args, stack, tracked, sets_, varying};
     if (rule) found = rule(call);
+    else if (!stand_ins.empty()) found = ids_of(*this, op, stand_ins, call.outputs());
     if (found.empty()) {
       dense_.insert(op.name());
       found = dense(call);

@@ -6,7 +6,8 @@
 //   reductions          the union over the reduced dimensions
 //   matrix products     that over rows and columns; of a constant or sparse matrix, over its entries
 //   windows             convolutions, pooling: that over what a window sees
-//   else                the operator's parts, if it has any; or all elements depend on all, and it is noted
+//   else                the operator's parts, if it has any, or what stands for it (operators/stand_in.h); or all
+//                       elements depend on all, and it is noted
 //
 // A set is a superset of what the derivative has entries for, whatever the values are.
 #pragma once
@@ -33,13 +34,18 @@ class Dependence final : public Level {
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override { History::show_untracked(w); }
 
+  /// The first of `count` elements that are in no set yet.
+  int32_t new_elements(int64_t count);
   Sets& sets() { return sets_; }
   const Sets& sets() const { return sets_; }
   /// The operators of which nothing better was known than that all depends on all.
   const std::set<std::string>& taken_for_dense() const { return dense_; }
 
  private:
+  std::vector<Tensor> by_stand_in(const Operator& op, const Stack& stack);
+
   Sets sets_;
+  int64_t elements_ = 0;
   std::set<std::string> dense_;
 };
 

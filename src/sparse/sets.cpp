@@ -5,15 +5,15 @@
 
 namespace tower::sparse {
 
-Sets::Id Sets::intern(const std::vector<int32_t>& sorted) {
-  if (sorted.empty()) return kEmpty;
+Sets::Id Sets::intern(const std::vector<int32_t>& ascending) {
+  if (ascending.empty()) return kEmpty;
   uint64_t hash = 1469598103934665603ULL;
-  for (const int32_t e : sorted) hash = (hash ^ static_cast<uint64_t>(e)) * 1099511628211ULL;
+  for (const int32_t e : ascending) hash = (hash ^ static_cast<uint64_t>(e)) * 1099511628211ULL;
   const auto [first, last] = by_hash_.equal_range(hash);
   for (auto found = first; found != last; ++found)
-    if (elements(found->second).equals(sorted)) return found->second;
+    if (elements(found->second).equals(ascending)) return found->second;
   const auto id = static_cast<Id>(starts_.size() - 1);
-  elements_.insert(elements_.end(), sorted.begin(), sorted.end());
+  elements_.insert(elements_.end(), ascending.begin(), ascending.end());
   starts_.push_back(elements_.size());
   by_hash_.emplace(hash, id);
   return id;

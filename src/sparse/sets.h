@@ -15,6 +15,7 @@ class Sets {
   static constexpr Id kEmpty = 0;
 
   Id single(int32_t element);
+  Id intern(const std::vector<int32_t>& ascending);
   Id unite(Id a, Id b);
   /// Of many at once. Sorts and uses up `ids`.
   Id unite_all(std::vector<Id>& ids);
@@ -25,8 +26,6 @@ class Sets {
   }
 
  private:
-  Id intern(const std::vector<int32_t>& sorted);
-
   std::vector<int32_t> elements_;     // of all sets, one after the other
   std::vector<size_t> starts_{0, 0};  // and where the next one starts: the first is empty
   std::unordered_multimap<uint64_t, Id> by_hash_;

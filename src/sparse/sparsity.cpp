@@ -1,11 +1,11 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include <limits>
 #include <numeric>
 
 #include "core/memory.h"
 #include "operators/cond.h"
+#include "sparse/any_steps.h"
 #include "sparse/dependence.h"
 #include "tower/errors.h"
 #include "tower/sparse.h"
@@ -101,18 +101,17 @@ Sparsity sparsity_of(const char* label, const Function& f, const Tensors& x) {
     if (!t.is_floating_point())
       throw ArgumentError(std::string(label) + ": the argument is " + describe(t) +
                           ", but patterns are those of functions of real numbers. Use view_as_real for complex ones.");
-    if (size + t.numel() > std::numeric_limits<int32_t>::max())
-      throw ArgumentError(std::string(label) + ": the argument has more elements than are supported.");
+    const int32_t first = level->new_elements(t.numel());
     Tensor& of_one = ids.emplace_back(at::empty(t.sizes(), at::kDouble));
     auto* to = of_one.mutable_data_ptr<double>();
     for (int64_t k = 0; k < t.numel(); ++k)
-      to[k] = static_cast<double>(level->sets().single(static_cast<int32_t>(size + k)));
+      to[k] = static_cast<double>(level->sets().single(first + static_cast<int32_t>(k)));
     size += t.numel();
   }
   std::vector<int64_t> starts{0}, columns;
   {
     const Scope scope(level);
-    const BothBranches union_of_branches(&sparse::Dependence::is_from_x);
+    const ForAnyValue undecided(&sparse::Dependence::is_from_x, &sparse::any_number_of_steps);
     Tensors args;
     // Copies, for the function may write to them.
     for (size_t k = 0; k < x.size(); ++k)

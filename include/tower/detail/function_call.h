@@ -23,7 +23,7 @@ enum class Saves { nothing, after_forward, in_forward };
 /// What is known of a function apart from its types.
 struct FunctionInfo {
   std::string name;
-  bool has_backward = false, has_jvp = false, has_vmap = false;
+  bool has_backward = false, has_jvp = false, has_vmap = false, has_sparsity = false;
   Saves saves = Saves::nothing;
   bool linear_backward = false, once_differentiable = false, generate_vmap = true;
 };
@@ -56,6 +56,8 @@ class FunctionCall {
   virtual Tensors backward(const Tensors& gradients, Context& ctx) const = 0;
   virtual Tensors jvp(const Tensors& tangents, Context& ctx) const = 0;
   virtual std::pair<Tensors, Dims> vmap(const VmapInfo& info, const Dims& in_dims, const Tensors& operands) const = 0;
+
+  virtual Tensors sparsity(const Tensors& operands) const = 0;
 
   /// The argument that each operand belongs to.
   std::vector<std::size_t> argument_of;
@@ -229,6 +231,11 @@ class TypedCall final : public FunctionCall {
     if (axes.is_list()) flat_dims = out_dims_for(axes, shape_of(tree));
     else flat_dims.assign(count_tensors(tree), axes.dim());
     return {depart(std::move(tree)), std::move(flat_dims)};
+  }
+
+  Tensors sparsity(const Tensors& operands) const override {
+    std::tuple<D...> args = arguments(operands);
+    return depart(std::apply([&](D&... arg) -> Out { return parts().sparsity(arg...); }, args));
   }
 
  private:

@@ -74,6 +74,14 @@ struct VmapOf {
   }
 };
 
+template <class T>
+struct SparsityOf {
+  template <class... A, class Class = T>
+  auto operator()(A&&... a) const -> decltype(Class::sparsity(std::forward<A>(a)...)) {
+    return Class::sparsity(std::forward<A>(a)...);
+  }
+};
+
 // Whether a class has a member of a name at all, so that one with a wrong signature is not taken for a missing one:
 // the name is then ambiguous in a class derived from both.
 struct NamesSetup {
@@ -87,6 +95,9 @@ struct NamesJvp {
 };
 struct NamesVmap {
   int vmap;
+};
+struct NamesSparsity {
+  int sparsity;
 };
 template <class T, class Names>
 struct Both : T, Names {};
@@ -105,6 +116,11 @@ concept DeclaresJvp = !requires {
 template <class T>
 concept DeclaresVmap = !requires {
   &Both<T, NamesVmap>::vmap;
+};
+
+template <class T>
+concept DeclaresSparsity = !requires {
+  &Both<T, NamesSparsity>::sparsity;
 };
 
 template <class... D>
@@ -135,6 +151,7 @@ struct ClassParts {
   static constexpr BackwardOf<T> run_backward{};
   static constexpr JvpOf<T> run_jvp{};
   static constexpr VmapOf<T> run_vmap{};
+  static constexpr SparsityOf<T> run_sparsity{};
   static constexpr bool is_static = true;
   static constexpr auto mutates = [] {
     if constexpr (requires { T::mutates; }) return T::mutates;
@@ -163,6 +180,7 @@ struct ClassParts {
     info.has_backward = DeclaresBackward<T>;
     info.has_jvp = DeclaresJvp<T>;
     info.has_vmap = DeclaresVmap<T>;
+    info.has_sparsity = DeclaresSparsity<T>;
     info.saves = saves_in_forward ? Saves::in_forward : DeclaresSetup<T> ? Saves::after_forward : Saves::nothing;
     if constexpr (requires { T::linear_backward; }) info.linear_backward = T::linear_backward;
     if constexpr (requires { T::once_differentiable; }) info.once_differentiable = T::once_differentiable;
@@ -217,6 +235,16 @@ struct ClassParts {
       return run_vmap(info, in_dims, args...);
     }
   }
+
+  Out sparsity(D&... args) const {
+    if constexpr (!DeclaresSparsity<T>) {
+      Context ctx;
+      return run(ctx, args...);
+    } else {
+      static_assert(std::invocable<SparsityOf<T>, D&...>, "tower: sparsity cannot be called with the arguments.");
+      return run_sparsity(args...);
+    }
+  }
 };
 
 /// The place of a rule that was not given.
@@ -225,13 +253,15 @@ template <class T>
 inline constexpr bool is_rule = !std::is_same_v<T, Held<NoRule>>;
 
 /// Callables given to `custom`.
-template <class F, class Fwd = NoRule, class Bwd = NoRule, class Jvp = NoRule, class Vmap = NoRule>
+template <class F, class Fwd = NoRule, class Bwd = NoRule, class Jvp = NoRule, class Vmap = NoRule,
+          class Sparse = NoRule>
 struct CustomParts {
   Held<F> function;
   Held<Fwd> fwd = {};
   Held<Bwd> bwd = {};
   Held<Jvp> jvp_rule = {};
   Held<Vmap> vmap_rule = {};
+  Held<Sparse> sparsity_rule = {};
 
   static constexpr bool is_static = false;
   static constexpr std::array<int, 0> mutates{};
@@ -242,15 +272,21 @@ struct CustomParts {
 
   template <class NewFwd, class NewBwd>
   auto with_vjp(NewFwd f, NewBwd b) const {
-    return CustomParts<F, NewFwd, NewBwd, Jvp, Vmap>{function, {std::move(f)}, {std::move(b)}, jvp_rule, vmap_rule};
+    return CustomParts<F, NewFwd, NewBwd, Jvp, Vmap, Sparse>{function, {std::move(f)}, {std::move(b)},
+                                                             jvp_rule, vmap_rule,      sparsity_rule};
   }
   template <class Rule>
   auto with_jvp(Rule rule) const {
-    return CustomParts<F, Fwd, Bwd, Rule, Vmap>{function, fwd, bwd, {std::move(rule)}, vmap_rule};
+    return CustomParts<F, Fwd, Bwd, Rule, Vmap, Sparse>{function,          fwd,       bwd,
+                                                        {std::move(rule)}, vmap_rule, sparsity_rule};
   }
   template <class Rule>
   auto with_vmap(Rule rule) const {
-    return CustomParts<F, Fwd, Bwd, Jvp, Rule>{function, fwd, bwd, jvp_rule, {std::move(rule)}};
+    return CustomParts<F, Fwd, Bwd, Jvp, Rule, Sparse>{function, fwd, bwd, jvp_rule, {std::move(rule)}, sparsity_rule};
+  }
+  template <class Rule>
+  auto with_sparsity(Rule rule) const {
+    return CustomParts<F, Fwd, Bwd, Jvp, Vmap, Rule>{function, fwd, bwd, jvp_rule, vmap_rule, {std::move(rule)}};
   }
 
   template <class... D>
@@ -316,6 +352,12 @@ struct CustomParts {
   auto vmap(const VmapInfo& info, const InDims& in_dims, D&... args) const {
     if constexpr (!is_rule<Held<Vmap>>) return std::pair(function.function(args...), Axes(std::nullopt));
     else return vmap_rule.function(info, in_dims, args...);
+  }
+
+  template <class... D>
+  Output<D...> sparsity(D&... args) const {
+    if constexpr (is_rule<Held<Sparse>>) return sparsity_rule.function(args...);
+    else return function.function(args...);
   }
 };
 
