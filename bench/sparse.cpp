@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
+#include <tower/compile.h>
 #include <tower/tower.h>
 
 #include <cmath>
@@ -14,8 +15,10 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "material_newton/newton.h"
+#include "sparse/groups.h"
 #include "support/medians.h"
 #include "support/report.h"
 
@@ -71,6 +74,36 @@ Tensor by_hand(const Tensor& u, const Tensor& like) {
   return at::_sparse_csr_tensor_unsafe(like.crow_indices(), like.col_indices(), entries, like.sizes(), like.options());
 }
 
+// What the columns of each colour have in common.
+Tensor directions_of(const tower::sparse::Colouring& colouring, const Tensor& u) {
+  const Tensor colours = at::tensor(colouring.colours, at::kLong);
+  return at::zeros({colouring.count, u.numel()}, u.options())
+      .scatter_(0, colours.unsqueeze(0), 1)
+      .view({colouring.count, u.size(0), u.size(1)});
+}
+Tensor along(const Tensor& directions, const Tensor& u) {
+  const auto push = tower::linearize(residual, u).second;
+  return tower::vmap(push)(directions);
+}
+
+// The matrix of these derivatives, by a loop over the grid that knows the five points.
+Tensor assembled_by_hand(const Tensor& columns, const std::vector<int64_t>& colours, int64_t n, const Tensor& like) {
+  Tensor entries = at::empty_like(like.values());
+  const auto* from = columns.const_data_ptr<double>();
+  auto* to = entries.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t k = i * n + j;
+      const auto entry = [&](int64_t column) { *to++ = from[colours[static_cast<size_t>(column)] * n * n + k]; };
+      if (i > 0) entry(k - n);
+      if (j > 0) entry(k - 1);
+      entry(k);
+      if (j + 1 < n) entry(k + 1);
+      if (i + 1 < n) entry(k + n);
+    }
+  return at::_sparse_csr_tensor_unsafe(like.crow_indices(), like.col_indices(), entries, like.sizes(), like.options());
+}
+
 Tensor some_field(int64_t n) { return at::rand({n, n}, at::kDouble); }
 
 void grids(report::Table& table) {
@@ -86,16 +119,33 @@ void grids(report::Table& table) {
   const auto colours = static_cast<double>(jacobian->num_colours());
   table.add({"its colouring", milliseconds(colouring), "", "", ""});
   table.add({"colours", fmt::format("{:.0f}", colours), "", "6", report::verdict(colours, 6)});
-  Tensor values, matrix, expected;
+  const auto groups = tower::sparse::jacobian_groups(*pattern);
+  Tensor columns, values, matrix, expected;
   {
-    const auto [mine, once] = seconds([&] { values = jacobian->values(u); }, [&] { matrix = residual(u); });
-    table.add({"entries of the Jacobian, beside one residual", milliseconds(mine), fmt::format("{:.1f}", mine / once),
-               "8", report::verdict(mine / once, 8)});
+    const Tensor seeds = directions_of(groups.columns, u);
+    const auto [mine, once] = seconds([&] { columns = along(seeds, u); }, [&] { matrix = residual(u); });
+    table.add({"its derivatives along five directions, beside one residual", milliseconds(mine),
+               fmt::format("{:.1f}", mine / once), "8", report::verdict(mine / once, 8)});
   }
-  const auto [whole, hand] = seconds([&] { matrix = (*jacobian)(u); }, [&] { expected = by_hand(u, matrix); });
-  check(matrix.values(), expected.values());
-  table.add({"the matrix, beside a loop by hand that fills it", milliseconds(whole),
-             fmt::format("{:.2f}", whole / hand), "3", report::verdict(whole / hand, 3)});
+  matrix = (*jacobian)(u);
+  {
+    const Tensor places = at::tensor(groups.places, at::kLong);
+    const auto [mine, hand] =
+        seconds([&] { matrix = jacobian->matrix(columns.flatten().index_select(0, places)); },
+                [&] { expected = assembled_by_hand(columns, groups.columns.colours, u.size(0), matrix); });
+    check(matrix.values(), expected.values());
+    table.add({"the matrix of these, beside its assembly by hand", milliseconds(mine),
+               fmt::format("{:.2f}", mine / hand), "3", report::verdict(mine / hand, 3)});
+  }
+  const auto compiled = tower::compile([&](const Tensor& at_u) { return jacobian->values(at_u); });
+  const auto whole_compiled = [&](const Tensor& at_u) { return jacobian->matrix(compiled(at_u)); };
+  for (const bool is_compiled : {false, true}) {
+    const auto [whole, hand] = seconds([&] { matrix = is_compiled ? whole_compiled(u) : (*jacobian)(u); },
+                                       [&] { expected = by_hand(u, matrix); });
+    check(matrix.values(), expected.values());
+    table.add({std::string("both") + (is_compiled ? ", compiled" : "") + ", beside a loop with the derivatives by hand",
+               milliseconds(whole), fmt::format("{:.2f}", whole / hand), "", ""});
+  }
 }
 
 void energies(report::Table& table) {
