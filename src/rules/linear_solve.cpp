@@ -276,7 +276,12 @@ void linear_solve() {
       .jvp<1>([](Tan<1> db, const Tensor& a, Skip, int64_t dim) { return at::linalg_cross(a, *db, dim); });
 
   // Only looks whether something failed, in any example.
-  op<at::_ops::_linalg_check_errors>().vmap([](VmapFrame& f) { f.call(); }).no_derivative();
+  op<at::_ops::_linalg_check_errors>()
+      .vmap([](VmapFrame& f) {
+        f.stack[0] = f.tensor(0).contiguous();  // what is one number for all examples may be expanded
+        f.call();
+      })
+      .no_derivative();
   demands<at::_ops::linalg_solve_triangular>([](const Example& e) {
     demand_matrix(e, 0);
     demand_matrix(e, 1);

@@ -89,7 +89,7 @@ class Backend:
 
 class Compiled(Backend):
     """Tower, with all transforms compiled. Each function is called twice: the first call traces, what it gives is
-    thrown away, and the second runs what was compiled."""
+    thrown away, and the second runs what was compiled. Both draw the same random numbers."""
 
     def __init__(self):
         super().__init__(TOWER)
@@ -99,7 +99,9 @@ class Compiled(Backend):
         compiled = self.library.compile(function)
 
         def second(*arguments):
+            drawn_before = torch.get_rng_state()
             compiled(*arguments)
+            torch.set_rng_state(drawn_before)
             return compiled(*arguments)
 
         return second
