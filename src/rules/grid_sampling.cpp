@@ -168,7 +168,8 @@ void grid_sampler() {
 Tensor points(int64_t count, bool align_corners, const at::TensorOptions& options) {
   if (count <= 1) return at::zeros({count}, options);
   const Tensor ends = at::linspace(-1, 1, count, options);
-  return align_corners ? ends : ends * (static_cast<double>(count - 1) / static_cast<double>(count));
+  if (align_corners) return ends;
+  return (ends * (static_cast<double>(count - 1) / static_cast<double>(count))).to(ends.scalar_type());
 }
 
 // The regular grid, in homogeneous coordinates (x, y[, z], 1), under the affine map theta of every item.
