@@ -36,4 +36,28 @@ bool run_autocast(const Operator& op, Stack& stack, c10::DispatchKeySet active) 
   return true;
 }
 
+namespace {
+
+void set_autocast(const Autocast& state, bool keeps) {
+  auto& keys = dispatch_keys();
+  keys.set_excluded((keys.excluded() | c10::autocast_dispatch_keyset) - state.active);
+  for (const auto& [device, dtype] : state.dtypes) at::autocast::set_autocast_dtype(device, dtype);
+  at::autocast::set_autocast_cache_enabled(keeps);
+}
+
+}  // namespace
+
+Autocast autocast_here() {
+  Autocast here{active_autocast(), {}, at::autocast::is_autocast_cache_enabled()};
+  for (int d = 0; d < c10::COMPILE_TIME_MAX_DEVICE_TYPES; ++d) {
+    const auto device = static_cast<at::DeviceType>(d);
+    if (at::autocast::is_autocast_available(device))
+      here.dtypes.emplace_back(device, at::autocast::get_autocast_dtype(device));
+  }
+  return here;
+}
+
+AutocastAs::AutocastAs(const Autocast& there) : before_(autocast_here()) { set_autocast(there, /*keeps=*/false); }
+AutocastAs::~AutocastAs() { set_autocast(before_, before_.keeps); }
+
 }  // namespace tower::frontend

@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include "core/level.h"
+#include "frontend/autocast.h"
 #include "operators/checkpoint.h"
 #include "operators/differentiate.h"
 #include "operators/draws.h"
@@ -141,7 +142,8 @@ Tensors dynamic::checkpoint(Function f, const Tensors& operands, const Checkpoin
   const bool keeps = !options.keep.empty() || !options.keep_names.empty() || options.policy;
   Tensors captured;
   return evaluate(
-      "checkpoint", [f = std::move(f)](const Tensors& given, Tensors&) { return f(given); },
+      "checkpoint",
+      [f = frontend::under_this_autocast(std::move(f))](const Tensors& given, Tensors&) { return f(given); },
       keeps ? keeping(options) : keeping_nothing(nullptr), operands, captured);
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/bind.h"
 #include "core/wrapper.h"
+#include "frontend/autocast.h"
 #include "operators/differentiate.h"
 #include "operators/draws.h"
 #include "operators/lifting.h"
@@ -286,7 +287,9 @@ Tensors dynamic::cond(const Tensor& predicate, Function true_branch, Function fa
   Tensor choice = predicate.dim() == 0 ? predicate : predicate.reshape({});
   // A number has a derivative, a choice has none.
   if (choice.scalar_type() != at::kBool) choice = choice.ne(0);
-  return run_branches({std::move(true_branch), std::move(false_branch)}, choice, operands);
+  return run_branches(
+      {frontend::under_this_autocast(std::move(true_branch)), frontend::under_this_autocast(std::move(false_branch))},
+      choice, operands);
 }
 
 }  // namespace tower

@@ -121,6 +121,7 @@ class Implementation final : public MadeOperator, public StoodInFor {
 
   bool stand_in(Stack& stack) const override {
     if (!rules_.sparsity) return false;
+    const frontend::SubstitutedAs there(substituted_at(stack[1]));
     const Tensors outs = rules_.sparsity(tensors_of(stack[0]), unpack(stack[1]));
     if (outs.empty()) return false;
     stack = {c10::List<Tensor>(outs)};

@@ -7,6 +7,7 @@
 
 #include "compile/loop.h"
 #include "core/bind.h"
+#include "frontend/autocast.h"
 #include "mesh/axis.h"
 #include "operators/checkpoint.h"
 #include "operators/cond.h"
@@ -199,14 +200,16 @@ void refuse_static_change(const char* loop, const char* what) {
                       "all steps: make what changes a tensor.");
 }
 
-Tensors run_while(const Predicate& predicate, const Function& body, const Tensors& start, const WhileOptions& options,
-                  bool report, const NameTensor& name) {
+Tensors run_while(const Predicate& given_predicate, const Function& given_body, const Tensors& start,
+                  const WhileOptions& options, bool report, const NameTensor& name) {
   if (options.max_steps && *options.max_steps < 0)
     throw ArgumentError("while_loop: max_steps is " + std::to_string(*options.max_steps) +
                         "; it must not be negative.");
   if (!(options.compact >= 0 && options.compact <= 1))
     throw ArgumentError("while_loop: compact is " + std::to_string(options.compact) +
                         "; it is a part of the batch, from 0 to 1.");
+  const Predicate predicate = frontend::under_this_autocast(given_predicate);
+  const Function body = frontend::under_this_autocast(given_body);
   if (!report) return While{predicate, body, {"while_loop", start, name}, options, false}.from(start);
   // The number of steps is a state like others, which idle examples keep.
   const auto without_steps = [](const Tensors& all) { return Tensors(all.begin(), all.end() - 1); };
@@ -228,7 +231,8 @@ Tensors run_while(const Predicate& predicate, const Function& body, const Tensor
 Tensors run_fori(int64_t lower, int64_t upper, const dynamic::ForiStep& body, const Tensors& start,
                  const ForiOptions& options, const NameTensor& name) {
   if (lower >= upper) return start;
-  const auto step = [body, like = StateLike("fori_loop", start, name)](int64_t index, const Tensors& state, Tensors&) {
+  const auto step = [body = frontend::under_this_autocast(body), like = StateLike("fori_loop", start, name)](
+                        int64_t index, const Tensors& state, Tensors&) {
     Tensors next = body(index, state);
     like.check(next);
     return next;
@@ -278,7 +282,8 @@ std::pair<Tensors, Tensors> run_scan(const dynamic::ScanStep& step, const Tensor
   const StateLike like("scan", start, name);
   if (steps == 0) return {start, outputs_of_no_steps(step, start, inputs)};
   const auto outputs_like = std::make_shared<std::optional<StateLike>>();
-  const auto joined = [step, like, outputs_like](int64_t, const Tensors& operands, Tensors&) {
+  const auto joined = [step = frontend::under_this_autocast(step), like, outputs_like](int64_t, const Tensors& operands,
+                                                                                       Tensors&) {
     const auto split = operands.begin() + static_cast<std::ptrdiff_t>(like.size());
     auto [next, outputs] = step(Tensors(operands.begin(), split), Tensors(split, operands.end()));
     like.check(next);

@@ -7,6 +7,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "frontend/autocast.h"
 #include "operators/differentiate.h"
 #include "operators/lifting.h"
 #include "solvers/captured.h"
@@ -229,12 +230,12 @@ Tensors call(const Implicit& implicit, const Tensors& params) {
 
 Tensors dynamic::implicit_root(const Residual& residual, const Function& solver, const Tensors& params,
                                const ImplicitOptions& options) {
-  return call({"implicit_root", residual, solver, options}, params);
+  return call({"implicit_root", frontend::under_this_autocast(residual), solver, options}, params);
 }
 
 Tensors dynamic::fixed_point(const Residual& map, const Function& solver, const Tensors& params,
                              const ImplicitOptions& options) {
-  const Residual residual = [map](const Tensors& x, const Tensors& given) {
+  const Residual residual = [map = frontend::under_this_autocast(map)](const Tensors& x, const Tensors& given) {
     const Tensors image = map(x, given);
     solvers::Unknowns("fixed_point", as_real(x)).check(as_real(image), "the map");
     Tensors difference;

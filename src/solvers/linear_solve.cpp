@@ -1,5 +1,6 @@
 #include "tower/linear_solve.h"
 
+#include "frontend/autocast.h"
 #include "solvers/dense.h"
 #include "solvers/iterative.h"
 #include "solvers/method.h"
@@ -111,6 +112,7 @@ IterativeSolution<Tensors> iterate(LinearMethod method, const Function& apply, c
 }  // namespace
 
 Tensors linear_solve(Function apply, const Tensors& b, LinearSolveOptions<Tensors> options) {
+  apply = frontend::under_this_autocast(std::move(apply));
   return solvers::solve(
       solvers::linear_system("linear_solve", always(apply), always_transposed(apply), options, /*users=*/true), b, {});
 }

@@ -5,6 +5,9 @@
 #include "support/libtorch_duals.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
+#include "tower/checkpoint.h"
+#include "tower/cond.h"
+#include "tower/loops.h"
 
 namespace {
 
@@ -296,5 +299,54 @@ TEST(LibTorchsAutograd, FlowsThroughAutocastInside) {
   }
   EXPECT_EQ(support::difference(w.grad(), reference.grad(), {2e-2, 1e-3}), "");
 }
+
+// What a pullback evaluates again is evaluated as it was, though autocast has ended, or is on where it was not.
+
+Tensor layer(const Tensor& x, const Tensor& w) { return at::mm(x, at::mm(x, w).sin()); }
+
+Tensors repeated(const std::string& how, const Tensor& x, const Tensor& w) {
+  const auto f = [x](const Tensors& in) { return Tensors{layer(x, in[0]).to(in[0].dtype())}; };
+  if (how == "checkpoint") return td::checkpoint(f, {w});
+  if (how == "cond") return td::cond(w.sum() > -100, f, f, {w});
+  if (how == "while_loop")
+    return td::while_loop(
+        [](const Tensors& s) { return s[0].sum() < 100; },
+        [=](const Tensors& s) { return Tensors{s[0] + f(s)[0].square() + 10}; }, {w}, {.checkpoints = 1});
+  if (how == "fori_loop")
+    return td::fori_loop(0, 3, [=](int64_t, const Tensors& s) { return f(s); }, {w}, {.checkpoints = 1});
+  return {layer(x, w).to(w.dtype())};
+}
+
+class RepeatedUnderAutocast : public testing::TestWithParam<const char*> {};
+
+TEST_P(RepeatedUnderAutocast, ComputesInTheDtypesThatItDid) {
+  const Tensor x = waves({4, 4}, 0.1).to(at::kFloat), w = waves({4, 4}, 0.5).to(at::kFloat);
+  const auto f = [&](const Tensors& in) { return repeated(GetParam(), x, in[0]); };
+  const auto whole = [&](const Tensors& in) {
+    Autocast on;
+    return f(in);
+  };
+  const auto [y, pullback] = td::vjp(whole, {w});
+  const Tensor found = pullback({at::ones_like(y[0])})[0];
+  // The pullback is called where it was made, and autocast lasts: nothing is there to be remembered.
+  const Tensor expected = [&] {
+    Autocast on;
+    return td::vjp(f, {w}).second({at::ones_like(y[0])})[0];
+  }();
+  EXPECT_EQ(found.scalar_type(), at::kFloat);
+  EXPECT_TRUE(found.equal(expected));
+  const auto [exact, exactly] = td::vjp(f, {w});
+  const Tensor single = exactly({at::ones_like(y[0])})[0];
+  EXPECT_FALSE(single.equal(found));
+  const Tensor later = [&, &exactly = exactly] {
+    Autocast on;
+    return exactly({at::ones_like(y[0])})[0];
+  }();
+  EXPECT_TRUE(later.equal(single));
+}
+
+INSTANTIATE_TEST_SUITE_P(Autocast, RepeatedUnderAutocast,
+                         testing::Values("plain", "checkpoint", "cond", "while_loop", "fori_loop"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
