@@ -14,7 +14,6 @@
 #include "operators/cond.h"
 #include "operators/differentiate.h"
 #include "operators/lifting.h"
-#include "tower/substitution.h"
 
 namespace tower {
 
@@ -65,24 +64,14 @@ struct Loop {
   Function run;
   Function step = nullptr;  // of the state and what was captured, gives the state; none: higher derivatives
   size_t states = 0;
-  Tensors captured = {};  // which the last operands stand for
 };
-
-// What was captured is met on the way back, too, when the function that knew it has returned.
-Substitution known_on_the_way_back(const Loop& loop, const Tensors& operands) {
-  std::vector<std::pair<Tensor, Tensor>> pairs;
-  const size_t first = operands.size() - loop.captured.size();
-  for (size_t k = 0; k < loop.captured.size(); ++k) pairs.emplace_back(loop.captured[k], operands[first + k]);
-  return Substitution(pairs);
-}
 
 HigherOrderRules rules_of(const Loop& loop);
 
-Function pulled_back(const Loop& loop, size_t count, const Given& cotangents, const std::vector<bool>& needs) {
+Function pulled_back(const Function& f, size_t count, const Given& cotangents, const std::vector<bool>& needs) {
   return [=](const Tensors& all) {
     const Tensors operands = part(all, 0, count);
-    const Substitution known = known_on_the_way_back(loop, operands);
-    Tensors found = pull_back_through(loop.run, operands, cotangents.unpacked(all, count), needs);
+    Tensors found = pull_back_through(f, operands, cotangents.unpacked(all, count), needs);
     zeros_for_undefined(found, operands, needs);
     return Given(needs).packed(found);
   };
@@ -115,7 +104,6 @@ Function stand_in_for_pullback(const Loop& loop, size_t count, const Given& cota
         any_number_of_steps([&](const Tensors& state) { return loop.step(with_rest(state)); }, start);
     if (anywhere.empty()) return {};
     const Tensors operands = with_rest(anywhere);
-    const Substitution known = known_on_the_way_back(loop, operands);
     std::vector<bool> carried = needs;
     for (size_t k = 0; k < loop.states; ++k) carried[k] = is_number(start[k]);
     const Given carry(carried);
@@ -172,7 +160,7 @@ HigherOrderRules rules_of(const Loop& loop) {
                      const Attributes&) {
     const size_t count = saved.tensors.size();
     const Given given(cotangents);
-    HigherOrderRules pullback = rules_of({loop.name, pulled_back(loop, count, given, needs)});
+    HigherOrderRules pullback = rules_of({loop.name, pulled_back(loop.run, count, given, needs)});
     if (loop.step) pullback.sparsity = without_attributes(stand_in_for_pullback(loop, count, given, needs));
     Tensors operands = saved.tensors;
     for (const Tensor& ct : given.packed(cotangents)) operands.push_back(ct);
@@ -200,8 +188,8 @@ HigherOrderRules rules_of(const Loop& loop) {
 }
 
 HigherOrderRules rules_with_captured(const Loop& loop, const Tensors& captured) {
-  HigherOrderRules rules = rules_of(
-      {loop.name, with_captured(loop.run, captured), with_captured(loop.step, captured), loop.states, captured});
+  HigherOrderRules rules =
+      rules_of({loop.name, with_captured(loop.run, captured), with_captured(loop.step, captured), loop.states});
   rules.lift = [loop, captured](const Tensor& another) {
     Tensors more = captured;
     more.push_back(another);
