@@ -59,6 +59,12 @@ class Sparsity {
 /// Sizes, and a picture: a line for each row with * for entries. Of large ones a character is a block.
 std::ostream& operator<<(std::ostream& out, const Sparsity& pattern);
 
+struct SparsityOptions {
+  /// The function may read values that depend on x (item(), an `if` by a tensor). The pattern is then that of the way
+  /// that it takes at this x, and may lack entries elsewhere.
+  bool values_decide = false;
+};
+
 struct SparseOptions {
   /// Directions computed at once; all of them when empty. Bounds peak memory.
   std::optional<int64_t> chunk_size = std::nullopt;
@@ -71,10 +77,11 @@ struct SparseOptions {
 namespace dynamic {
 
 /// Where the Jacobian of `f` by all of `x` can have entries: rows are the elements of all outputs, one tensor after the
-/// other, and columns those of x. Throws UnsupportedError inside of a transform.
-Sparsity jacobian_sparsity(const Function& f, const Tensors& x);
+/// other, and columns those of x. Throws UnsupportedError inside of a transform, and where `f` reads a value that
+/// depends on x.
+Sparsity jacobian_sparsity(const Function& f, const Tensors& x, const SparsityOptions& options = {});
 /// The same of the Jacobian of the gradient of `f`, whose first output is a real scalar.
-Sparsity hessian_sparsity(const Function& f, const Tensors& x);
+Sparsity hessian_sparsity(const Function& f, const Tensors& x, const SparsityOptions& options = {});
 
 /// Which directional derivatives give the entries of a pattern, and where each is found among them: made once, for any
 /// number of evaluations.
@@ -154,13 +161,13 @@ class SparseDerivative {
 
 /// Where the Jacobian of `f` at a tree can have entries, as dynamic::jacobian_sparsity says.
 template <class F, class X>
-Sparsity jacobian_sparsity(F f, const X& x) {
-  return dynamic::jacobian_sparsity(detail::on_lists<false>(f, x), leaves_of(x));
+Sparsity jacobian_sparsity(F f, const X& x, const SparsityOptions& options = {}) {
+  return dynamic::jacobian_sparsity(detail::on_lists<false>(f, x), leaves_of(x), options);
 }
 /// The same of the Hessian of `f`, whose result is a real scalar.
 template <class F, class X>
-Sparsity hessian_sparsity(F f, const X& x) {
-  return dynamic::hessian_sparsity(detail::on_lists<false>(f, x), leaves_of(x));
+Sparsity hessian_sparsity(F f, const X& x, const SparsityOptions& options = {}) {
+  return dynamic::hessian_sparsity(detail::on_lists<false>(f, x), leaves_of(x), options);
 }
 
 /// By jvps of groups of columns, or vjps of groups of rows, or both, whatever takes fewest.

@@ -111,11 +111,11 @@ py::list implicit(bool is_map, py::object residual, py::object solver, py::handl
   return to_list(without_gil([&] { return run(f, find, params, options); }));
 }
 
-template <Sparsity (*find)(const dynamic::Function&, const Tensors&)>
-Sparsity sparsity(py::object function, py::handle leaves) {
+template <Sparsity (*find)(const dynamic::Function&, const Tensors&, const SparsityOptions&)>
+Sparsity sparsity(py::object function, py::handle leaves, bool values_decide) {
   const Tensors x = to_tensors(leaves);
   const dynamic::Function f = of_lists(std::move(function));
-  return without_gil([&] { return find(f, x); });
+  return without_gil([&] { return find(f, x, {values_decide}); });
 }
 
 at::Layout to_layout(const std::string& name) {

@@ -172,3 +172,13 @@ def test_wrong_calls_are_named():
         torch_tower.sparse_jacobian(stencil, sparsity)(some(4))
     with pytest.raises(ValueError, match="blocks of 2 × 3 do not make up"):
         torch_tower.sparse_jacobian(stencil, sparsity, layout=torch.sparse_bsr, blocksize=(2, 3))
+
+
+def test_values_decide_only_where_they_are_asked_to():
+    def chosen(x):
+        return x * x if x[0] > 0 else x * x.flip(0)
+
+    x = torch.ones(4, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="reads a value that depends on x"):
+        torch_tower.jacobian_sparsity(chosen, x)
+    assert torch.equal(torch_tower.jacobian_sparsity(chosen, x, values_decide=True).mask(), torch.eye(4).bool())

@@ -26,15 +26,19 @@ def _on_lists(transform: str, func: Callable, x: Any) -> tuple[Callable, list[Te
 
 
 @uncompiled
-def jacobian_sparsity(func: Callable, x: Any) -> Sparsity:
-    """Where the Jacobian of `func` by the tensors of x, a tree, can have entries; values have no part in it."""
-    return _C.jacobian_sparsity(*_on_lists("jacobian_sparsity", func, x))
+def jacobian_sparsity(func: Callable, x: Any, *, values_decide: bool = False) -> Sparsity:
+    """Where the Jacobian of `func` by the tensors of x, a tree, can have entries; values have no part in it.
+
+    `func` must not read values that depend on x, as an `if` by them does, unless `values_decide`: the pattern is then
+    that of the way taken at this x, and may lack entries elsewhere.
+    """
+    return _C.jacobian_sparsity(*_on_lists("jacobian_sparsity", func, x), values_decide)
 
 
 @uncompiled
-def hessian_sparsity(func: Callable, x: Any) -> Sparsity:
+def hessian_sparsity(func: Callable, x: Any, *, values_decide: bool = False) -> Sparsity:
     """Where the Hessian of `func`, which returns a real scalar, can have entries."""
-    return _C.hessian_sparsity(*_on_lists("hessian_sparsity", func, x))
+    return _C.hessian_sparsity(*_on_lists("hessian_sparsity", func, x), values_decide)
 
 
 class SparseDerivative:

@@ -7,6 +7,7 @@
 
 #include "compile/small.h"
 #include "core/bind.h"
+#include "core/gives_tensors.h"
 #include "core/memory.h"
 #include "frontend/arguments.h"
 #include "interpreters/custom.h"
@@ -57,14 +58,6 @@ Call described(const Operator& op, const Stack& stack) {
   });
   call.places = std::move(places);
   return call;
-}
-
-bool gives_only_tensors(const Operator& op) {
-  const auto& returns = op.schema().returns();
-  return std::all_of(returns.begin(), returns.end(), [](const c10::Argument& r) {
-    const auto& type = *r.type();
-    return type.kind() == c10::TypeKind::TensorType || type.isSubtypeOf(*c10::ListType::ofTensors());
-  });
 }
 
 // Whether the shape of the result depends on values. Of some operators only that of certain calls does.

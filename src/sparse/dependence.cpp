@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/bind.h"
+#include "core/gives_tensors.h"
 #include "interpreters/custom.h"
 #include "operators/stand_in.h"
 #include "tower/errors.h"
@@ -62,6 +63,15 @@ std::vector<Tensor> Dependence::by_stand_in(const Operator& op, const Stack& sta
   return result;
 }
 
+// `op` is given something that depends on x.
+void Dependence::check_reads(const Operator& op) const {
+  if (values_decide_ || gives_only_tensors(op)) return;
+  throw UnsupportedError(describe() + ": " + op.name() +
+                         " reads a value that depends on x, for the program to go by; at another x it may go another "
+                         "way, and the pattern lack entries. Choose by where(), tower::cond or tower::while_loop; or "
+                         "set values_decide, for the pattern of the way taken at this x.");
+}
+
 void Dependence::process(const Operator& op, Stack& stack) {
   bool any = false;
   for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) {
@@ -90,6 +100,7 @@ void Dependence::process(const Operator& op, Stack& stack) {
     wrapped = wrapped || value.key_set().has(kKey);
     return value;
   });
+  if (from_x) check_reads(op);
   Below below(*this);
   const Stack args = tracked.empty() ? Stack() : stack;
   call_below(*this, op, stack, wrapped);

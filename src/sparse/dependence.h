@@ -29,7 +29,7 @@ class Dependence final : public Level {
   static constexpr int64_t kFromX = -2, kConstant = -1;
   static bool is_from_x(Wrapper& w) { return w.payload().index == kFromX; }
 
-  explicit Dependence(const char* label) : Level(Kind::jvp, label) {}
+  Dependence(const char* label, bool values_decide) : Level(Kind::jvp, label), values_decide_(values_decide) {}
 
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override { History::show_untracked(w); }
@@ -44,6 +44,9 @@ class Dependence final : public Level {
  private:
   std::vector<Tensor> by_stand_in(const Operator& op, const Stack& stack);
 
+  void check_reads(const Operator& op) const;
+
+  bool values_decide_;
   Sets sets_;
   int64_t elements_ = 0;
   std::set<std::string> dense_;

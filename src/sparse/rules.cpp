@@ -148,7 +148,8 @@ Tensor product(const Call& call, size_t a, size_t b) {
   const Tensor left = call.args[a].toTensor(), right = call.args[b].toTensor();
   if (left.layout() != at::kStrided) {
     const Tensor ids = call.known_ids(b);
-    return call.is_constant(a) && ids.defined() && right.layout() == at::kStrided ? of_sparse(call.sets, left, ids) : Tensor();
+    return call.is_constant(a) && ids.defined() && right.layout() == at::kStrided ? of_sparse(call.sets, left, ids)
+                                                                                  : Tensor();
   }
   if (right.layout() != at::kStrided) return {};
   if (is_constant_with_zeros(call, a)) return of_sparse(call.sets, left, call.known_ids(b));

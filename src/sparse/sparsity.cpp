@@ -88,12 +88,12 @@ void append_rows(const sparse::Dependence& level, const Tensor& out, std::vector
   }
 }
 
-Sparsity sparsity_of(const char* label, const Function& f, const Tensors& x) {
+Sparsity sparsity_of(const char* label, const Function& f, const Tensors& x, const SparsityOptions& options) {
   const memory::InTransform here;
   if (top())
     throw UnsupportedError(top()->describe() + ": " + label +
                            " was called inside of a transform. Patterns do not depend on values: find them outside.");
-  auto level = c10::make_intrusive<sparse::Dependence>(label);
+  auto level = c10::make_intrusive<sparse::Dependence>(label, options.values_decide);
   int64_t size = 0;
   Tensors ids;
   for (const Tensor& t : x) {
@@ -128,14 +128,14 @@ Sparsity sparsity_of(const char* label, const Function& f, const Tensors& x) {
 
 }  // namespace
 
-Sparsity dynamic::jacobian_sparsity(const Function& f, const Tensors& x) {
-  return sparsity_of("jacobian_sparsity", f, x);
+Sparsity dynamic::jacobian_sparsity(const Function& f, const Tensors& x, const SparsityOptions& options) {
+  return sparsity_of("jacobian_sparsity", f, x, options);
 }
 
-Sparsity dynamic::hessian_sparsity(const Function& f, const Tensors& x) {
+Sparsity dynamic::hessian_sparsity(const Function& f, const Tensors& x, const SparsityOptions& options) {
   std::vector<int64_t> all(x.size());
   std::iota(all.begin(), all.end(), 0);
-  return sparsity_of("hessian_sparsity", grad(f, std::move(all)), x);
+  return sparsity_of("hessian_sparsity", grad(f, std::move(all)), x, options);
 }
 
 }  // namespace tower

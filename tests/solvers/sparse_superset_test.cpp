@@ -23,8 +23,9 @@ std::vector<Tensor> points() {
 }
 
 void expect_within(const Tensor& mask, const Tensor& matrix, const char* name) {
-  EXPECT_TRUE(at::logical_or(mask, matrix.reshape(mask.sizes()) == 0).all().item<bool>())
-      << name << "\n" << mask << "\n" << matrix;
+  EXPECT_TRUE(at::logical_or(mask, matrix.reshape(mask.sizes()) == 0).all().item<bool>()) << name << "\n"
+                                                                                          << mask << "\n"
+                                                                                          << matrix;
 }
 
 void expect_supersets(const std::vector<Case>& cases) {
@@ -49,28 +50,20 @@ TEST(SparsityHoldsElsewhere, WhereIndicesAndMasksAreMadeOfValues) {
   expect_supersets({
       {"in the order of another", [](const Tensor& x) { return x.index_select(0, x.sin().argsort()); }},
       {"gathered", [](const Tensor& x) { return x.square().gather(0, x.argsort()); }},
-      {"indexed",
-       [](const Tensor& x) {
-         return x.index({x.argsort().slice(0, 0, 3)});
-       }},
+      {"indexed", [](const Tensor& x) { return x.index({x.argsort().slice(0, 0, 3)}); }},
       {"sorted", [](const Tensor& x) { return std::get<0>(x.sort()) * x; }},
       {"masked", [](const Tensor& x) { return x.masked_fill(x < 0, 0) + x.roll(1, 0).masked_fill(x > 0.2, 0); }},
       {"scattered", [](const Tensor& x) { return at::zeros_like(x).scatter(0, x.argsort(), x); }},
       {"scattered sums", [](const Tensor& x) { return x.scatter_add(0, x.argsort().div(2, "floor"), x.square()); }},
       {"sums by index", [](const Tensor& x) { return at::zeros_like(x).index_add(0, x.argsort(), x); }},
-      {"put by index",
+      {"put by index", [](const Tensor& x) { return x.index_put({x.argsort().slice(0, 0, 2)}, x.slice(0, 4)); }},
+      {"a number put by mask", [](const Tensor& x) { return x.index_put({x > 0}, at::ones({}, x.options())); }},
+      {"the largest",
        [](const Tensor& x) {
-         return x.index_put({x.argsort().slice(0, 0, 2)}, x.slice(0, 4));
+         return std::get<0>(x.view({2, 3}).max(1));
        }},
-      {"a number put by mask",
-       [](const Tensor& x) {
-         return x.index_put({x > 0}, at::ones({}, x.options()));
-       }},
-      {"the largest", [](const Tensor& x) { return std::get<0>(x.view({2, 3}).max(1)); }},
       {"a sparse matrix of signs",
-       [](const Tensor& x) {
-         return at::mv((x.unsqueeze(0) > x.unsqueeze(1)).to(at::kDouble), x);
-       }},
+       [](const Tensor& x) { return at::mv((x.unsqueeze(0) > x.unsqueeze(1)).to(at::kDouble), x); }},
   });
 }
 
@@ -80,6 +73,34 @@ TEST(SparsityHoldsElsewhere, AMaskOfXIsPointwise) {
   // One that does not depend on x is exact.
   const auto fixed = [](const Tensor& x) { return x.masked_fill(at::arange(6) < 2, 0); };
   EXPECT_EQ(tower::jacobian_sparsity(fixed, points()[0]).num_entries(), 4);
+}
+
+TEST(SparsityHoldsElsewhere, AProgramThatReadsValuesIsRefusedUnlessTheyAreToDecide) {
+  const auto chosen = [](const Tensor& x) { return x[0].item<double>() > 0 ? x * x : x * x.flip(0); };
+  const auto energy = [&](const Tensor& x) { return chosen(x).square().sum(); };
+  const Tensor x = at::ones(4, at::kDouble);
+  const auto message = [](const auto& find) -> std::string {
+    try {
+      find();
+    } catch (const tower::UnsupportedError& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  const auto words = {"_local_scalar_dense", "depends on x", "tower::cond", "values_decide"};
+  EXPECT_TRUE(says(message([&] { tower::jacobian_sparsity(chosen, x); }), words));
+  EXPECT_TRUE(says(message([&] {
+                     tower::jacobian_sparsity(tower::vmap(chosen), at::ones({2, 4}, at::kDouble));
+                   }),
+                   {"item"}));
+  EXPECT_TRUE(says(message([&] { tower::hessian_sparsity(energy, x); }), words));
+  const tower::SparsityOptions by_values{.values_decide = true};
+  EXPECT_TRUE(tower::jacobian_sparsity(chosen, x, by_values).mask().equal(at::eye(4, at::kBool)));
+  EXPECT_TRUE(tower::hessian_sparsity(energy, x, by_values).mask().equal(at::eye(4, at::kBool)));
+  // A constant may be read.
+  const Tensor constant = at::ones({}, at::kDouble);
+  const auto scaled = [&](const Tensor& x) { return (constant * 2).item<double>() * x; };
+  EXPECT_EQ(tower::jacobian_sparsity(scaled, x).num_entries(), 4);
 }
 
 }  // namespace
