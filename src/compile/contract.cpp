@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "compile/gemm.h"
 #include "compile/kernel_calls.h"
 #include "compile/places.h"
 
@@ -94,12 +95,24 @@ class Contraction final : public KernelOperator {
         sizes_(result.sizes),
         strides_(strides_in_order(result.sizes, order)),
         dtype_(result.dtype) {
-    for (const Labels& labels : product_.dims) left_.insert(left_.end(), labels.begin(), labels.end());
+    strides_of_labels_.resize(product_.sizes.size());
+    for (size_t d = 0; d < product_.dims.size(); ++d) {
+      const Labels& labels = product_.dims[d];
+      left_.insert(left_.end(), labels.begin(), labels.end());
+      int64_t stride = strides_[d];
+      for (size_t k = labels.size(); k-- > 0;) {
+        strides_of_labels_[static_cast<size_t>(labels[k])] = stride;
+        stride *= product_.sizes[static_cast<size_t>(labels[k])];
+      }
+    }
   }
 
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
     std::vector<Term> terms;
     for (size_t k = 0; k < operands_.size(); ++k) terms.push_back(read(*operands[operands_[k]], product_.factors[k]));
+    if (terms.size() > 2)
+      for (Term& term : terms)
+        if (term.squared) term = {term.t.to(at::kDouble).square(), term.labels};
     // One by one into the smallest that there is, until the last two.
     std::stable_sort(terms.begin(), terms.end(),
                      [](const Term& a, const Term& b) { return a.t.numel() < b.t.numel(); });
@@ -108,11 +121,11 @@ class Contraction final : public KernelOperator {
       terms.erase(terms.begin());
     }
     for (size_t k = 0; k < terms.size(); ++k) terms[k] = without_own(terms[k], terms[1 - k]);
-    Tensor sum = in_order(product_of(terms[0], terms[1], left_), left_);
-    if (product_.root) sum = sum.sqrt();
-    sum = sum.reshape(sizes_);
-    if (sum.scalar_type() == dtype_ && sum.strides().equals(strides_)) *results[0] = sum;
-    else *results[0] = Tensor(at::detail::empty_strided_cpu(sizes_, strides_, dtype_)).copy_(sum);
+    *results[0] = at::detail::empty_strided_cpu(sizes_, strides_, dtype_);
+    if (!product_.root && terms[0].t.scalar_type() == dtype_)
+      return write_product(terms[0], terms[1], *results[0], strides_of_labels_);
+    const Tensor sum = in_order(product_of(terms[0], terms[1], left_), left_);
+    results[0]->copy_((product_.root ? sum.sqrt() : sum).reshape(sizes_));
   }
 
  private:
@@ -159,32 +172,62 @@ class Contraction final : public KernelOperator {
 
   // Summed over what is in both and not in `kept`.
   Term product_of(const Term& a, const Term& b, const Labels& kept) const {
-    Labels both, rows, columns, summed;
-    for (const int label : a.labels) (!has(b.labels, label) ? rows : has(kept, label) ? both : summed).push_back(label);
+    Labels labels;
+    for (const int label : a.labels)
+      if (!has(b.labels, label) || has(kept, label)) labels.push_back(label);
     for (const int label : b.labels)
-      if (!has(a.labels, label)) columns.push_back(label);
-    Labels labels = both;
-    labels.insert(labels.end(), rows.begin(), rows.end());
-    labels.insert(labels.end(), columns.begin(), columns.end());
-    if (summed.empty()) return {in_order(a, labels).mul(in_order(b, labels)), labels};
-    // A result in the wanted order needs no copy.
-    const auto first = std::find_if(left_.begin(), left_.end(), [&](int label) { return !has(both, label); });
-    if (first != left_.end() && has(columns, *first)) return product_of(b, a, kept);
-    const auto joined = [](const Labels& x, const Labels& y, const Labels& z) {
-      Labels all = x;
-      all.insert(all.end(), y.begin(), y.end());
-      all.insert(all.end(), z.begin(), z.end());
-      return all;
+      if (!has(a.labels, label)) labels.push_back(label);
+    Sizes shape;
+    for (const int label : labels) shape.push_back(product_.sizes[static_cast<size_t>(label)]);
+    const Tensor product = at::detail::empty_cpu(shape, a.t.scalar_type());
+    std::vector<int64_t> strides(product_.sizes.size());
+    for (size_t d = 0; d < labels.size(); ++d)
+      strides[static_cast<size_t>(labels[d])] = product.stride(static_cast<int64_t>(d));
+    write_product(a, b, product, strides);
+    return {product, labels};
+  }
+
+  // Over the labels that `strides` has; summed over the others.
+  void write_product(const Term& a, const Term& b, const Tensor& product, const std::vector<int64_t>& strides) const {
+    Gemm gemm;
+    std::vector<GemmAxis> summed;
+    for (size_t label = 0; label < product_.sizes.size(); ++label) {
+      const auto stride = [&](const Term& term) {
+        const auto at = std::find(term.labels.begin(), term.labels.end(), static_cast<int>(label));
+        return at == term.labels.end() ? 0 : term.t.stride(at - term.labels.begin());
+      };
+      const GemmAxis axis{product_.sizes[label], stride(a), stride(b), 0, strides[label]};
+      if (strides[label] != 0) gemm.axes.push_back(axis);
+      else if (has(a.labels, static_cast<int>(label))) summed.push_back(axis);  // and in `b`
+    }
+    if (summed.empty()) {
+      Labels labels;
+      Sizes sizes, of_product;
+      for (size_t label = 0; label < strides.size(); ++label) {
+        if (strides[label] == 0) continue;
+        labels.push_back(static_cast<int>(label));
+        sizes.push_back(product_.sizes[label]);
+        of_product.push_back(strides[label]);
+      }
+      Tensor out = product.as_strided(sizes, of_product);
+      at::mul_out(out, in_order(a, labels), in_order(b, labels));
+      return;
+    }
+    if (gemm.sum_over(summed)) return gemm.run(a.t, b.t, {}, product);
+    // What is summed over is one dimension of copies.
+    Labels order;
+    for (const auto& term : {a, b})
+      for (const int label : term.labels)
+        if (strides[static_cast<size_t>(label)] != 0 && !has(order, label)) order.push_back(label);
+    for (const int label : a.labels)
+      if (!has(order, label)) order.push_back(label);
+    const auto copied = [&](const Term& term) {
+      Labels labels;
+      for (const int label : order)
+        if (has(term.labels, label)) labels.push_back(label);
+      return Term{in_order(term, labels).contiguous(), labels};
     };
-    const auto& sizes = product_.sizes;
-    const int64_t batch = size_of(both, sizes), m = size_of(rows, sizes), k = size_of(summed, sizes),
-                  n = size_of(columns, sizes);
-    const Tensor left = in_order(a, joined(both, rows, summed)), right = in_order(b, joined(both, summed, columns));
-    Tensor product = both.empty() ? at::mm(left.reshape({m, k}), right.reshape({k, n}))
-                                  : at::bmm(left.reshape({batch, m, k}), right.reshape({batch, k, n}));
-    std::vector<int64_t> shape;
-    for (const int label : labels) shape.push_back(sizes[static_cast<size_t>(label)]);
-    return {product.view(shape), labels};
+    write_product(copied(a), copied(b), product, strides);
   }
 
   const Product product_;
@@ -192,6 +235,7 @@ class Contraction final : public KernelOperator {
   Labels left_;                         // of the result, in order
   const Sizes sizes_, strides_;
   const at::ScalarType dtype_;
+  std::vector<int64_t> strides_of_labels_;  // in the result; zero: summed over
 };
 
 // What each dimension of a matrix product's operands and results is.

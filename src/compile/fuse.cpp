@@ -6,6 +6,7 @@
 
 #include "compile/contract.h"
 #include "compile/loop.h"
+#include "compile/products.h"
 #include "compile/rows.h"
 #include "compile/unrolled.h"
 #include "core/bind.h"
@@ -84,7 +85,8 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
     else
       for (const size_t n : calls) {
         if (const Loop* loop = loop_of(*graph.calls[n].op)) loop->compile_steps();
-        fused.graph.calls.push_back(graph.calls[n]);
+        const auto product = product_of_matrices(graph, graph.calls[n]);
+        fused.graph.calls.push_back(product ? *product : graph.calls[n]);
       }
   }
   remove_unused_values(fused.graph);

@@ -102,6 +102,19 @@ TEST(Contraction, WeightsOfTheTermsAreFactors) {
       1u);
 }
 
+TEST(Contraction, WeightedTermsAreSquaredWithTheirWeights) {
+  const Tensor weights = at::randn({64}), of_rows = at::randn({64, 20});
+  const auto weighted = [&](const Tensors& in) { return weights.view({64, 1, 1}) * outer(in) * of_rows.unsqueeze(2); };
+  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{weighted(in).square().sum({1, 2})}; }, pair(64)), 1u);
+  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{weighted(in).norm(2, {0, 2})}; }, pair(64)), 1u);
+}
+
+TEST(Contraction, ExpandedFactorsCountForEachTerm) {
+  const Tensors in{at::randn({1, 20}).expand({64, 20}), at::randn({1, 30}).expand({64, 30})};
+  EXPECT_EQ(contractions([](const Tensors& a) { return Tensors{outer(a).sum(0)}; }, in), 1u);
+  EXPECT_EQ(contractions([](const Tensors& a) { return Tensors{outer(a).square().sum({0, 2})}; }, in), 1u);
+}
+
 TEST(Contraction, UnderAVmapToo) {
   const Function f = [](const Tensors& in) {
     const auto one = [](const Tensors& a) { return Tensors{(a[0].unsqueeze(1) * a[1].unsqueeze(0)).square().sum()}; };

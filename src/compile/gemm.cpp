@@ -1,0 +1,305 @@
+#include "compile/gemm.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tower::compiler {
+namespace {
+
+// ---- small matrices ----
+//
+// A tile of the result stays in registers: R rows of N vectors. B's columns are copied into vectors, a block of terms
+// at a time, and so may lie in any way.
+
+constexpr int64_t kTerms = 256;  // in a block
+constexpr int kVectors = 3;      // the widest tile
+
+template <class T>
+using Vector __attribute__((vector_size(32))) = T;
+template <class T>
+constexpr int64_t kLanes = 32 / sizeof(T);
+
+#define TOWER_INLINE [[gnu::always_inline]] inline
+#define TOWER_UNROLL _Pragma("GCC unroll 8")
+
+// Of fixed sizes, so that no library is called.
+template <class T>
+TOWER_INLINE void copy_few(T* to, const T* from, int64_t n) {
+  for (; n >= kLanes<T>; n -= kLanes<T>, to += kLanes<T>, from += kLanes<T>) __builtin_memcpy(to, from, 32);
+  if (n & 4) __builtin_memcpy(to, from, 4 * sizeof(T)), to += 4, from += 4;
+  if (n & 2) __builtin_memcpy(to, from, 2 * sizeof(T)), to += 2, from += 2;
+  if (n & 1) *to = *from;
+}
+template <class T>
+TOWER_INLINE void copy_few(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
+  if (to_step == 1 && from_step == 1) return copy_few(to, from, n);
+  for (int64_t j = 0; j < n; ++j) to[j * to_step] = from[j * from_step];
+}
+
+// R rows from `row` on and `columns` columns from `column` on, of which a tile has room for more.
+template <class T, int N, int R>
+TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t row, int64_t column, int64_t columns,
+                                int64_t term, int64_t terms) {
+  constexpr int64_t kWidth = N * kLanes<T>;
+  T* c = m.c + row * m.rows.c + column * m.columns.c;
+  const T* a = m.a + row * m.rows.a + term * m.inner.a;
+  const bool whole = columns == kWidth && m.columns.c == 1;
+  alignas(32) T room[kWidth] = {};
+  Vector<T> sums[R][N] = {};
+  for (int64_t k = 0; k < terms; ++k) {
+    Vector<T> b[N];
+    TOWER_UNROLL
+    for (int v = 0; v < N; ++v) __builtin_memcpy(&b[v], panel + (k * N + v) * kLanes<T>, 32);
+    TOWER_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const T x = a[r * m.rows.a + k * m.inner.a];
+      TOWER_UNROLL
+      for (int v = 0; v < N; ++v) sums[r][v] += x * b[v];
+    }
+  }
+  // To what there is already: of the blocks before, or S.
+  const T* before = term != 0 ? c : m.s ? m.s + row * m.rows.s + column * m.columns.s : nullptr;
+  if (before) {
+    const int64_t before_row = term != 0 ? m.rows.c : m.rows.s, step = term != 0 ? m.columns.c : m.columns.s;
+    TOWER_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const T* from = before + r * before_row;
+      if (columns != kWidth || step != 1) copy_few(room, 1, from, step, columns), from = room;
+      TOWER_UNROLL
+      for (int v = 0; v < N; ++v) {
+        Vector<T> x;
+        __builtin_memcpy(&x, from + v * kLanes<T>, 32);
+        sums[r][v] += x;
+      }
+    }
+  }
+  TOWER_UNROLL
+  for (int r = 0; r < R; ++r) {
+    T* to = c + r * m.rows.c;
+    T* direct = whole ? to : room;
+    TOWER_UNROLL
+    for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T>, &sums[r][v], 32);
+    if (!whole) copy_few(to, m.columns.c, room, 1, columns);
+  }
+}
+
+template <class T, int N>
+TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t columns, int64_t term, int64_t terms) {
+  constexpr int64_t kWidth = N * kLanes<T>;
+  constexpr int kRows = N == 1 ? 8 : 4;
+  alignas(32) T panel[kTerms * kWidth];
+  for (int64_t k = 0; k < terms; ++k) {
+    const T* b = m.b + (term + k) * m.inner.b + column * m.columns.b;
+    copy_few(panel + k * kWidth, 1, b, m.columns.b, columns);
+    for (int64_t j = columns; j < kWidth; ++j) panel[k * kWidth + j] = 0;
+  }
+  int64_t row = 0;
+  for (; row + kRows <= m.rows.size; row += kRows)
+    multiply_rows<T, N, kRows>(m, panel, row, column, columns, term, terms);
+  for (; row < m.rows.size; ++row) multiply_rows<T, N, 1>(m, panel, row, column, columns, term, terms);
+}
+
+// A block of terms of all rows and columns stays in the cache.
+template <class T>
+TOWER_INLINE void multiply_matrices(const Matrices<T>& m) {
+  int64_t term = 0;
+  do {
+    const int64_t terms = std::min(kTerms, m.inner.size - term);
+    for (int64_t column = 0; column < m.columns.size;) {
+      const int64_t columns = std::min(m.columns.size - column, kVectors * kLanes<T>);
+      if (columns <= kLanes<T>) multiply_columns<T, 1>(m, column, columns, term, terms);
+      else if (columns <= 2 * kLanes<T>) multiply_columns<T, 2>(m, column, columns, term, terms);
+      else multiply_columns<T, 3>(m, column, columns, term, terms);
+      column += columns;
+    }
+    term += terms;
+  } while (term < m.inner.size);
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+template <class T>
+[[gnu::target("avx2,fma")]] void multiply_wide(const Matrices<T>& m) {
+  multiply_matrices(m);
+}
+bool is_wide() {
+  static const bool wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return wide;
+}
+#else
+template <class T>
+void multiply_wide(const Matrices<T>&) {}
+bool is_wide() { return false; }
+#endif
+
+// ---- which are small ----
+
+// Measured beside LibTorch's products, which are better where there is a vector, or much of everything.
+bool is_small(int64_t rows, int64_t columns, int64_t terms) {
+  if (rows < 4 || columns == 1) return rows * columns * terms <= 4096;
+  return columns < 32 || terms <= 16 || (columns <= 256 && terms <= 256) || rows * columns * terms <= 256 * 256 * 256 ||
+         (rows <= 128 && columns <= 128);
+}
+
+// A few columns of many rows are better than a few rows.
+bool is_thin(int64_t rows, int64_t columns) { return rows > 1 && rows < 4 && columns >= 4; }
+
+// ---- tensors ----
+
+// Two dimensions that are walked as one.
+bool follow_each_other(const GemmAxis& outer, const GemmAxis& inner) {
+  return outer.a == inner.a * inner.size && outer.b == inner.b * inner.size && outer.s == inner.s * inner.size &&
+         outer.c == inner.c * inner.size;
+}
+
+using Axes = c10::SmallVector<GemmAxis, 6>;
+
+// The largest dimension, or the one in which the result is contiguous; what is left of them.
+GemmAxis take(Axes& axes) {
+  if (axes.empty()) return {1, 0, 0, 0, 0};
+  auto best = axes.begin();
+  for (auto it = axes.begin(); it != axes.end(); ++it)
+    if (best->c != 1 && (it->c == 1 || it->size > best->size)) best = it;
+  const GemmAxis taken = *best;
+  axes.erase(best);
+  return taken;
+}
+
+// What is computed: products of matrices, at these places.
+struct Products {
+  GemmAxis rows, columns, inner;
+  Axes others;
+  bool swapped = false;  // Cᵀ = Bᵀ Aᵀ
+
+  explicit Products(const Gemm& gemm) : inner(gemm.inner) {
+    Axes axes;
+    for (const GemmAxis& axis : gemm.axes)
+      if (axis.size != 1) axes.push_back(axis);
+    std::stable_sort(axes.begin(), axes.end(), [](const GemmAxis& x, const GemmAxis& y) { return x.c > y.c; });
+    Axes of_rows, of_columns;
+    for (const GemmAxis& axis : axes) {
+      Axes& group = axis.a != 0 && axis.b == 0 ? of_rows : axis.a == 0 && axis.b != 0 ? of_columns : others;
+      if (group.empty() || !follow_each_other(group.back(), axis)) {
+        group.push_back(axis);
+      } else {
+        const int64_t size = group.back().size * axis.size;
+        group.back() = axis;
+        group.back().size = size;
+      }
+    }
+    rows = take(of_rows);
+    columns = take(of_columns);
+    others.insert(others.end(), of_rows.begin(), of_rows.end());
+    others.insert(others.end(), of_columns.begin(), of_columns.end());
+    swapped = (rows.size != 1 && rows.c == 1 && columns.c != 1) || is_thin(rows.size, columns.size);
+    if (!swapped) return;
+    std::swap(rows, columns);
+    for (GemmAxis* axis : {&rows, &columns, &inner}) std::swap(axis->a, axis->b);
+    for (GemmAxis& axis : others) std::swap(axis.a, axis.b);
+  }
+
+  int64_t count() const {
+    int64_t n = 1;
+    for (const GemmAxis& axis : others) n *= axis.size;
+    return n;
+  }
+
+  struct Place {
+    int64_t a = 0, b = 0, s = 0, c = 0;
+  };
+  Place place(int64_t n) const {
+    Place at;
+    for (size_t d = others.size(); d-- > 0;) {
+      const GemmAxis& axis = others[d];
+      const int64_t i = n % axis.size;
+      n /= axis.size;
+      at.a += i * axis.a;
+      at.b += i * axis.b;
+      at.s += i * axis.s;
+      at.c += i * axis.c;
+    }
+    return at;
+  }
+};
+
+constexpr int64_t kGrain = 1 << 18;  // terms that are worth a thread
+
+template <class T>
+void run_small(const Products& p, const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) {
+  const T *pa = a.const_data_ptr<T>(), *pb = b.const_data_ptr<T>(), *ps = s.defined() ? s.const_data_ptr<T>() : nullptr;
+  T* pc = c.mutable_data_ptr<T>();
+  const auto multiply = [&](const Products::Place& at, int64_t begin, int64_t end) {
+    Matrices<T> m{pa + at.a + begin * p.rows.a,
+                  pb + at.b,
+                  ps ? ps + at.s + begin * p.rows.s : nullptr,
+                  pc + at.c + begin * p.rows.c,
+                  p.rows,
+                  p.columns,
+                  p.inner};
+    m.rows.size = end - begin;
+    m.multiply();
+  };
+  const int64_t matrices = p.count(), terms_of_row = std::max<int64_t>(p.columns.size * p.inner.size, 1),
+                terms = p.rows.size * terms_of_row;
+  if (matrices == 1) {
+    at::parallel_for(0, p.rows.size, std::max<int64_t>(kGrain / terms_of_row, 1),
+                     [&](int64_t begin, int64_t end) { multiply({}, begin, end); });
+  } else {
+    at::parallel_for(0, matrices, std::max<int64_t>(kGrain / std::max<int64_t>(terms, 1), 1),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t n = begin; n < end; ++n) multiply(p.place(n), 0, p.rows.size);
+                     });
+  }
+}
+
+void run_large(const Products& p, const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) {
+  const int64_t m = p.rows.size, n = p.columns.size, k = p.inner.size;
+  for (int64_t i = 0; i < p.count(); ++i) {
+    const Products::Place at = p.place(i);
+    const auto part = [](const at::Tensor& t, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                         int64_t place) {
+      return t.as_strided({rows, columns}, {row, column}, t.storage_offset() + place);
+    };
+    const at::Tensor left = part(a, m, k, p.rows.a, p.inner.a, at.a),
+                     right = part(b, k, n, p.inner.b, p.columns.b, at.b);
+    at::Tensor product = part(c, m, n, p.rows.c, p.columns.c, at.c);
+    if (s.defined()) at::cpu::addmm_out(product, part(s, m, n, p.rows.s, p.columns.s, at.s), left, right);
+    else at::cpu::mm_out(product, left, right);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void Matrices<T>::multiply() const {
+  if (is_wide()) multiply_wide(*this);
+  else multiply_matrices(*this);
+}
+template struct Matrices<float>;
+template struct Matrices<double>;
+
+bool Gemm::sum_over(std::vector<GemmAxis> dimensions) {
+  std::erase_if(dimensions, [](const GemmAxis& axis) { return axis.size == 1; });
+  if (dimensions.empty()) return true;
+  std::sort(dimensions.begin(), dimensions.end(), [](const GemmAxis& x, const GemmAxis& y) { return x.a > y.a; });
+  inner = dimensions.back();
+  for (size_t d = dimensions.size() - 1; d-- > 0;) {
+    if (!follow_each_other(dimensions[d], inner)) return false;
+    inner.size *= dimensions[d].size;
+  }
+  return true;
+}
+
+void Gemm::run(const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) const {
+  if (c.numel() == 0) return;
+  const Products p(*this);
+  const at::Tensor &left = p.swapped ? b : a, &right = p.swapped ? a : b;
+  if (!is_small(p.rows.size, p.columns.size, p.inner.size)) run_large(p, left, right, s, c);
+  else if (c.scalar_type() == at::kFloat) run_small<float>(p, left, right, s, c);
+  else run_small<double>(p, left, right, s, c);
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,40 @@
+// Matrix products of tensors as they lie: C = S + A B, where rows, columns and what is summed over are any dimensions
+// of the tensors, one or several, and further dimensions count products. LibTorch computes the large ones. It takes
+// several times as long as it has to for those of few rows, columns or terms: these are computed here.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <vector>
+
+namespace tower::compiler {
+
+/// A dimension of the result, or what is summed over: its size, and how far elements are apart. Zero: the tensor does
+/// not have it.
+struct GemmAxis {
+  int64_t size, a, b, s, c;
+};
+
+struct Gemm {
+  c10::SmallVector<GemmAxis, 6> axes;  // of the result
+  GemmAxis inner{1, 0, 0, 0, 0};
+
+  /// What is summed over; false where these dimensions are not walked as one.
+  bool sum_over(std::vector<GemmAxis> dimensions);
+  /// Of float32 or float64. `s` may be undefined: C = A B.
+  void run(const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) const;
+};
+
+/// One product of matrices, in memory; for tests and measurements.
+template <class T>
+struct Matrices {
+  const T *a, *b, *s;  // s: null where there is none
+  T* c;
+  GemmAxis rows, columns, inner;
+  void multiply() const;
+};
+extern template struct Matrices<float>;
+extern template struct Matrices<double>;
+
+}  // namespace tower::compiler
