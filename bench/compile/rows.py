@@ -11,7 +11,7 @@ import numpy as np
 OPERATORS = 30
 CORRECTIONS = 10
 STEPS = 200
-UNROLLED = "its 200 steps, unrolled, are not compiled within ten minutes"
+UNROLLED = "its 200 steps, unrolled, were not compiled after ten minutes, on a busy machine"
 
 
 @dataclass
