@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "frontend/arguments.h"
+#include "interpreters/custom.h"
 
 namespace tower::compiler {
 namespace {
@@ -108,15 +109,16 @@ class Roots {
   std::vector<ValueId> roots_;
 };
 
-// Calls that are seen in their order: those that do more than compute, and those that read a captured tensor which is
-// written to later. A part keeps all of its operands for derivatives, but these would be others by then.
+// Calls that are seen in their order: those that do more than compute, those that speak of what is around them (the
+// collectives of a vmap's axis), and those that read a captured tensor which is written to later. A part keeps all of
+// its operands for derivatives, but these would be others by then.
 std::vector<bool> ordered_calls(const Graph& graph) {
   const Roots roots(graph);
   std::vector<Tensor> written;
   std::vector<bool> ordered(graph.calls.size());
   for (size_t n = graph.calls.size(); n-- > 0;) {
     const Call& call = graph.calls[n];
-    ordered[n] = call.random() || call.opaque() || call.effect;
+    ordered[n] = call.random() || call.opaque() || call.effect || opens_under_trace(*call.op);
     for (size_t k = 0; k < call.operands.size(); ++k) {
       const Tensor& captured = roots.captured(call.operands[k]);
       if (!captured.defined()) continue;

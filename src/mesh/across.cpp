@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -13,6 +14,8 @@
 namespace tower::mesh {
 
 std::vector<int64_t> Group::gather_number(const char* name, int64_t number) {
+  DispatchGuard keys;
+  keys.see_no_operator();  // a trace does not record it
   const Tensor all = gather(name, {at::scalar_tensor(number, at::kLong).view({1})},
                             std::vector<int64_t>(static_cast<size_t>(size()), 1))[0];
   return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
@@ -72,6 +75,7 @@ class Vary final : public LinearOperator {
 
  private:
   Tensors evaluate(const Tensors& operands) const override {
+    group_->check_agreement("a value that begins to differ, number", operands);
     Tensors results;
     for (const Tensor& t : operands) results.push_back(at::alias(t));
     return results;
@@ -92,6 +96,13 @@ class Gather final : public LinearOperator {
   Counts counts_;
 };
 
+// The first row of each process, and the end.
+std::vector<int64_t> starts_of(const std::vector<int64_t>& counts) {
+  std::vector<int64_t> starts{0};
+  for (const int64_t count : counts) starts.push_back(starts.back() + count);
+  return starts;
+}
+
 class Part final : public LinearOperator {
  public:
   Part(GroupPointer group, Counts counts)
@@ -99,16 +110,109 @@ class Part final : public LinearOperator {
 
  private:
   Tensors evaluate(const Tensors& operands) const override {
-    const auto here = counts_->begin() + group_->rank();
-    const int64_t start = std::accumulate(counts_->begin(), here, int64_t{0});
+    const auto rank = static_cast<size_t>(group_->rank());
+    const int64_t start = starts_of(*counts_)[rank];
     Tensors results;
-    for (const Tensor& t : operands) results.push_back(t.narrow(0, start, *here));
+    for (const Tensor& t : operands) results.push_back(t.narrow(0, start, (*counts_)[rank]));
     return results;
   }
   Tensors transpose(const Tensors& cotangents) const override {
     return gather(group_, "gather of derivatives", counts_, cotangents);
   }
   bool moves_dimensions() const override { return true; }
+  Counts counts_;
+};
+
+// Of this process's rows those that go to each process, and those that come from each.
+struct Route {
+  int64_t here;
+  std::vector<std::vector<int64_t>> go, come;
+};
+
+std::shared_ptr<const Route> route_of(const Group& group, const std::vector<int64_t>& counts,
+                                      const std::vector<std::pair<int64_t, int64_t>>& pairs) {
+  const std::vector<int64_t> starts = starts_of(counts);
+  const auto process_of = [&](int64_t row) {
+    return static_cast<size_t>(std::upper_bound(starts.begin(), starts.end(), row) - starts.begin() - 1);
+  };
+  const auto own = static_cast<size_t>(group.rank());
+  Route route{counts[own], std::vector<std::vector<int64_t>>(counts.size()),
+              std::vector<std::vector<int64_t>>(counts.size())};
+  for (const auto& [from, to] : pairs) {
+    const size_t source = process_of(from), target = process_of(to);
+    if (source == own) route.go[target].push_back(from - starts[own]);
+    if (target == own) route.come[source].push_back(to - starts[own]);
+  }
+  return std::make_shared<const Route>(std::move(route));
+}
+
+class Permute final : public LinearOperator {
+ public:
+  Permute(GroupPointer group, const char* name, std::shared_ptr<const Route> route)
+      : LinearOperator("permute_across", std::move(group)), name_(name), route_(std::move(route)) {}
+
+ private:
+  Tensors evaluate(const Tensors& operands) const override {
+    const size_t processes = route_->go.size();
+    std::vector<Tensors> give(processes), take(processes);
+    for (size_t r = 0; r < processes; ++r)
+      for (const Tensor& t : operands) {
+        give[r].push_back(t.index_select(0, rows(route_->go[r], t)));
+        Sizes room(t.sizes());
+        room[0] = static_cast<int64_t>(route_->come[r].size());
+        take[r].push_back(at::empty(room, t.options()));
+      }
+    group_->exchange(name_, operands, give, take);
+    Tensors results;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      Sizes sizes(operands[k].sizes());
+      sizes[0] = route_->here;
+      results.push_back(at::zeros(sizes, operands[k].options()));
+      for (size_t r = 0; r < processes; ++r) results[k].index_copy_(0, rows(route_->come[r], operands[k]), take[r][k]);
+    }
+    return results;
+  }
+  static Tensor rows(const std::vector<int64_t>& numbers, const Tensor& like) {
+    return at::tensor(numbers, at::kLong).to(like.device());
+  }
+  Tensors transpose(const Tensors& cotangents) const override {
+    const Route back{route_->here, route_->come, route_->go};
+    return (*c10::make_intrusive<Permute>(group_, name_, std::make_shared<const Route>(back)))(cotangents);
+  }
+  bool moves_dimensions() const override { return true; }
+  const char* name_;
+  std::shared_ptr<const Route> route_;
+};
+
+class Regroup final : public LinearOperator {
+ public:
+  Regroup(GroupPointer group, const char* name, Counts counts)
+      : LinearOperator("regroup_across", std::move(group)), name_(name), counts_(std::move(counts)) {}
+
+ private:
+  Tensors evaluate(const Tensors& operands) const override {
+    const std::vector<int64_t> starts = starts_of(*counts_);
+    const size_t processes = counts_->size();
+    const int64_t here = (*counts_)[static_cast<size_t>(group_->rank())];
+    Tensors results;
+    for (const Tensor& t : operands) results.push_back(at::empty(t.sizes(), t.options()));
+    std::vector<Tensors> give(processes), take(processes);
+    for (size_t r = 0; r < processes; ++r)
+      for (const Tensor& t : operands) {
+        give[r].push_back(t.narrow(1, starts[r], (*counts_)[r]).transpose(0, 1).contiguous());
+        Sizes room(t.sizes());
+        room[0] = here;
+        room[1] = (*counts_)[r];
+        take[r].push_back(at::empty(room, t.options()));
+      }
+    group_->exchange(name_, operands, give, take);
+    for (size_t k = 0; k < results.size(); ++k)
+      for (size_t r = 0; r < processes; ++r) results[k].narrow(1, starts[r], (*counts_)[r]).copy_(take[r][k]);
+    return results;
+  }
+  Tensors transpose(const Tensors& cotangents) const override { return regroup(group_, name_, counts_, cotangents); }
+  bool moves_dimensions() const override { return true; }
+  const char* name_;
   Counts counts_;
 };
 
@@ -193,6 +297,13 @@ Tensors gather(const GroupPointer& group, const char* name, const Counts& counts
 }
 Tensors part(const GroupPointer& group, const Counts& counts, const Tensors& shared) {
   return call<Part>(shared, group, counts);
+}
+Tensors permute(const GroupPointer& group, const char* name, const Counts& counts,
+                const std::vector<std::pair<int64_t, int64_t>>& pairs, const Tensors& parts) {
+  return call<Permute>(parts, group, name, route_of(*group, *counts, pairs));
+}
+Tensors regroup(const GroupPointer& group, const char* name, const Counts& counts, const Tensors& parts) {
+  return call<Regroup>(parts, group, name, counts);
 }
 Tensors extremum(const GroupPointer& group, const char* name, Extremum which, const Tensors& parts) {
   return call<ExtremumOperator>(parts, group, name, which);

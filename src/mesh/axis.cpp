@@ -8,6 +8,7 @@
 
 #include "core/bind.h"
 #include "mesh/draws.h"
+#include "operators/lifting.h"
 #include "tower/errors.h"
 
 namespace tower::mesh {
@@ -149,7 +150,14 @@ void refuse_rows(const Tensor& t) {
         "inside of the mapped function, or use jacfwd by what is shared.");
 }
 
+void check_agreement(Group& group, const char* what, Tensors values) {
+  for (Tensor& t : values) t = value_under_all_levels(t);
+  group.check_agreement(what, values);
+}
+
 std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts) {
+  DispatchGuard keys;
+  keys.see_no_operator();
   for (Tensor t = of; Wrapper* w = as_wrapper(t);) {
     const auto* level = dynamic_cast<const AxisVmap*>(&w->level());
     if (level && level->examples()->group() && w->payload().tracked()) {
@@ -164,10 +172,17 @@ std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts) {
 
 AxisVmap& find_axis(std::string_view name, const char* who) {
   std::string names;
+  bool compiled = false;
   for (Level* level = top(); level; level = level->below()) {
+    // A loop's steps are traced with the vmaps around it, which they capture; a graph that is kept is run under others.
+    compiled = compiled || (level->kind() == Kind::trace && level->label() != std::string_view("while_loop"));
     if (level->kind() != Kind::vmap) continue;
     auto* named = dynamic_cast<AxisVmap*>(level);
     if (!named) continue;
+    if (named->examples()->name() == name && compiled)
+      throw UnsupportedError(named->describe() + ": " + who + " speaks of axis '" + std::string(name) +
+                             "' in a function that is compiled inside of this vmap, and would be kept for others. "
+                             "Compile around the vmap: compile(vmap(f, …)).");
     if (named->examples()->name() == name) return *named;
     names += (names.empty() ? "'" : ", '") + named->examples()->name() + "'";
   }

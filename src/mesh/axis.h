@@ -84,6 +84,9 @@ void refuse_columns(const Tensor& t);
 /// The same if jacrev differentiates `t`, a mapped result.
 void refuse_rows(const Tensor& t);
 
+/// Where a program is checked, throws unless the values under all levels are the same in all processes.
+void check_agreement(Group& group, const char* what, Tensors values);
+
 /// Numbers that were counted in this process's part of `of`, of all processes that it is spread over.
 std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts);
 

@@ -1,11 +1,11 @@
 // The mesh on LibTorch's distributed engine, c10d.
 //
 // A tour. Engine is the mesh's state: it makes a C10dGroup for each axis, and knows how a process finds out what went
-// wrong with another. A collective is one call of the group's backend for each dtype (sum, extremum) or one for all
-// (gather, in bytes), each behind a first message that says what it is. When one fails, or the mapped function throws,
-// the process writes what happened on the board, a store that all can read, and then closes its connections. So the
-// others' collectives fail at once, whatever their timeout, and they read there whom it was. Nothing is repaired: the
-// mesh is of no more use, but the process can go on.
+// wrong with another. A collective is one call of the group's backend for each dtype (sum, extremum), one for all
+// (gather, in bytes) or a message to each process that is to have something (exchange), each behind a first message
+// that says what it is. When one fails, or the mapped function throws, the process writes what happened on the board, a
+// store that all can read, and then closes its connections. So the others' collectives fail at once, whatever their
+// timeout, and they read there whom it was. Nothing is repaired: the mesh is of no more use, but the process can go on.
 #include "mesh/mesh.h"
 #include "tower/errors.h"
 
@@ -15,114 +15,30 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <numeric>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "core/level.h"
 #include "core/operator.h"
+#include "mesh/board.h"
 #include "mesh/gloo.h"
 
 namespace tower {
 namespace {
 
 using c10d::Store;
+using mesh::Board;
 using mesh::Extremum;
+using mesh::StorePointer;
 using mesh::Tensors;
 using std::chrono::milliseconds;
-using StorePointer = c10::intrusive_ptr<Store>;
 using GroupOfProcesses = c10::intrusive_ptr<c10d::ProcessGroup>;
-
-// How long a process that lost the others waits for what they have to say.
-constexpr milliseconds kAsk{1000};
 
 std::string first_line(std::string_view text) {
   return std::string(text.substr(0, std::min(text.find('\n'), text.find("Exception raised from"))));
 }
-
-std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
-
-// Where processes write what became of them. A store's server may be among the dead: nothing here waits for it longer
-// than `kAsk`, on a thread that is left behind if need be.
-class Board {
- public:
-  Board(StorePointer store, int64_t rank) : store_(std::move(store)), rank_(rank) {}
-
-  void write(const std::string& what) const {
-    patiently<bool>([store = store_, key = key(rank_), what] {
-      store->set(key, bytes_of(what));
-      return true;
-    });
-  }
-  /// What the processes wrote, as soon as one of them wrote a reason of its own or all have; nothing where the board
-  /// does not answer.
-  std::optional<std::map<int64_t, std::string>> read(const std::vector<int64_t>& ranks) const {
-    std::map<int64_t, std::string> found;
-    const auto end = std::chrono::steady_clock::now() + kAsk;
-    while (true) {
-      for (const int64_t rank : ranks) {
-        if (rank == rank_ || found.count(rank)) continue;
-        const auto text = patiently<std::string>([store = store_, key = key(rank)] {
-          if (!store->check({key})) return std::string();
-          const auto bytes = store->get(key);
-          return std::string(bytes.begin(), bytes.end());
-        });
-        if (!text) return std::nullopt;
-        if (!text->empty()) found[rank] = *text;
-        if (!text->empty() && is_reason(*text)) return found;
-      }
-      if (found.size() + 1 == ranks.size() || std::chrono::steady_clock::now() > end) return found;
-      std::this_thread::sleep_for(milliseconds(20));
-    }
-  }
-
-  /// That this process knows what there is to know.
-  void write_told() const {
-    patiently<bool>([store = store_, key = told(rank_)] {
-      store->set(key, bytes_of("told"));
-      return true;
-    });
-  }
-  /// Whether all others know, or will not ask any more.
-  void wait_until_told(int64_t processes) const {
-    const auto end = std::chrono::steady_clock::now() + 2 * kAsk;
-    for (int64_t r = 0; r < processes; ++r) {
-      const auto know = [&] {
-        return patiently<bool>([store = store_, key = told(r)] { return store->check({key}); });
-      };
-      while (r != rank_ && !know().value_or(true) && std::chrono::steady_clock::now() < end)
-        std::this_thread::sleep_for(milliseconds(20));
-    }
-  }
-
-  // What a process wrote either says why it gave up, or that it lost others.
-  static std::string reason(const std::string& why) { return "!" + why; }
-  static bool is_reason(std::string_view text) { return !text.empty() && text[0] == '!'; }
-  static std::string lost() { return "lost"; }
-
- private:
-  static std::string key(int64_t rank) { return "ended/" + std::to_string(rank); }
-  static std::string told(int64_t rank) { return "told/" + std::to_string(rank); }
-
-  template <class T>
-  static std::optional<T> patiently(std::function<T()> ask) {
-    auto task = std::make_shared<std::packaged_task<T()>>(std::move(ask));
-    auto answer = task->get_future();
-    std::thread([task] { (*task)(); }).detach();
-    if (answer.wait_for(kAsk) != std::future_status::ready) return std::nullopt;
-    try {
-      return answer.get();
-    } catch (const std::exception&) {
-      return std::nullopt;
-    }
-  }
-
-  StorePointer store_;
-  int64_t rank_;
-};
 
 class Engine;
 
@@ -139,16 +55,21 @@ class C10dGroup final : public mesh::Group {
     return reduced(name, which == Extremum::largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN, tensors);
   }
   Tensors gather(const char* name, const Tensors& parts, const std::vector<int64_t>& sizes) override;
+  void exchange(const char* name, const Tensors& parts, const std::vector<Tensors>& give,
+                const std::vector<Tensors>& take) override;
+  void check_agreement(const char* what, const Tensors& values) override;
   void fail(const std::string& why) noexcept override;
 
   void close() { processes_.reset(); }
 
  private:
   Tensors reduced(const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors);
+  // Whether the processes' tensors are alike, or parts whose first dimension is each process's own.
+  enum class Alike : uint8_t { whole, rows };
   // Runs a collective on tensors like `like`, and waits for it.
   template <class Start>
-  void run(const char* name, const Tensors& like, Start&& start);
-  void compare(const char* name, const Tensors& like);
+  void run(const char* name, const Tensors& like, Alike alike, Start&& start);
+  void compare(const char* name, const Tensors& like, Alike alike);
   [[noreturn]] void refuse_differing(const char* name) const;
   Tensor gather_bytes(const Tensor& bytes);
   std::string where(const char* name) const {
@@ -219,7 +140,7 @@ class Engine final : public Mesh::State {
 };
 
 template <class Start>
-void C10dGroup::run(const char* name, const Tensors& like, Start&& start) {
+void C10dGroup::run(const char* name, const Tensors& like, Alike alike, Start&& start) {
   if (!engine_.broken().empty())
     throw MeshError(where(name) + ": the mesh is of no more use since " + engine_.broken() + ".");
   DispatchGuard keys;
@@ -227,7 +148,7 @@ void C10dGroup::run(const char* name, const Tensors& like, Start&& start) {
   keys.skip_libtorch_autograd();
   ++number_;
   try {
-    if (engine_.options().check) compare(name, like);
+    if (engine_.options().check) compare(name, like, alike);
     start();
   } catch (const MeshError& error) {
     engine_.give_up(Board::reason(error.what()), error.what());
@@ -246,6 +167,8 @@ void C10dGroup::fail(const std::string& why) noexcept {
   } catch (const std::exception&) {  // the others find out by their timeout
   }
 }
+
+Tensor as_bytes(const Tensor& t) { return t.resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte); }
 
 // NCCL and gloo reduce no complex numbers.
 Tensor as_reals(const Tensor& t) { return t.is_complex() ? at::view_as_real(t.resolve_conj()) : t; }
@@ -283,7 +206,7 @@ Tensors C10dGroup::reduced(const char* name, c10d::ReduceOp::RedOpType op, const
     options.reduceOp = op;
     return processes_->getBackend(buffer[0].device().type())->allreduce(buffer, options);
   };
-  run(name, tensors, [&] {
+  run(name, tensors, Alike::whole, [&] {
     std::vector<Message> messages;
     for (size_t k = 0; k < tensors.size(); ++k) {
       const auto goes = [&](const Message& m) {
@@ -345,10 +268,16 @@ Tensor C10dGroup::gather_bytes(const Tensor& bytes) {
   return whole.view({size(), bytes.numel()});
 }
 
+std::string describe_row(const Tensor& t) {
+  Meta meta(t);
+  meta.sizes.erase(meta.sizes.begin());
+  return meta.describe();
+}
+
 // The number of the collective, its name and its tensors as a text that all processes must agree on.
-void C10dGroup::compare(const char* name, const Tensors& like) {
+void C10dGroup::compare(const char* name, const Tensors& like, Alike alike) {
   std::string mine = "collective " + std::to_string(number_) + ", " + name + " of";
-  for (const Tensor& t : like) mine += " " + describe(t);
+  for (const Tensor& t : like) mine += " " + (alike == Alike::whole ? describe(t) : "rows of " + describe_row(t));
   mine.resize(std::min<size_t>(mine.size(), kFirst - 1));
   Tensor bytes = at::zeros({kFirst}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
@@ -362,18 +291,40 @@ void C10dGroup::compare(const char* name, const Tensors& like) {
   }
 }
 
+void C10dGroup::check_agreement(const char* what, const Tensors& values) {
+  if (!engine_.options().check) return;
+  run("comparison of what is shared", values, Alike::whole, [&] {
+    std::vector<int64_t> own;
+    for (const Tensor& t : values) {
+      const Tensor bytes = t.defined() ? as_bytes(t.cpu()) : at::empty({0}, at::kByte);
+      const std::string_view text(static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel()));
+      own.push_back(static_cast<int64_t>(std::hash<std::string_view>{}(text)));
+    }
+    const Tensor hashes = at::tensor(own, at::kLong), all = gather_bytes(hashes.view(at::kByte)).view(at::kLong);
+    const Tensor differing = all.ne(hashes).nonzero();
+    if (differing.numel() == 0) return;
+    const auto process = differing[0][0].item<int64_t>(), k = differing[0][1].item<int64_t>();
+    throw MeshError("vmap over axis '" + axis() + "' (process " + std::to_string(rank()) + " of " +
+                    std::to_string(size()) + "): " + what + " " + std::to_string(k) + ", " +
+                    describe(values[static_cast<size_t>(k)]) + ", is not the same here and in process " +
+                    std::to_string(members_[static_cast<size_t>(process)]) +
+                    ". What is not mapped is the same everywhere, to the last bit: give it a dimension that is mapped, "
+                    "or make it alike before.");
+  });
+}
+
 // In bytes, for all tensors together: each process's are put behind each other, and filled up to the longest.
 Tensors C10dGroup::gather(const char* name, const Tensors& parts, const std::vector<int64_t>& sizes) {
   const int64_t most = *std::max_element(sizes.begin(), sizes.end());
   Tensors wholes;
-  run(name, parts, [&] {
+  run(name, parts, Alike::rows, [&] {
     Tensors padded;
     for (const Tensor& t : parts) {
       Sizes room(t.sizes());
       room[0] = most;
       Tensor own = at::zeros(room, t.options());
       own.narrow(0, 0, t.size(0)).copy_(t);
-      padded.push_back(own.view({-1}).view(at::kByte));
+      padded.push_back(as_bytes(own));
     }
     const Tensor own = at::cat(padded);
     Tensor first = first_message(own.options());
@@ -401,6 +352,100 @@ Tensors C10dGroup::gather(const char* name, const Tensors& parts, const std::vec
     }
   });
   return wholes;
+}
+
+int64_t bytes_in(const Tensors& tensors) {
+  int64_t bytes = 0;
+  for (const Tensor& t : tensors) bytes += static_cast<int64_t>(t.nbytes());
+  return bytes;
+}
+
+// What goes from one process to another: a first message that begins with a mark, and what did not fit into it.
+class Parcel {
+ public:
+  using Backend = c10::intrusive_ptr<c10d::Backend>;
+  /// `tensors`: which are sent, or written to.
+  Parcel(Backend backend, const char* name, int64_t process, const Tensors& tensors)
+      : backend_(std::move(backend)),
+        process_(static_cast<int>(process)),
+        tensors_(tensors),
+        bytes_(bytes_in(tensors)),
+        mark_(static_cast<int64_t>(std::hash<std::string>{}(name + std::to_string(bytes_)))),
+        first_{first_message(tensors[0].options().dtype(at::kByte))} {}
+
+  void send() {
+    Tensors flat;
+    for (const Tensor& t : tensors_) flat.push_back(as_bytes(t));
+    const Tensor bytes = at::cat(flat);
+    mark().fill_(mark_);
+    first_[0].narrow(0, kMark, in_first()).copy_(bytes.narrow(0, 0, in_first()));
+    works_.push_back(backend_->send(first_, process_, kFirstTag));
+    if (in_first() == bytes_) return;
+    rest_ = {bytes.narrow(0, in_first(), bytes_ - in_first())};
+    works_.push_back(backend_->send(rest_, process_, kRestTag));
+  }
+  void wait_until_sent() {
+    for (const auto& work : works_) work->wait();
+  }
+
+  void expect_first() { works_.push_back(backend_->recv(first_, process_, kFirstTag)); }
+  /// Whether what comes is what was expected.
+  bool expect_rest() {
+    works_.back()->wait();
+    if (mark().item<int64_t>() != mark_) return false;
+    if (in_first() == bytes_) return true;
+    rest_ = {at::empty({bytes_ - in_first()}, first_[0].options())};
+    works_.push_back(backend_->recv(rest_, process_, kRestTag));
+    return true;
+  }
+  void unpack() {
+    Tensor bytes = first_[0].narrow(0, kMark, in_first());
+    if (!rest_.empty()) {
+      works_.back()->wait();  // once: gloo would wait for another message
+      bytes = at::cat({bytes, rest_[0]});
+    }
+    int64_t begin = 0;
+    for (const Tensor& t : tensors_) {
+      const auto length = static_cast<int64_t>(t.nbytes());
+      t.view({-1}).view(at::kByte).copy_(bytes.narrow(0, begin, length));
+      begin += length;
+    }
+  }
+
+ private:
+  static constexpr int64_t kMark = sizeof(int64_t);
+  static constexpr int kFirstTag = 7101, kRestTag = 7102;
+
+  Tensor mark() const { return first_[0].narrow(0, 0, kMark).view(at::kLong); }
+  int64_t in_first() const { return std::min(bytes_, kFirst - kMark); }
+
+  Backend backend_;
+  int process_;
+  const Tensors& tensors_;
+  int64_t bytes_, mark_;
+  Tensors first_, rest_ = {};  // one each
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_ = {};
+};
+
+void C10dGroup::exchange(const char* name, const Tensors& parts, const std::vector<Tensors>& give,
+                         const std::vector<Tensors>& take) {
+  run(name, parts, Alike::rows, [&] {
+    const auto backend = processes_->getBackend(parts[0].device().type());
+    std::vector<Parcel> sent, received;
+    for (int64_t r = 0; r < size(); ++r) {
+      const Tensors &to = give[static_cast<size_t>(r)], &from = take[static_cast<size_t>(r)];
+      if (r == rank()) {
+        for (size_t k = 0; k < to.size(); ++k) from[k].copy_(to[k]);
+        continue;
+      }
+      if (bytes_in(from) > 0) received.emplace_back(backend, name, r, from).expect_first();
+      if (bytes_in(to) > 0) sent.emplace_back(backend, name, r, to).send();
+    }
+    for (Parcel& parcel : received)
+      if (!parcel.expect_rest()) refuse_differing(name);
+    for (Parcel& parcel : received) parcel.unpack();
+    for (Parcel& parcel : sent) parcel.wait_until_sent();
+  });
 }
 
 std::string variable(const char* name) {

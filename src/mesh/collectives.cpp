@@ -248,25 +248,34 @@ class Ppermute final : public Collective {
     const int64_t size = axis_->size();
     std::vector<int64_t> from(static_cast<size_t>(size), -1);
     for (const auto& [source, target] : pairs_) from[static_cast<size_t>(target)] = source;
-    const Tensor sources = at::tensor(from, at::kLong), none = sources < 0;
-    const auto permute = [&](Tensors whole) {
-      for (Tensor& t : whole) {
-        std::vector<int64_t> alongside(static_cast<size_t>(t.dim()), 1);
-        alongside[0] = size;
-        t = t.index_select(0, sources.clamp_min(0).to(t.device()));
-        if (pairs_.size() < from.size()) t = t.masked_fill(none.to(t.device()).view(alongside), 0);
-      }
-      return parts(whole);
-    };
+    const Tensor sources = at::tensor(from, at::kLong);
+    const bool to_all = pairs_.size() == from.size();
     return each(
-        operands, true, [&](const Tensors& mapped) { return permute(all(mapped)); },
+        operands, true,
+        [&](const Tensors& mapped) {
+          if (axis_->group()) return permute(axis_->group(), who_, axis_->counts(), pairs_, mapped);
+          Tensors results;
+          for (const Tensor& t : mapped) {
+            const Tensor rows = t.index_select(0, sources.clamp_min(0).to(t.device()));
+            results.push_back(to_all ? rows : without_targets(rows, sources < 0));
+          }
+          return results;
+        },
         [&](const Tensor& t) {
-          if (pairs_.size() == from.size()) return Operand{t, false};
-          return Operand{permute({repeated(t, size)})[0], true};
+          if (to_all) return Operand{t, false};
+          const Tensor own = sources.narrow(0, axis_->before(), axis_->here()) < 0;
+          const Tensor varying = axis_->group() ? vary(axis_->group(), {t})[0] : t;
+          return Operand{without_targets(repeated(varying, axis_->here()), own), true};
         });
   }
 
  private:
+  // Examples to which nothing goes have zeros.
+  static Tensor without_targets(const Tensor& t, const Tensor& none) {
+    std::vector<int64_t> alongside(static_cast<size_t>(t.dim()), 1);
+    alongside[0] = none.numel();
+    return t.masked_fill(none.to(t.device()).view(alongside), 0);
+  }
   Tensors transpose(const Tensors& cotangents, c10::ArrayRef<IValue> saved) const override {
     Pairs inverse;
     for (const auto& [source, target] : pairs_) inverse.emplace_back(target, source);
@@ -285,9 +294,10 @@ class AllToAll final : public Collective {
     return each(
         operands, true,
         [&](const Tensors& mapped) {
-          Tensors whole = all(mapped);
-          for (Tensor& t : whole) t = t.transpose(0, 1);
-          return parts(whole);
+          if (axis_->group()) return regroup(axis_->group(), who_, axis_->counts(), mapped);
+          Tensors results;
+          for (const Tensor& t : mapped) results.push_back(t.transpose(0, 1));
+          return results;
         },
         [&](const Tensor& t) {
           Sizes sizes(t.sizes());

@@ -34,6 +34,13 @@ class Group {
   /// The tensors of all processes, of process r behind those of r - 1: `part` has sizes[r] in its first dimension
   /// there.
   virtual Tensors gather(const char* name, const Tensors& parts, const std::vector<int64_t>& sizes) = 0;
+  /// Sends give[r] to process r, which has room for it in its take[this process]: tensors without gaps, which are
+  /// written to. Nothing goes where they have no elements. `parts`: what it is about, for messages.
+  virtual void exchange(const char* name, const Tensors& parts, const std::vector<Tensors>& give,
+                        const std::vector<Tensors>& take) = 0;
+  /// Where a program is checked (MeshOptions::check), throws unless these are the same in all processes. `what`: what
+  /// they are, with their number behind it. Undefined ones are passed over.
+  virtual void check_agreement(const char* what, const Tensors& values) = 0;
   /// The number that each process has.
   std::vector<int64_t> gather_number(const char* name, int64_t number);
   /// Tells the other processes, who may be waiting for this one, that it will not come, and why.

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include "core/level.h"
+#include "mesh/axis.h"
 #include "operators/lifting.h"
 #include "tower/errors.h"
 
@@ -64,7 +65,7 @@ bool any_example(const Tensor& condition) {
   const Tensor values = value_under_all_levels(condition);
   DispatchGuard keys;
   keys.see_every_operator(false);
-  return values.any().item<bool>();
+  return mesh::everywhere(condition, {values.any().item<bool>()})[0] > 0;
 }
 
 }  // namespace tower::solvers

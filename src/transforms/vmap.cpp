@@ -156,12 +156,18 @@ Tensors map_axis(const dynamic::FunctionWithAux& f, const Tensors& args, const D
   Tensors shared;
   for (size_t i = 0; i < args.size(); ++i) {
     if (dims[i]) mesh::refuse_columns(args[i]);
-    else shared.push_back(args[i]);
+    shared.push_back(dims[i] ? Tensor() : args[i]);
   }
+  mesh::check_agreement(*group, "argument", shared);
   level->share(std::move(shared));
   Tensors outs = map_once(f, args, dims, out_dims, level).first;
-  for (size_t k = 0; k < outs.size(); ++k)
-    if (out_dim_of(out_dims, k, outs.size(), "vmap")) mesh::refuse_rows(outs[k]);
+  shared = outs;
+  for (size_t k = 0; k < outs.size(); ++k) {
+    if (!out_dim_of(out_dims, k, outs.size(), "vmap")) continue;
+    mesh::refuse_rows(outs[k]);
+    shared[k] = Tensor();
+  }
+  mesh::check_agreement(*group, "output", shared);
   return outs;
 }
 

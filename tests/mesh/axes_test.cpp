@@ -111,6 +111,20 @@ TEST(NamedAxes, WorkInCompiledFunctions) {
   EXPECT_TRUE(same(tower::grad(loss(compiled))(x), tower::grad(loss(mapped))(x)));
 }
 
+// A kept graph would speak of the vmap that it was traced in.
+TEST(NamedAxes, AreRefusedInFunctionsThatAreCompiledInside) {
+  const auto f = [](const Tensor& e) { return tower::psum(e.sin(), "batch") * e; };
+  const auto size = [](const Tensor& e) { return e * tower::axis_size("batch"); };
+  const auto refused = [](auto g) {
+    return message_of<tower::UnsupportedError>([&] {
+      tower::vmap(tower::compile(g), {.axis = "batch"})(waves({4, 3}));
+    });
+  };
+  EXPECT_TRUE(contains(refused(f), "psum speaks of axis 'batch' in a function that is compiled inside")) << refused(f);
+  EXPECT_TRUE(contains(refused(size), "axis_size speaks of axis 'batch'")) << refused(size);
+  support::expect_intact();
+}
+
 TEST(NamedAxes, LetLibTorchsAutogradThrough) {
   const Tensor x = waves({4, 3}).requires_grad_(), y = waves({4, 3}).requires_grad_();
   tower::vmap([](const Tensor& e) { return tower::psum(e.sin(), "batch") * e; }, {.axis = "batch"})(x).sum().backward();

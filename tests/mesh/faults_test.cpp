@@ -84,6 +84,28 @@ TEST_F(Faults, AProcessThatIsStoppedIsNamedWithinTheTimeout) {
   expect_told(ended, "process 1 of the mesh did not answer");
 }
 
+// Elements that go from one process to another are awaited as sums are.
+TEST_F(Faults, AProcessWhoseElementsAreAwaitedIsNamed) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    const auto ended = processes::start(kProcesses, [&](int rank) {
+      const Mesh mesh = mesh_of_all();
+      const auto f = [](const Tensor& e) { return tower::all_to_all(e, "data", 0, 0); };
+      const auto mapped = tower::vmap(f, {.axis = "data", .across = mesh});
+      mapped(waves({1, kProcesses, 1000}));
+      total(mesh, waves({2}));
+      const auto f_that_ends = [&](const Tensor& e) {
+        tower::axis_size("data");
+        if (rank == kFaulty) ::raise(signal);
+        return f(e);
+      };
+      const auto ends = tower::vmap(f_that_ends, {.axis = "data", .across = mesh});
+      expect_failure([&] { ends(waves({1, kProcesses, 1000})); });
+    });
+    expect_told(ended, "all_to_all over axis 'data'");
+    expect_told(ended, "process 1 of the mesh did not answer");
+  }
+}
+
 TEST_F(Faults, AnExceptionInOneProcessReachesTheOthers) {
   const auto ended = processes::start(kProcesses, [](int rank) {
     const Mesh mesh = mesh_of_all();
@@ -136,8 +158,15 @@ Tensor once_more(const Tensor& e, bool faulty) {
   return tower::psum(faulty ? tower::psum(e.slice(0, 0, 1), "data") + e : e, "data");
 }
 
+Tensor to_others_of_other_shape(const Tensor& e, bool faulty) {
+  return tower::ppermute(faulty ? e.slice(0, 0, 2) : e, "data", {{0, 2}, {2, 0}});
+}
+Tensor to_others(const Tensor& e, bool faulty) {
+  return faulty ? tower::ppermute(e, "data", {{0, 2}, {2, 0}}) : tower::psum(e, "data");
+}
+
 TEST_F(Faults, CollectivesThatDifferAreErrorsWithoutTheCheck) {
-  for (const auto f : {of_other_shape, of_other_dtype, by_another, once_more})
+  for (const auto f : {of_other_shape, of_other_dtype, by_another, once_more, to_others_of_other_shape, to_others})
     for (const Ended& e : differing(false, f)) {
       EXPECT_EQ(e.status, 0) << e.said;
       EXPECT_TRUE(contains(e.said, "over axis 'data'") || contains(e.said, "process")) << e.said;
@@ -149,6 +178,7 @@ TEST_F(Faults, TheCheckSaysWhatDiffers) {
   expect_both_told(differing(true, of_other_dtype), "psum of Float [3]");
   expect_both_told(differing(true, by_another), "pmax of Double [3]");
   expect_both_told(differing(true, once_more), "psum of Double [1]");
+  expect_both_told(differing(true, to_others_of_other_shape), "ppermute of rows of Double [2]");
 }
 
 // ---- meshes that cannot be made ------------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+// Where processes write what became of them: a store that all of them can read.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+namespace tower::mesh {
+
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+
+// The store's server may be among the dead: nothing here waits for it longer than `kAsk`, on a thread that is left
+// behind if need be.
+class Board {
+ public:
+  Board(StorePointer store, int64_t rank) : store_(std::move(store)), rank_(rank) {}
+
+  void write(const std::string& what) const {
+    patiently<bool>([store = store_, key = key(rank_), what] {
+      store->set(key, bytes_of(what));
+      return true;
+    });
+  }
+  /// What the processes wrote, as soon as one of them wrote a reason of its own or all have; nothing where the board
+  /// does not answer.
+  std::optional<std::map<int64_t, std::string>> read(const std::vector<int64_t>& ranks) const {
+    std::map<int64_t, std::string> found;
+    const auto end = std::chrono::steady_clock::now() + kAsk;
+    while (true) {
+      for (const int64_t rank : ranks) {
+        if (rank == rank_ || found.count(rank)) continue;
+        const auto text = patiently<std::string>([store = store_, key = key(rank)] {
+          if (!store->check({key})) return std::string();
+          const auto bytes = store->get(key);
+          return std::string(bytes.begin(), bytes.end());
+        });
+        if (!text) return std::nullopt;
+        if (!text->empty()) found[rank] = *text;
+        if (!text->empty() && is_reason(*text)) return found;
+      }
+      if (found.size() + 1 == ranks.size() || std::chrono::steady_clock::now() > end) return found;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  /// That this process knows what there is to know.
+  void write_told() const {
+    patiently<bool>([store = store_, key = told(rank_)] {
+      store->set(key, bytes_of("told"));
+      return true;
+    });
+  }
+  /// Whether all others know, or will not ask any more.
+  void wait_until_told(int64_t processes) const {
+    const auto end = std::chrono::steady_clock::now() + 2 * kAsk;
+    for (int64_t r = 0; r < processes; ++r) {
+      const auto know = [&] {
+        return patiently<bool>([store = store_, key = told(r)] { return store->check({key}); });
+      };
+      while (r != rank_ && !know().value_or(true) && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  // What a process wrote either says why it gave up, or that it lost others.
+  static std::string reason(const std::string& why) { return "!" + why; }
+  static bool is_reason(std::string_view text) { return !text.empty() && text[0] == '!'; }
+  static std::string lost() { return "lost"; }
+
+ private:
+  // How long a process that lost the others waits for what they have to say.
+  static constexpr std::chrono::milliseconds kAsk{1000};
+
+  static std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+  static std::string key(int64_t rank) { return "ended/" + std::to_string(rank); }
+  static std::string told(int64_t rank) { return "told/" + std::to_string(rank); }
+
+  template <class T>
+  static std::optional<T> patiently(std::function<T()> ask) {
+    auto task = std::make_shared<std::packaged_task<T()>>(std::move(ask));
+    auto answer = task->get_future();
+    std::thread([task] { (*task)(); }).detach();
+    if (answer.wait_for(kAsk) != std::future_status::ready) return std::nullopt;
+    try {
+      return answer.get();
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+
+  StorePointer store_;
+  int64_t rank_;
+};
+
+}  // namespace tower::mesh
