@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
@@ -41,18 +42,12 @@ double seconds(const std::function<void()>& f) {
   return Seconds(std::chrono::steady_clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-/// Medians of runs that take turns.
-std::vector<double> medians(const std::vector<std::function<void()>>& runs, int rounds) {
-  std::vector<std::vector<double>> all(runs.size());
+/// The shortest of runs that take turns: of processes that wait for each other, any other work on the machine delays
+/// all.
+std::vector<double> shortest(const std::vector<std::function<void()>>& runs, int rounds) {
+  std::vector<double> result(runs.size(), std::numeric_limits<double>::infinity());
   for (int round = 0; round < rounds; ++round)
-    for (size_t k = 0; k < runs.size(); ++k) all[k].push_back(seconds(runs[k]));
-  std::vector<double> result;
-  for (const auto& values : all) result.push_back(median(values));
+    for (size_t k = 0; k < runs.size(); ++k) result[k] = std::min(result[k], seconds(runs[k]));
   return result;
 }
 
@@ -68,7 +63,8 @@ c10::intrusive_ptr<c10d::Backend> group_beside(const tower::Mesh& mesh) {
                                 static_cast<int>(mesh.size()), std::chrono::seconds(30), "127.0.0.1");
 }
 
-constexpr int kPsums = 200;
+constexpr int kPsums = 20;
+constexpr int64_t kMany = 4 << 20;  // floats
 
 /// What `f` does to a vector, many times within one call.
 std::function<void()> inside(const tower::Mesh& mesh, std::function<void(const Tensor&)> f) {
@@ -81,13 +77,19 @@ std::function<void()> inside(const tower::Mesh& mesh, std::function<void(const T
 
 void collectives(const tower::Mesh& mesh) {
   const auto beside = group_beside(mesh);
-  const auto times = medians({[&] {
-                                std::vector<Tensor> t{at::ones({4})};
-                                for (int i = 0; i < kPsums; ++i) beside->allreduce(t)->wait();
-                              },
-                              inside(mesh, [](const Tensor& x) { tower::psum(x, "data"); }),
-                              inside(mesh, [](const Tensor& x) { tower::psum(std::vector<Tensor>(100, x), "data"); })},
-                             11);
+  const auto times = shortest({[&] {
+                                 std::vector<Tensor> t{at::ones({4})};
+                                 for (int i = 0; i < kPsums; ++i) beside->allreduce(t)->wait();
+                               },
+                               inside(mesh, [](const Tensor& x) { tower::psum(x, "data"); }),
+                               inside(mesh, [](const Tensor& x) { tower::psum(std::vector<Tensor>(100, x), "data"); })},
+                              100);
+  const Tensor large = at::ones({1, kMany});
+  const auto of_large = shortest(
+      {[&, t = std::vector<Tensor>{at::ones({kMany})}]() mutable { beside->allreduce(t)->wait(); },
+       [&, mapped = tower::vmap([](const Tensor& x) { return tower::psum(x, "data"); },
+                                {.out_dims = std::nullopt, .axis = "data", .across = mesh})] { mapped(large); }},
+      20);
   if (mesh.rank() != 0) return;
   const double base = times[0] / kPsums, one = times[1] / kPsums, many = times[2] / kPsums;
   report::Table table({fmt::format("{} processes", mesh.size()), "µs", "ratio", "budget", ""});
@@ -96,6 +98,9 @@ void collectives(const tower::Mesh& mesh) {
              fmt::format("{:.2f}", kPsumBudget), report::verdict(one / base, kPsumBudget)});
   table.add({"psum of 100 tensors of 4 floats", fmt::format("{:.0f}", 1e6 * many), fmt::format("{:.2f}", many / one),
              fmt::format("{:.2f}", kTreeBudget), report::verdict(many / one, kTreeBudget)});
+  table.add({"c10d's all_reduce of 16 MiB", fmt::format("{:.0f}", 1e6 * of_large[0]), "", "", ""});
+  table.add({"psum of 16 MiB", fmt::format("{:.0f}", 1e6 * of_large[1]),
+             fmt::format("{:.2f}", of_large[1] / of_large[0]), "", ""});
   table.print();
   fmt::print("\n");
 }
@@ -113,7 +118,7 @@ double digits_step(const tower::Mesh& mesh) {
   };
   const auto step =
       tower::vmap(of_one, {.in_dims = {std::nullopt, 0, 0}, .out_dims = std::nullopt, .axis = "data", .across = mesh});
-  return medians({[&] { step(parameters, batch.images, batch.labels); }}, 15)[0];
+  return shortest({[&] { step(parameters, batch.images, batch.labels); }}, 10)[0];
 }
 
 double newton_step(const tower::Mesh& mesh) {
@@ -131,7 +136,7 @@ double newton_step(const tower::Mesh& mesh) {
         return std::pair(corrected, tower::pmax(norm, "data"));
       },
       {.out_dims = {0, std::nullopt}, .axis = "data", .across = mesh});
-  return medians({[&] { correct(x, step); }}, 15)[0];
+  return shortest({[&] { correct(x, step); }}, 10)[0];
 }
 
 /// Runs in `count` processes what gives a number, and gives the largest.
@@ -181,12 +186,20 @@ std::vector<double> in_processes(int count, const std::function<std::vector<doub
 }
 
 int run() {
-  in_processes(2, [](const tower::Mesh& mesh) {
-    collectives(mesh);
-    return std::vector<double>{0};
-  });
+  for (const int count : {2, 3, 4})
+    in_processes(count, [](const tower::Mesh& mesh) {
+      collectives(mesh);
+      return std::vector<double>{0};
+    });
   const auto steps = [](const tower::Mesh& mesh) { return std::vector{digits_step(mesh), newton_step(mesh)}; };
-  const std::vector<double> one = in_processes(1, steps), two = in_processes(2, steps);
+  std::vector<double> one = in_processes(1, steps), two = in_processes(2, steps);
+  for (int turn = 1; turn < 5; ++turn) {
+    const std::vector<double> of_one = in_processes(1, steps), of_two = in_processes(2, steps);
+    for (size_t k = 0; k < one.size(); ++k) {
+      one[k] = std::min(one[k], of_one[k]);
+      two[k] = std::min(two[k], of_two[k]);
+    }
+  }
   report::Table table(
       {"a step, a part for each process", "1 process, ms", "2 processes, ms", "throughput", "goal", ""});
   const char* names[] = {"private_digits, 256 images", "material_newton, 10,000 points"};
