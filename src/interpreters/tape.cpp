@@ -10,6 +10,7 @@
 #include "core/wrapper.h"
 #include "frontend/views.h"
 #include "interpreters/derivatives.h"
+#include "interpreters/pending.h"
 #include "tower/detail/saved_tensor_hooks.h"
 #include "tower/errors.h"
 
@@ -258,6 +259,7 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
   for (int64_t slot : inputs)
     if (slot >= 0) by_slot[slot].is_input = true;
 
+  PendingGradients pending(plain && !top());
   c10::SmallVector<Tensor, 2> of_outputs;
   c10::SmallVector<LeafRef, 4> wanted;
   c10::SmallVector<const Meta*, 4> wanted_meta;
@@ -266,6 +268,7 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
     if (node.empty()) continue;
     of_outputs.clear();
     bool any = false;
+    if (!pending.empty()) pending.settle(node.first_slot, node.num_outs, accumulate);
     for (uint32_t k = 0; k < node.num_outs; ++k) {
       Cotangent& at = by_slot[node.first_slot + k];
       any = any || at.sum.defined();
@@ -285,11 +288,14 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
       }
       VjpFrame frame{frame_of(node), of_outputs, wanted, wanted_meta, {}, node.tracked};
       frame.gradients.resize(wanted.size());
+      pending.before(frame);
       run_vjp(frame, node.served);
+      pending.after(node.inputs);
       for (size_t k = 0; k < node.inputs.size(); ++k) accumulate(node.inputs[k].slot, std::move(frame.gradients[k]));
     }
     if (consume) node.release();
   }
+  if (!pending.empty()) pending.settle(0, static_cast<int64_t>(slots_.size()), accumulate);
   std::vector<Tensor> result;
   result.reserve(inputs.size());
   for (int64_t slot : inputs) result.push_back(slot >= 0 ? by_slot[slot].sum : Tensor());

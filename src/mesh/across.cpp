@@ -80,7 +80,21 @@ class Vary final : public LinearOperator {
     for (const Tensor& t : operands) results.push_back(at::alias(t));
     return results;
   }
-  Tensors transpose(const Tensors& cotangents) const override { return sum(group_, "sum of derivatives", cotangents); }
+  Tensors transpose(const Tensors& cotangents) const override { return sum(group_, kName, cotangents); }
+  bool begin_pull_back(const VjpFrame& frame) const override {
+    PendingGradients* pending = PendingGradients::of(frame);
+    if (!pending) return false;
+    Tensors parts;
+    std::vector<LeafRef> leaves;
+    for (size_t k = 0; k < frame.cotangents.size(); ++k) {
+      if (!frame.cotangents[k].defined()) continue;
+      parts.push_back(frame.cotangents[k]);
+      leaves.push_back({0, static_cast<uint16_t>(k)});
+    }
+    pending->expect(group_->begin_sum(kName, parts), leaves);
+    return true;
+  }
+  static constexpr const char* kName = "sum of derivatives";
 };
 
 class Gather final : public LinearOperator {

@@ -53,16 +53,33 @@ Tensor AxisVmap::varying(const Tensor& shared) {
   if (!examples_->group() || !may_be_differentiated(shared)) return shared;
   if (const Tensor* known = find(shared)) return *known;
   const Below below(*this);
-  // With the first of the arguments come the others, so that one message has the derivatives of all.
-  Tensors together;
-  bool is_argument = false;
+  vary_all(together_with(shared));
+  return *find(shared);
+}
+
+// NOTE [Buckets]
+// With one of the arguments come others, so that one message has the derivatives of all. Where these are many bytes,
+// those that follow come, up to kBucket: a bucket is summed in the backward pass as soon as the operators that used it
+// are done with, while others are computed.
+dynamic::Tensors AxisVmap::together_with(const Tensor& shared) const {
+  constexpr int64_t kBucket = 4 << 20;
+  const auto bytes_of = [](const Tensor& t) { return t.numel() * static_cast<int64_t>(t.element_size()); };
+  Tensors waiting;
+  int64_t bytes = 0;
   for (const Tensor& t : shared_) {
     if (!t.defined() || !may_be_differentiated(t) || find(t)) continue;
-    is_argument = is_argument || t.is_same(shared);
-    together.push_back(t);
+    waiting.push_back(t);
+    bytes += bytes_of(t);
   }
-  vary_all(is_argument ? together : Tensors{shared});
-  return *find(shared);
+  auto next = std::find_if(waiting.begin(), waiting.end(), [&](const Tensor& t) { return t.is_same(shared); });
+  if (next == waiting.end()) return {shared};
+  if (bytes <= kBucket) return waiting;
+  Tensors together;
+  for (bytes = 0; next != waiting.end() && bytes < kBucket; ++next) {
+    together.push_back(*next);
+    bytes += bytes_of(*next);
+  }
+  return together;
 }
 
 void AxisVmap::process(const Operator& op, Stack& stack) {

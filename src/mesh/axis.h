@@ -67,6 +67,7 @@ class AxisVmap final : public Vmap {
   };
   Tensor repeated(const Tensor& value);
   const Tensor* find(const Tensor& shared) const;
+  Tensors together_with(const Tensor& shared) const;
   void vary_all(const Tensors& shared);
 
   AxisPointer examples_;

@@ -24,13 +24,19 @@
 #include "core/operator.h"
 #include "mesh/board.h"
 #include "mesh/gloo.h"
+#include "mesh/parcel.h"
 
 namespace tower {
 namespace {
 
 using c10d::Store;
+using mesh::as_bytes;
 using mesh::Board;
+using mesh::bytes_in;
 using mesh::Extremum;
+using mesh::first_message;
+using mesh::kFirst;
+using mesh::Parcel;
 using mesh::StorePointer;
 using mesh::Tensors;
 using std::chrono::milliseconds;
@@ -50,10 +56,9 @@ class C10dGroup final : public mesh::Group {
         members_(std::move(members)),
         processes_(std::move(processes)) {}
 
-  Tensors sum(const char* name, const Tensors& tensors) override { return reduced(name, c10d::ReduceOp::SUM, tensors); }
-  Tensors extremum(const char* name, Extremum which, const Tensors& tensors) override {
-    return reduced(name, which == Extremum::largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN, tensors);
-  }
+  Tensors sum(const char* name, const Tensors& tensors) override { return begin_sum(name, tensors)->wait(); }
+  std::unique_ptr<Unfinished> begin_sum(const char* name, const Tensors& tensors) override;
+  Tensors extremum(const char* name, Extremum which, const Tensors& tensors) override;
   Tensors gather(const char* name, const Tensors& parts, const std::vector<int64_t>& sizes) override;
   void exchange(const char* name, const Tensors& parts, const std::vector<Tensors>& give,
                 const std::vector<Tensors>& take) override;
@@ -63,12 +68,17 @@ class C10dGroup final : public mesh::Group {
   void close() { processes_.reset(); }
 
  private:
-  Tensors reduced(const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors);
+  class Reduction;
+  std::unique_ptr<Reduction> begin(const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors);
   // Whether the processes' tensors are alike, or parts whose first dimension is each process's own.
   enum class Alike : uint8_t { whole, rows };
   // Runs a collective on tensors like `like`, and waits for it.
   template <class Start>
   void run(const char* name, const Tensors& like, Alike alike, Start&& start);
+  // Runs a part of one.
+  template <class F>
+  void guarded(const char* name, F&& f);
+  void go_on();
   void compare(const char* name, const Tensors& like, Alike alike);
   [[noreturn]] void refuse_differing(const char* name) const;
   Tensor gather_bytes(const Tensor& bytes);
@@ -80,7 +90,8 @@ class C10dGroup final : public mesh::Group {
   Engine& engine_;
   std::vector<int64_t> members_;
   GroupOfProcesses processes_;
-  int64_t number_ = 0;  // of collectives
+  int64_t number_ = 0;          // of collectives
+  Reduction* begun_ = nullptr;  // the latest, of which only first messages were sent
 };
 
 class Engine final : public Mesh::State {
@@ -141,15 +152,23 @@ class Engine final : public Mesh::State {
 
 template <class Start>
 void C10dGroup::run(const char* name, const Tensors& like, Alike alike, Start&& start) {
+  guarded(name, [&] {
+    ++number_;
+    go_on();
+    if (engine_.options().check) compare(name, like, alike);
+    start();
+  });
+}
+
+template <class F>
+void C10dGroup::guarded(const char* name, F&& f) {
   if (!engine_.broken().empty())
     throw MeshError(where(name) + ": the mesh is of no more use since " + engine_.broken() + ".");
   DispatchGuard keys;
   keys.see_no_operator();
   keys.skip_libtorch_autograd();
-  ++number_;
   try {
-    if (engine_.options().check) compare(name, like, alike);
-    start();
+    f();
   } catch (const MeshError& error) {
     engine_.give_up(Board::reason(error.what()), error.what());
     throw;
@@ -168,29 +187,17 @@ void C10dGroup::fail(const std::string& why) noexcept {
   }
 }
 
-Tensor as_bytes(const Tensor& t) { return t.resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte); }
-
 // NCCL and gloo reduce no complex numbers.
 Tensor as_reals(const Tensor& t) { return t.is_complex() ? at::view_as_real(t.resolve_conj()) : t; }
 
-// NOTE [First messages]
-// gloo ends the process where messages of one collective differ in length. So the first message of every collective has
-// the same length, whatever it is, and a mark of what is meant, which the processes compare. What does not fit into it
-// follows in a second one, when it is known that all mean the same.
-constexpr int64_t kFirst = 2048;  // bytes
-
-// From 1 to 251: numbers of any type hold the sum over many processes exactly. Where they do not agree, at least one of
-// them finds another sum than it must be, or another extremum.
+// A mark, from 1 to 251 (NOTE [First messages]): numbers of any type hold the sum over many processes exactly. Where
+// they do not agree, at least one of them finds another sum than it must be, or another extremum.
 int64_t mark_of(const std::string& what) { return 1 + static_cast<int64_t>(std::hash<std::string>{}(what) % 251); }
-
-Tensor first_message(at::TensorOptions options) {
-  return at::zeros({kFirst / static_cast<int64_t>(options.dtype().itemsize())}, options);
-}
 
 // Tensors of one type and device, which go together.
 struct Message {
   std::vector<size_t> members;
-  Tensor flat = {};
+  int64_t mark = 0, numel = 0;
   std::vector<Tensor> first = {}, second = {};  // one each
   c10::intrusive_ptr<c10d::Work> work = {};
 };
@@ -199,59 +206,126 @@ bool holds_marks(at::ScalarType type) {
   return type == at::kDouble || type == at::kFloat || type == at::kLong || type == at::kInt;
 }
 
-Tensors C10dGroup::reduced(const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors) {
-  Tensors results(tensors.size());
-  const auto start = [&](std::vector<Tensor>& buffer) {
-    c10d::AllreduceOptions options;
-    options.reduceOp = op;
-    return processes_->getBackend(buffer[0].device().type())->allreduce(buffer, options);
-  };
-  run(name, tensors, Alike::whole, [&] {
-    std::vector<Message> messages;
+// A sum or extremum on its way. Its first messages are sent when it begins, and what did not fit into them before the
+// group's next collective begins, or when it is waited for: at the same place in all processes.
+class C10dGroup::Reduction final : public Unfinished {
+ public:
+  Reduction(C10dGroup& group, const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors)
+      : group_(group), name_(name), op_(op), tensors_(tensors) {
     for (size_t k = 0; k < tensors.size(); ++k) {
       const auto goes = [&](const Message& m) {
         const Tensor& first = tensors[m.members[0]];
         return first.scalar_type() == tensors[k].scalar_type() && first.device() == tensors[k].device();
       };
-      const auto found = std::find_if(messages.begin(), messages.end(), goes);
-      if (found != messages.end()) found->members.push_back(k);
-      else messages.push_back({{k}});
+      const auto found = std::find_if(messages_.begin(), messages_.end(), goes);
+      if (found != messages_.end()) found->members.push_back(k);
+      else messages_.push_back({{k}});
     }
-    int64_t mark = 0;
-    for (Message& m : messages) {
-      Tensors all;
-      for (const size_t k : m.members) all.push_back(as_reals(tensors[k]).reshape({-1}));
-      m.flat = all.size() == 1 ? all[0] : at::cat(all);
-      const at::ScalarType type = m.flat.scalar_type();
-      mark = mark_of(std::string(name) + c10::toString(type) + std::to_string(m.flat.numel()));
-      m.first = {first_message(m.flat.options().dtype(holds_marks(type) ? type : at::kLong))};
-      m.first[0].select(0, 0).fill_(mark);
-      if (holds_marks(type) && m.flat.numel() < m.first[0].numel())
-        m.first[0].narrow(0, 1, m.flat.numel()).copy_(m.flat);
-      else m.second = {m.flat.clone()};
+    for (Message& m : messages_) {
+      const at::ScalarType type = c10::toRealValueType(tensors[m.members[0]].scalar_type());
+      for (const size_t k : m.members) m.numel += numbers_in(tensors[k]);
+      m.mark = mark_of(std::string(name) + c10::toString(type) + std::to_string(m.numel));
+      const auto options = tensors[m.members[0]].options().dtype(type);
+      m.first = {first_message(options.dtype(holds_marks(type) ? type : at::kLong))};
+      m.first[0].select(0, 0).fill_(m.mark);
+      const bool fits = holds_marks(type) && m.numel < m.first[0].numel();
+      if (!fits) m.second = {at::empty({m.numel}, options)};
+      int64_t begin = fits ? 1 : 0;
+      for (const size_t k : m.members) {
+        copy(tensors[k], fits ? m.first[0] : m.second[0], begin, /*out=*/false);
+        begin += numbers_in(tensors[k]);
+      }
       m.work = start(m.first);
+    }
+  }
+  ~Reduction() override {
+    if (group_.begun_ == this) group_.begun_ = nullptr;
+  }
+
+  std::vector<Tensor> wait() override {
+    Tensors results;
+    group_.guarded(name_, [&] { results = finish(); });
+    return results;
+  }
+  // Sends what did not fit into the first messages.
+  void go_on() {
+    group_.begun_ = nullptr;
+    for (Message& m : messages_) {
       m.work->wait();
       const int64_t found = m.first[0].select(0, 0).item<int64_t>();
-      if (found != (op == c10d::ReduceOp::SUM ? mark * size() : mark)) refuse_differing(name);
-      if (m.second.empty()) m.flat = m.first[0].narrow(0, 1, m.flat.numel());
-      else m.work = start(m.second);
+      if (found != (op_ == c10d::ReduceOp::SUM ? m.mark * group_.size() : m.mark)) group_.refuse_differing(name_);
+      if (!m.second.empty()) m.work = start(m.second);
     }
-    for (Message& m : messages) {
-      if (!m.second.empty()) {
-        m.work->wait();
-        m.flat = m.second[0];
+  }
+  Tensors finish() {
+    if (group_.begun_ == this) go_on();
+    Tensors results(tensors_.size());
+    for (Message& m : messages_) {
+      const bool fits = m.second.empty();
+      if (!fits) m.work->wait();
+      if (!fits && m.members.size() == 1 && !tensors_[m.members[0]].is_complex()) {
+        results[m.members[0]] = m.second[0].view(tensors_[m.members[0]].sizes());
+        continue;
       }
-      int64_t begin = 0;
+      // A result has memory of its own, not all of the message's.
+      int64_t begin = fits ? 1 : 0;
       for (const size_t k : m.members) {
-        const Tensor like = as_reals(tensors[k]);
-        const Tensor own = m.flat.narrow(0, begin, like.numel()).view(like.sizes());
-        begin += like.numel();
-        // A result has memory of its own, not all of the message's.
-        results[k] = (tensors[k].is_complex() ? at::view_as_complex(own) : own).clone();
+        results[k] = at::empty(tensors_[k].sizes(), tensors_[k].options());
+        copy(results[k], fits ? m.first[0] : m.second[0], begin, /*out=*/true);
+        begin += numbers_in(tensors_[k]);
       }
     }
+    return results;
+  }
+
+ private:
+  static int64_t numbers_in(const Tensor& t) { return t.is_complex() ? 2 * t.numel() : t.numel(); }
+  // Between a tensor and its place in a message: of many small ones, LibTorch's calls would take longer than the sum.
+  static void copy(const Tensor& t, const Tensor& message, int64_t begin, bool out) {
+    if (t.is_cpu() && t.is_contiguous() && !t.is_conj() && !t.is_neg()) {
+      auto* place = static_cast<char*>(message.mutable_data_ptr()) + begin * static_cast<int64_t>(message.itemsize());
+      if (out) std::memcpy(t.mutable_data_ptr(), place, t.nbytes());
+      else std::memcpy(place, t.const_data_ptr(), t.nbytes());
+      return;
+    }
+    const Tensor reals = as_reals(t), place = message.narrow(0, begin, reals.numel()).view(reals.sizes());
+    if (out) reals.copy_(place);
+    else place.copy_(reals);
+  }
+  c10::intrusive_ptr<c10d::Work> start(std::vector<Tensor>& buffer) const {
+    c10d::AllreduceOptions options;
+    options.reduceOp = op_;
+    return group_.processes_->getBackend(buffer[0].device().type())->allreduce(buffer, options);
+  }
+
+  C10dGroup& group_;
+  const char* name_;
+  c10d::ReduceOp::RedOpType op_;
+  Tensors tensors_;
+  std::vector<Message> messages_;
+};
+
+// What has begun before something else does.
+void C10dGroup::go_on() {
+  if (begun_) begun_->go_on();
+}
+
+std::unique_ptr<C10dGroup::Reduction> C10dGroup::begin(const char* name, c10d::ReduceOp::RedOpType op,
+                                                       const Tensors& tensors) {
+  std::unique_ptr<Reduction> reduction;
+  run(name, tensors, Alike::whole, [&] {
+    reduction = std::make_unique<Reduction>(*this, name, op, tensors);
+    begun_ = reduction.get();
   });
-  return results;
+  return reduction;
+}
+
+std::unique_ptr<Unfinished> C10dGroup::begin_sum(const char* name, const Tensors& tensors) {
+  return begin(name, c10d::ReduceOp::SUM, tensors);
+}
+
+Tensors C10dGroup::extremum(const char* name, Extremum which, const Tensors& tensors) {
+  return begin(name, which == Extremum::largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN, tensors)->wait();
 }
 
 void C10dGroup::refuse_differing(const char* name) const {
@@ -353,79 +427,6 @@ Tensors C10dGroup::gather(const char* name, const Tensors& parts, const std::vec
   });
   return wholes;
 }
-
-int64_t bytes_in(const Tensors& tensors) {
-  int64_t bytes = 0;
-  for (const Tensor& t : tensors) bytes += static_cast<int64_t>(t.nbytes());
-  return bytes;
-}
-
-// What goes from one process to another: a first message that begins with a mark, and what did not fit into it.
-class Parcel {
- public:
-  using Backend = c10::intrusive_ptr<c10d::Backend>;
-  /// `tensors`: which are sent, or written to.
-  Parcel(Backend backend, const char* name, int64_t process, const Tensors& tensors)
-      : backend_(std::move(backend)),
-        process_(static_cast<int>(process)),
-        tensors_(tensors),
-        bytes_(bytes_in(tensors)),
-        mark_(static_cast<int64_t>(std::hash<std::string>{}(name + std::to_string(bytes_)))),
-        first_{first_message(tensors[0].options().dtype(at::kByte))} {}
-
-  void send() {
-    Tensors flat;
-    for (const Tensor& t : tensors_) flat.push_back(as_bytes(t));
-    const Tensor bytes = at::cat(flat);
-    mark().fill_(mark_);
-    first_[0].narrow(0, kMark, in_first()).copy_(bytes.narrow(0, 0, in_first()));
-    works_.push_back(backend_->send(first_, process_, kFirstTag));
-    if (in_first() == bytes_) return;
-    rest_ = {bytes.narrow(0, in_first(), bytes_ - in_first())};
-    works_.push_back(backend_->send(rest_, process_, kRestTag));
-  }
-  void wait_until_sent() {
-    for (const auto& work : works_) work->wait();
-  }
-
-  void expect_first() { works_.push_back(backend_->recv(first_, process_, kFirstTag)); }
-  /// Whether what comes is what was expected.
-  bool expect_rest() {
-    works_.back()->wait();
-    if (mark().item<int64_t>() != mark_) return false;
-    if (in_first() == bytes_) return true;
-    rest_ = {at::empty({bytes_ - in_first()}, first_[0].options())};
-    works_.push_back(backend_->recv(rest_, process_, kRestTag));
-    return true;
-  }
-  void unpack() {
-    Tensor bytes = first_[0].narrow(0, kMark, in_first());
-    if (!rest_.empty()) {
-      works_.back()->wait();  // once: gloo would wait for another message
-      bytes = at::cat({bytes, rest_[0]});
-    }
-    int64_t begin = 0;
-    for (const Tensor& t : tensors_) {
-      const auto length = static_cast<int64_t>(t.nbytes());
-      t.view({-1}).view(at::kByte).copy_(bytes.narrow(0, begin, length));
-      begin += length;
-    }
-  }
-
- private:
-  static constexpr int64_t kMark = sizeof(int64_t);
-  static constexpr int kFirstTag = 7101, kRestTag = 7102;
-
-  Tensor mark() const { return first_[0].narrow(0, 0, kMark).view(at::kLong); }
-  int64_t in_first() const { return std::min(bytes_, kFirst - kMark); }
-
-  Backend backend_;
-  int process_;
-  const Tensors& tensors_;
-  int64_t bytes_, mark_;
-  Tensors first_, rest_ = {};  // one each
-  std::vector<c10::intrusive_ptr<c10d::Work>> works_ = {};
-};
 
 void C10dGroup::exchange(const char* name, const Tensors& parts, const std::vector<Tensors>& give,
                          const std::vector<Tensors>& take) {

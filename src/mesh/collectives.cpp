@@ -68,7 +68,7 @@ class Collective : public ListOperator {
     for (size_t k = 0; k < tensors.size(); ++k) {
       const int64_t dim = frame.list_dims[0][k];
       const bool mapped = dim != VmapFrame::kUnbatched;
-      operands.push_back({mapped ? tensors[k].movedim(dim, 0) : tensors[k], mapped});
+      operands.push_back({mapped && dim != 0 ? tensors[k].movedim(dim, 0) : tensors[k], mapped});
     }
     c10::List<Tensor> outs;
     for (const Operand& out : run(operands)) {

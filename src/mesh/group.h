@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "interpreters/pending.h"
+
 namespace tower::mesh {
 
 using at::Tensor;
@@ -30,6 +32,9 @@ class Group {
 
   /// The sums of what the processes have: one message for each dtype among them. `name`: the collective, for messages.
   virtual Tensors sum(const char* name, const Tensors& tensors) = 0;
+  /// A sum that goes on while this process does something else, such as to begin another. The tensors are not written
+  /// to meanwhile.
+  virtual std::unique_ptr<Unfinished> begin_sum(const char* name, const Tensors& tensors) = 0;
   virtual Tensors extremum(const char* name, Extremum which, const Tensors& tensors) = 0;
   /// The tensors of all processes, of process r behind those of r - 1: `part` has sizes[r] in its first dimension
   /// there.

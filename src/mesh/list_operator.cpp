@@ -18,6 +18,7 @@ ListOperator::ListOperator(const std::string& name)
   foreign_ = false;
   MadeOperator::vmap = [this](VmapFrame& frame) { map(frame); };
   vjp.push_back({1, {}, [this](VjpFrame& frame) {
+                   if (begin_pull_back(frame)) return;
                    const AsUserCode user;
                    const Tensors gradients = pull_back(frame.saved, frame.cotangents);
                    for (const LeafRef& leaf : frame.wanted)

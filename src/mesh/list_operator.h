@@ -38,6 +38,8 @@ class ListOperator : public MadeOperator {
   explicit ListOperator(const std::string& name);
 
   /// The gradients of the operands, from cotangents of which some may be undefined.
+  /// Whether the rule begins what gives the gradients, and leaves it to the tape to wait for them.
+  virtual bool begin_pull_back(const VjpFrame&) const { return false; }
   virtual Tensors pull_back(c10::ArrayRef<IValue> saved, c10::ArrayRef<Tensor> cotangents) const = 0;
   virtual Tensors push_forward(c10::ArrayRef<IValue> saved, c10::ArrayRef<Tensor> tangents) const = 0;
   virtual void map(VmapFrame& frame) const = 0;
