@@ -24,16 +24,43 @@
 #include "compile/system.h"
 
 namespace tower::compiler {
+std::vector<bool> Region::needed() const {
+  std::vector<Id> roots = outputs;
+  std::vector<bool> live = graph.needed(roots);
+  // What a row comes to is made after its parts.
+  for (Id id = graph.size(); id-- > 0;) {
+    const OfRow* of_row = of_row_at(graph[id]);
+    if (!live[static_cast<size_t>(id)] || !of_row || of_row->folded == kNone) continue;
+    roots.push_back(of_row->folded);
+    live = graph.needed(roots);
+  }
+  return live;
+}
+
 namespace {
 
-constexpr int kTogether = 4;        // vectors in a turn of the first loop
-constexpr int kMostTogether = 100;  // instructions for which that is worth its registers
+// In a kernel without rows that is left to LLVM, but for what is read.
+std::vector<bool> same_for_all_lanes(const Region& region) {
+  std::vector<bool> same(static_cast<size_t>(region.graph.size()));
+  for (Id id = 0; id < region.graph.size(); ++id) {
+    const Node& n = region.graph[id];
+    const Region::OfRow* of_row = region.of_row_at(n);
+    const bool computed = region.has_rows() && n.op != Op::input;
+    same[static_cast<size_t>(id)] = region.is_repeated(n) || (of_row && of_row->folded != kNone) ||
+                                    (computed && std::all_of(n.args.begin(), n.args.end(), [&](Id a) {
+                                       return a == kNone || same[static_cast<size_t>(a)];
+                                     }));
+  }
+  return same;
+}
 
 }  // namespace
 
 Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.graph, lanes, math), region_(region) {
-  live_ = graph_.needed(region.outputs);
+  live_ = region.needed();
+  once_ = same_for_all_lanes(region);
   place_nodes();
+  if (region.has_rows()) plan_rows();
 }
 
 KernelText Printer::print(const std::string& name) {
@@ -49,13 +76,8 @@ KernelText Printer::print(const std::string& name) {
   body_ = "define void @" + name + "(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {\nstart:\n";
   print_pointers();
   print_memory();
-  body_ += "  br label %enter0\n";
-  std::string begin = "%begin";
-  int loops = 0;
-  if (calls && operations <= kMostTogether && inside_.size() == 1 && solvers_.empty())
-    print_loop(loops++, kTogether, begin);
-  print_loop(loops++, 1, begin);
-  body_ += "enter" + std::to_string(loops) + ":\n  ret void\n}\n";
+  if (region_.has_rows()) print_rows();
+  else print_loops(calls && operations <= kMostTogether);
 
   std::string text;
   for (const std::string& signature : declared_) text += "declare " + signature + "\n";
@@ -63,7 +85,18 @@ KernelText Printer::print(const std::string& name) {
   text += body_;
   // All of a wide vector in one register, so that it is passed in one.
   text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
-  return {{std::move(text), name}, lanes_, operations};
+  std::vector<Type> kept;
+  for (const Id id : kept_) kept.push_back(graph_[id].type);
+  return {{std::move(text), name}, lanes_, operations, std::move(kept)};
+}
+
+void Printer::print_loops(bool together) {
+  body_ += "  br label %enter0\n";
+  std::string begin = "%begin";
+  int loops = 0;
+  if (together && inside_.size() == 1 && solvers_.empty()) print_loop(loops++, kTogether, begin);
+  print_loop(loops++, 1, begin);
+  body_ += "enter" + std::to_string(loops) + ":\n  ret void\n}\n";
 }
 
 // Names of values are the loop's own.
@@ -71,16 +104,17 @@ std::string Printer::value(Id id, int part) const {
   const Node& n = graph_[id];
   if (n.op == Op::constant) return splat(literal(n), lanes_);
   if (n.op == Op::leave) return value(n.args[0], part);
-  if (n.op == Op::input && region_.inputs[n.bits].repeated) return "%shared" + std::to_string(id);
+  if (once_[static_cast<size_t>(id)]) return "%shared" + std::to_string(id);
   return "%x" + std::to_string(id) + "_" + std::to_string(part) + "_" + loop_;
 }
 
 void Printer::print_pointers() {
   for (size_t i = 0; i < region_.inputs.size(); ++i) print_pointer("%pi", "%inputs", i);
   for (size_t i = 0; i < region_.outputs.size(); ++i) print_pointer("%po", "%outputs", i);
+  for (size_t k = 0; k < kept_.size(); ++k) print_pointer("%po", "%outputs", region_.outputs.size() + k);
   for (Id id = 0; id < graph_.size(); ++id) {
     const Node& n = graph_[id];
-    if (!live_[static_cast<size_t>(id)] || n.op != Op::input || !region_.inputs[n.bits].repeated) continue;
+    if (!live_[static_cast<size_t>(id)] || !region_.is_repeated(n)) continue;
     const std::string memory = in_memory(n.type);
     std::string one = line("load " + memory + ", ptr %pi" + std::to_string(n.bits));
     if (n.type == Type::b1) one = line("icmp ne i8 " + one + ", 0");
@@ -169,46 +203,73 @@ std::string Printer::address(const std::string& pointer, Type type, const std::s
   return line(std::string("getelementptr ") + in_memory(type) + ", ptr " + pointer + ", i64 " + lane);
 }
 
+void Printer::load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result) {
+  const std::string place = address(pointer, t, begin, part), memory = vector_of(in_memory(t), lanes_);
+  std::string what = "load " + memory + ", ptr " + place + ", align " + std::to_string(size_of(t));
+  if (masked_) {
+    const std::string name =
+        "llvm.masked.load.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t)) + ".p0";
+    declare(memory, name, "ptr, i32, " + type(Type::b1) + ", " + memory);
+    what = "call " + memory + " @" + name + "(ptr " + place + ", i32 " + std::to_string(size_of(t)) + ", " +
+           type(Type::b1) + " " + mask_ + ", " + memory + " zeroinitializer)";
+  }
+  if (t != Type::b1) line(what, result);
+  else line("icmp ne " + memory + " " + line(what) + ", zeroinitializer", result);
+}
+
+void Printer::store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part) {
+  const std::string memory = vector_of(in_memory(t), lanes_), align = std::to_string(size_of(t));
+  if (t == Type::b1) v = line("zext " + type(t) + " " + v + " to " + memory);
+  const std::string place = address(pointer, t, begin, part);
+  if (!masked_) {
+    body_ += "  store " + memory + " " + v + ", ptr " + place + ", align " + align + "\n";
+    return;
+  }
+  const std::string name = "llvm.masked.store.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t)) + ".p0";
+  declare("void", name, memory + ", ptr, i32, " + type(Type::b1));
+  body_ += "  call void @" + name + "(" + memory + " " + v + ", ptr " + place + ", i32 " + align + ", " +
+           type(Type::b1) + " " + mask_ + ")\n";
+}
+
 void Printer::print_store(size_t output, const std::string& begin, int part) {
-  const Id id = region_.outputs[output];
-  const Type t = graph_[id].type;
-  std::string stored = value(id, part);
-  if (t == Type::b1) stored = line("zext " + type(t) + " " + stored + " to " + vector_of("i8", lanes_));
-  const std::string place = address("%po" + std::to_string(output), t, begin, part);
+  const Type t = graph_[region_.outputs[output]].type;
+  const std::string pointer = "%po" + std::to_string(output);
+  std::string stored = value(region_.outputs[output], part);
   if (region_.is_added(output)) {
-    const std::string before = line("load " + type(t) + ", ptr " + place + ", align " + std::to_string(size_of(t)));
+    const std::string before = fresh();
+    load(t, pointer, begin, part, before);
     stored = line("fadd " + type(t) + " " + before + ", " + stored);
   }
-  body_ += "  store " + vector_of(in_memory(t), lanes_) + " " + stored + ", ptr " + place + ", align " +
-           std::to_string(size_of(t)) + "\n";
+  store(t, stored, pointer, begin, part);
 }
 
 void Printer::print_node(Id id, const std::string& begin, int part) {
   const Node& n = graph_[id];
-  if (n.op == Op::constant || n.op == Op::carry || (n.op == Op::input && region_.inputs[n.bits].repeated)) return;
+  if (n.op == Op::constant || n.op == Op::carry || region_.is_repeated(n)) return;
   if (n.op == Op::leave) return print_loop_of_numbers(Expressions::loop_of(n), begin);
   if (n.op == Op::solve) return print_solve(id);
   if (n.op == Op::part) return print_part(id);
-  const std::string result = value(id, part);
-  if (n.op == Op::input) {
-    const std::string place = address("%pi" + std::to_string(n.bits), n.type, begin, part);
-    const std::string memory = vector_of(in_memory(n.type), lanes_);
-    const std::string load = "load " + memory + ", ptr " + place + ", align " + std::to_string(size_of(n.type));
-    if (n.type != Type::b1) line(load, result);
-    else line("icmp ne " + memory + " " + line(load) + ", zeroinitializer", result);
+  if (in_memory_.count(id)) {
+    const auto k = static_cast<size_t>(std::find(kept_.begin(), kept_.end(), id) - kept_.begin());
+    return load(n.type, pointer_of_kept(k), begin, part, value(id, part));
+  }
+  if (const Region::OfRow* of_row = region_.of_row_at(n)) {
+    if (of_row->how == Region::OfRow::place) print_place(id, begin, part);
     return;
   }
+  if (n.op == Op::input) return load(n.type, "%pi" + std::to_string(n.bits), begin, part, value(id, part));
   std::string v[3];
   for (size_t k = 0; k < 3; ++k)
     if (n.args[k] != kNone) v[k] = value(n.args[k], part);
-  print_operation(n, v, result);
+  print_operation(n, v, value(id, part));
 }
 KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math) {
   // As many lanes as fill a vector of the widest numbers.
   int64_t widest = 1;
-  const std::vector<bool> live = region.graph.needed(region.outputs);
+  const std::vector<bool> live = region.needed(), same = same_for_all_lanes(region);
   for (Id id = 0; id < region.graph.size(); ++id)
-    if (live[static_cast<size_t>(id)]) widest = std::max(widest, size_of(region.graph[id].type));
+    if (live[static_cast<size_t>(id)] && !(region.has_rows() && same[static_cast<size_t>(id)]))
+      widest = std::max(widest, size_of(region.graph[id].type));
   return Printer(region, region.single ? 1 : vector_bytes / widest, math).print(name);
 }
 

@@ -105,6 +105,7 @@ void Groups::join(size_t a, size_t b) {
   first.reads.insert(second.reads.begin(), second.reads.end());
   first.waits_for.insert(second.waits_for.begin(), second.waits_for.end());
   if (first.space && first.space->any) first.space = second.space;
+  else if (first.space && second.space && !first.space->rows) first.space->rows = second.space->rows;
   first.cost += second.cost;
   first.first = std::min(first.first, second.first);
   first.last = std::max(first.last, second.last);

@@ -12,11 +12,15 @@
 
 namespace tower::compiler {
 
-/// What calls of one group have in common: equal keys. Calls that go with `any` take the key of those that they join.
+/// What calls of one group have in common: equal keys, and equal rows where they have any. Calls that go with `any`
+/// take the key of those that they join.
 struct Space {
   Sizes key;
   bool any = false;
-  bool joins(const Space& other) const { return any || other.any || key == other.key; }
+  std::optional<Sizes> rows = std::nullopt;
+  bool joins(const Space& other) const {
+    return any || other.any || (key == other.key && (!rows || !other.rows || *rows == *other.rows));
+  }
 };
 
 /// Which calls may be in one group.

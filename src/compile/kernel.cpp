@@ -46,7 +46,7 @@ std::string Kernel::key_of(const Region& region, const CodeSource& source) {
   return CodeSource::key_of(text_of(region, source).module);
 }
 
-Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.inputs) {
+Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.inputs), has_rows_(region.has_rows()) {
   const double start = now();
   const KernelText text = text_of(region, source);
   key_ = CodeSource::key_of(text.module);
@@ -57,12 +57,14 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
     outputs_.push_back(region.graph[region.outputs[k]].type);
     added_.push_back(region.is_added(k));
   }
+  kept_ = text.kept;
   facts_ = {.instructions = text.instructions,
             .vector_lanes = text.lanes,
             .code_bytes = code_->bytes(),
             .generated = generated};
   for (const Region::Input& input : inputs_) facts_.bytes_a_lane += input.repeated ? 0 : size_of(input.type);
-  for (const Type type : outputs_) facts_.bytes_a_lane += size_of(type);
+  for (size_t k = 0; k < outputs_.size(); ++k)
+    if (!region.is_once(k)) facts_.bytes_a_lane += size_of(outputs_[k]);
   facts_.milliseconds = now() - start;
   // Whole vectors, so that only the last thread has a rest.
   const int64_t lanes = kGrain * 8 / (text.instructions + 8);
@@ -95,9 +97,9 @@ void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::Array
   TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
   int64_t count = 1;
   for (const int64_t size : rows.sizes) count *= size;
-  // One row is shared by lanes, many by rows.
+  // One row is shared by lanes, unless it has to be whole; many are by rows.
   const int64_t chunk = facts_.vector_lanes;
-  if (count == 1)
+  if (count == 1 && !has_rows_)
     share((rows.lanes + chunk - 1) / chunk, chunk, [&](int64_t begin, int64_t end, uint8_t* fault) {
       run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, fault);
     });
@@ -196,28 +198,33 @@ void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRe
   std::vector<int64_t> place(dims);
   int64_t left = begin;
   for (size_t d = dims; d-- > 0; left /= rows.sizes[d]) place[d] = left % rows.sizes[d];
-  const auto offset = [&](const c10::SmallVector<int64_t, 4>& strides) {
+  const auto offset = [&](const Rows::Strides& strides, size_t i) {
     int64_t sum = 0;
-    for (size_t d = 0; d < dims; ++d) sum += place[d] * strides[d];
+    for (size_t d = 0; d < dims; ++d) sum += place[d] * strides[i][d];
     return sum;
   };
   std::vector<const void*> from;
   std::vector<void*> to;
-  for (size_t i = 0; i < inputs.size(); ++i) from.push_back(at(inputs[i], offset(rows.strides[i]), inputs_[i].type));
+  for (size_t i = 0; i < inputs.size(); ++i) from.push_back(at(inputs[i], offset(rows.strides, i), inputs_[i].type));
   for (size_t i = 0; i < outputs.size(); ++i) {
     const bool follows = rows.of_outputs.empty();
-    to.push_back(at(outputs[i], follows ? begin * rows.lanes : offset(rows.of_outputs[i]), outputs_[i]));
+    to.push_back(at(outputs[i], follows ? begin * rows.lanes : offset(rows.of_outputs, i), outputs_[i]));
+  }
+  std::vector<std::unique_ptr<char[]>> kept;
+  for (const Type type : kept_) {
+    kept.push_back(std::make_unique_for_overwrite<char[]>(static_cast<size_t>(rows.lanes * size_of(type))));
+    to.push_back(kept.back().get());
   }
   // Steps along dimension d, or back over all of it.
   const auto move = [&](size_t d, int64_t by) {
     for (size_t i = 0; i < from.size(); ++i) from[i] = at(from[i], by * rows.strides[i][d], inputs_[i].type);
-    for (size_t i = 0; i < to.size() && !rows.of_outputs.empty(); ++i)
-      to[i] = at(to[i], by * rows.of_outputs[i][d], outputs_[i]);
+    for (size_t i = 0; i < rows.of_outputs.size(); ++i) to[i] = at(to[i], by * rows.of_outputs[i][d], outputs_[i]);
   };
   for (int64_t row = begin; row < end; ++row) {
-    run_range(0, rows.lanes, from, to, fault);
+    if (has_rows_) function_(0, rows.lanes, from.data(), to.data(), fault);
+    else run_range(0, rows.lanes, from, to, fault);
     if (rows.of_outputs.empty())
-      for (size_t i = 0; i < to.size(); ++i) to[i] = at(to[i], rows.lanes, outputs_[i]);
+      for (size_t i = 0; i < outputs.size(); ++i) to[i] = at(to[i], rows.lanes, outputs_[i]);
     for (size_t d = dims; d-- > 0;) {
       move(d, 1);
       if (++place[d] < rows.sizes[d]) break;

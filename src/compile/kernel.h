@@ -29,8 +29,9 @@ class Kernel {
   /// Under which key sources have its machine code.
   static std::string key_of(const Region& region, const CodeSource& source);
 
-  /// Reads and writes `lanes` elements (one, of inputs that are repeated), on LibTorch's threads where they are many.
-  /// An output may be an input's memory, if the type is the same. Throws where an integer was divided by zero.
+  /// Reads and writes `lanes` elements (one, of inputs that are repeated, and of outputs that are written once), on
+  /// LibTorch's threads where they are many. An output may be an input's memory, if the type is the same. Throws where
+  /// an integer was divided by zero.
   void run(int64_t lanes, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
     run(Rows{{}, lanes, {}}, inputs, outputs);
   }
@@ -91,6 +92,8 @@ class Kernel {
   std::vector<Region::Input> inputs_;
   std::vector<Type> outputs_;
   std::vector<bool> added_;  // of each output
+  bool has_rows_;            // each is computed as a whole
+  std::vector<Type> kept_;   // further memory, for the lanes of a row
   int64_t grain_;            // lanes that are worth a thread
   Facts facts_;
 };

@@ -7,7 +7,14 @@ namespace {
 
 // A region's text: equal for equal kernels.
 std::string text_of(const Region& region) {
-  std::string text = region.graph.print(region.outputs) + (region.single ? "1" : "");
+  std::vector<Id> roots = region.outputs;
+  for (const Region::OfRow& of_row : region.of_row)
+    if (of_row.folded != kNone) roots.push_back(of_row.folded);
+  std::string text = region.graph.print(roots) + (region.single ? "1" : "");
+  for (const Region::OfRow& of_row : region.of_row)
+    text += " row " + std::to_string(of_row.how) + " " + std::to_string(of_row.folded);
+  if (region.has_rows()) text += " levels " + std::to_string(region.levels);
+  for (size_t k = 0; k < region.once.size(); ++k) text += region.once[k] ? '1' : 'n';
   for (const Region::Input& input : region.inputs) text += input.repeated ? 'r' : 'l';
   for (size_t k = 0; k < region.outputs.size(); ++k)
     text += (region.is_added(k) ? " +" : " ") + std::to_string(region.outputs[k]);

@@ -1,136 +1,28 @@
 #include "compile/rows.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/WrapDimUtils.h>
-#include <ATen/ops/copy.h>
 
 #include <algorithm>
+#include <limits>
 #include <unordered_set>
 
-#include "compile/pointwise.h"
+#include "compile/folds.h"
+#include "compile/row_kernel.h"
 
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kMostCalls = 3000;  // in a region
-constexpr int64_t kShortestRow = 32;  // for which a kernel is started anew
-constexpr int64_t kMostAdded = 16;    // in a sum, one after the other, as LibTorch does
-
-// ---- kernels as operators ----
-
-// What a kernel is given for each of its inputs.
-struct Reading {
-  size_t operand;
-  Places places;
-  bool repeated;  // one element for each row of lanes
-  bool laid_out;  // first written out with all lanes: its rows would be too short
-};
-
-// A tensor that it writes: without gaps, in the order of the lanes, and how it was traced.
-struct Written {
-  Sizes sizes, strides, wanted;
-  at::ScalarType dtype;
-  Places places;  // of each dimension of the lanes; −1: summed over
-  bool is_sum;
-};
-
-// A kernel over all elements of its results.
-class RowKernel final : public KernelOperator {
- public:
-  RowKernel(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings, Sizes lanes, size_t outer,
-            std::vector<Written> results)
-      : kernel_(std::move(kernel)),
-        readings_(std::move(readings)),
-        lanes_(std::move(lanes)),
-        outer_(outer),
-        written_(std::move(results)) {
-    rows_.lanes = 1;
-    for (size_t d = 0; d < lanes_.size(); ++d) {
-      if (d < outer_) rows_.sizes.push_back(lanes_[d]);
-      else rows_.lanes *= lanes_[d];
-    }
-    size_t alone = outer_;  // dimensions in which no sum goes on
-    for (const Written& w : written_) {
-      rows_.of_outputs.emplace_back();
-      for (size_t d = 0; d < outer_; ++d) {
-        const int64_t at = w.places[d];
-        rows_.of_outputs.back().push_back(at < 0 ? 0 : w.strides[static_cast<size_t>(at)]);
-        if (at < 0 && lanes_[d] != 1) alone = std::min(alone, d);
-      }
-    }
-    for (size_t d = alone; d < outer_; ++d) rows_.together *= lanes_[d];
-  }
-
-  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
-    Kernel::Rows rows = rows_;
-    c10::SmallVector<Tensor, 8> copies;
-    c10::SmallVector<const void*, 8> from;
-    for (const Reading& reading : readings_) {
-      auto [t, strides] = as_read(*operands[reading.operand], reading);
-      from.push_back(t.const_data_ptr());
-      if (!t.is_same(*operands[reading.operand])) copies.push_back(std::move(t));
-      if (outer_) rows.strides.emplace_back(strides.begin(), strides.begin() + static_cast<int64_t>(outer_));
-    }
-    c10::SmallVector<void*, 4> to;
-    for (size_t k = 0; k < written_.size(); ++k) {
-      *results[k] = at::detail::empty_strided_cpu(written_[k].sizes, written_[k].strides, written_[k].dtype);
-      if (written_[k].is_sum) results[k]->zero_();
-      to.push_back(results[k]->mutable_data_ptr());
-    }
-    if (std::find(lanes_.begin(), lanes_.end(), 0) == lanes_.end()) kernel_->run(rows, from, to);
-    for (size_t k = 0; k < written_.size(); ++k)
-      if (written_[k].wanted != written_[k].strides) *results[k] = in_wanted_order(*results[k], written_[k]);
-  }
-
- private:
-  static Tensor in_wanted_order(const Tensor& t, const Written& result) {
-    const Tensor made = at::detail::empty_strided_cpu(result.sizes, result.wanted, result.dtype);
-    return made.copy_(t);
-  }
-
-  Sizes strides_of(const Tensor& t, const Places& places) const {
-    Sizes strides;
-    for (const int64_t d : places) strides.push_back(d < 0 || t.size(d) == 1 ? 0 : t.stride(d));
-    return strides;
-  }
-
-  // The operand, or a copy of it, whose rows can be read; and its strides over all lanes.
-  std::pair<Tensor, Sizes> as_read(Tensor t, const Reading& reading) const {
-    Sizes strides = strides_of(t, reading.places);
-    if (reading.laid_out) {
-      t = t.as_strided(lanes_, strides).contiguous();
-      return {t, Sizes(t.strides())};
-    }
-    if (reading.repeated || rows_are_whole(strides)) return {std::move(t), std::move(strides)};
-    // In the order in which it is read.
-    c10::SmallVector<int64_t, 6> order;
-    for (const int64_t d : reading.places)
-      if (d >= 0) order.push_back(d);
-    t = t.permute(order).contiguous();
-    Places places = reading.places;
-    int64_t next = 0;
-    for (int64_t& d : places)
-      if (d >= 0) d = next++;
-    return {t, strides_of(t, places)};
-  }
-
-  // Whether the lanes of a row lie next to each other.
-  bool rows_are_whole(const Sizes& strides) const {
-    int64_t expected = 1;
-    for (size_t d = lanes_.size(); d-- > outer_;) {
-      if (lanes_[d] != 1 && strides[d] != expected) return false;
-      expected *= lanes_[d];
-    }
-    return true;
-  }
-
-  std::shared_ptr<const Kernel> kernel_;
-  std::vector<Reading> readings_;
-  Sizes lanes_;
-  size_t outer_;  // dimensions of rows; the others are the lanes in one
-  std::vector<Written> written_;
-  Kernel::Rows rows_;
-};
+constexpr int64_t kMostCalls = 3000;     // in a region
+constexpr int64_t kShortestRow = 32;     // for which a kernel is started anew
+constexpr int64_t kMostAdded = 16;       // in a sum, one after the other, as LibTorch does
+constexpr int64_t kShortestOfMany = 64;  // for which it is not better to call LibTorch
+constexpr int64_t kFewRows = 16;         // which may be short
+constexpr int64_t kFewElements = 256;    // which may lie otherwise: they are copied first
+// What is computed once for each row takes a vector for it.
+constexpr int kMostOfRow = 8;
+constexpr int64_t kFewForAnyDepth = 64;  // rows
+const Sizes kNoRows{-1};
+constexpr int64_t kLongestWithoutBlocks = 256, kBlock = 16;
 
 }  // namespace
 
@@ -152,7 +44,7 @@ class RowWriter {
     for (const ValueId id : results) written.push_back(give(id));
     fused.kernel = kernels.get(region_);
     fused.lanes = count(lanes_);
-    auto op = c10::make_intrusive<RowKernel>(fused.kernel, std::move(readings_), lanes_, outer_, std::move(written));
+    auto op = row_kernel(fused.kernel, std::move(readings_), lanes_, outer_, std::move(written));
     report.push_back(std::move(fused));
     return KernelOperator::call_of(std::move(op), std::move(operands_), results);
   }
@@ -160,6 +52,8 @@ class RowWriter {
  private:
   // Lanes are in the order in which what leaves lies in memory, if that can be.
   void settle_lanes(const std::vector<size_t>& calls, const std::vector<ValueId>& results) {
+    for (const size_t n : calls)
+      if (row_rule(*graph_.calls[n].op) && (form_ = rows_.form(graph_.calls[n]))) return settle_rows(graph_.calls[n]);
     const Rows::Sum* first = rows_.sum(results.at(0));
     const Value& model = pointwise_.value(first ? first->terms : results.at(0));
     order_ = *order_in_memory(model);
@@ -177,6 +71,24 @@ class RowWriter {
     outer_ = outer_dimensions(calls, results);
   }
 
+  // Rows come one after the other as they lie in memory; in each, lanes are in the order of dimensions.
+  void settle_rows(const Call& call) {
+    const Places at = rows_.lane_places(call, 0);
+    const Value& terms = pointwise_.value(call.operands[0]);
+    const auto stride = [&](int64_t d) {
+      const int64_t p = at[static_cast<size_t>(d)];
+      return p < 0 ? 0 : terms.strides[static_cast<size_t>(p)];
+    };
+    order_.clear();
+    for (size_t d = 0; d < form_->lanes.size(); ++d)
+      if (!form_->in_row(d)) order_.push_back(static_cast<int64_t>(d));
+    std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return stride(a) > stride(b); });
+    outer_ = order_.size();
+    order_.append(form_->row.begin(), form_->row.end());
+    lanes_ = ordered(form_->lanes, order_);
+    for (int64_t length = form_->length() / kLongestWithoutBlocks; length > 0; length /= kBlock) ++region_.levels;
+  }
+
   void add(const Call& call) {
     const auto element = [&](size_t k) {
       const auto it = made_.find(call.operands[k]);
@@ -186,7 +98,8 @@ class RowWriter {
       made_.emplace(call.results[0], element(0));
       return;
     }
-    const std::vector<Id> ids = pointwise_.elements_of(region_.graph, call, element);
+    const std::vector<Id> ids = form_ && row_rule(*call.op) ? rows_.elements_over_rows(region_, *form_, call, element)
+                                                            : pointwise_.elements_of(region_.graph, call, element);
     for (size_t k = 0; k < ids.size(); ++k) made_.emplace(call.results[k], ids[k]);
   }
 
@@ -216,8 +129,10 @@ class RowWriter {
     const Value& v = pointwise_.value(id);
     const Rows::Sum* sum = rows_.sum(id);
     region_.outputs.push_back(made_.at(id));
+    const Rows::OfRow* of_row = form_ ? rows_.of_row(id) : nullptr;
     region_.added.push_back(sum != nullptr);
-    const Places places = sum ? ordered(sum->places, order_) : order_;
+    if (form_) region_.once.push_back(of_row != nullptr);
+    const Places places = sum ? ordered(sum->places, order_) : of_row ? ordered(of_row->places, order_) : order_;
     // What has no place among the lanes has one element.
     Places order;
     for (size_t d = 0; d < v.sizes.size(); ++d)
@@ -234,7 +149,7 @@ class RowWriter {
 
   // Where the lanes are in an operand.
   Places places(const Call& call, size_t k) const {
-    return rows_.sum(call.results[0]) ? order_ : ordered(pointwise_.places(call, k), order_);
+    return rows_.sum(call.results[0]) ? order_ : ordered(rows_.lane_places(call, k), order_);
   }
 
   // How an operand goes along with the lanes of a row.
@@ -279,6 +194,7 @@ class RowWriter {
   const Rows& rows_;
   const Graph& graph_;
   const Pointwise pointwise_;
+  const Rows::Form* form_ = nullptr;
   Places order_;
   Sizes lanes_;
   size_t outer_ = 0;
@@ -291,24 +207,181 @@ class RowWriter {
 
 // ---- what can be in a region ----
 
-Rows::Rows(const Graph& graph) : graph_(graph) {
-  const Pointwise pointwise{graph};
+Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph} {
   for (const Call& call : graph.calls) {
     std::optional<Space> space;
-    if (pointwise.serves(call)) {
-      space = Space{pointwise.lanes(call)};
+    if (auto of_row = computed_of_row(call)) {
+      space = Space{of_row->form.lanes, false, of_row->form.row};
+      forms_.emplace(call.results[0], of_row->form);
+      for (const ValueId id : call.results) of_row_.emplace(id, *of_row);
+    } else if (pointwise_.serves(call)) {
+      space = Space{pointwise_.lanes(call)};
     } else if (auto sum = sum_of(call)) {
-      space = Space{pointwise.value(sum->terms).sizes};
+      space = Space{pointwise_.value(sum->terms).sizes, false, kNoRows};
       sums_.emplace(call.results[0], std::move(*sum));
+    } else if (const auto form = form_of(call)) {
+      space = Space{form->lanes, false, form->row};
+      add_call_over_rows(call, *form);
     }
     joining_.spaces.push_back(std::move(space));
     joining_.costs.push_back(1);
   }
   joining_.most = kMostCalls;
-  joining_.reads_inside = [this, pointwise](const Call& call, size_t k) {
-    if (!call.results.empty() && sum(call.results[0])) return true;
-    return !sum(call.operands[k]) && pointwise.reads_lane_by_lane(call, k);
+  joining_.reads_inside = [this](const Call& call, size_t k) { return reads_inside(call, k); };
+}
+
+bool Rows::reads_inside(const Call& call, size_t k) const {
+  const ValueId id = call.operands[k];
+  const OfRow* made = of_row(id);
+  if (!call.results.empty() && sum(call.results[0])) return !made;
+  if (sum(id)) return false;
+  const Form* form = this->form(call);
+  const Sizes& lanes = form ? form->lanes : pointwise_.lanes(call);
+  const Places at = lane_places(call, k);
+  const Value& v = pointwise_.value(id);
+  if (!made) return (!form || row_rule(*call.op)) && one_for_one(at, v.sizes, lanes);
+  if (made->form.lanes != lanes || (form && *form != made->form)) return false;
+  for (size_t d = 0; d < lanes.size(); ++d) {
+    if (lanes[d] == 1 || at[d] == made->places[d]) continue;
+    if (at[d] >= 0 && (made->places[d] >= 0 || v.sizes[static_cast<size_t>(at[d])] != 1)) return false;
+    if (at[d] < 0 && made->places[d] >= 0) return false;
+  }
+  return true;
+}
+
+Places Rows::lane_places(const Call& call, size_t k) const {
+  const auto dims = static_cast<int64_t>(pointwise_.value(call.operands[k]).sizes.size());
+  const Form* form = this->form(call);
+  if (!form) return pointwise_.places(call, k);
+  if (row_rule(*call.op)) return places_of(call, k, dims, static_cast<int64_t>(form->lanes.size()));
+  const Places of_result = pointwise_.places(call, k);
+  Places places;
+  for (const int64_t d : of_row(call.results[0])->places)
+    places.push_back(d < 0 ? -1 : of_result[static_cast<size_t>(d)]);
+  return places;
+}
+
+// ---- rows ----
+
+int64_t Rows::Form::length() const {
+  int64_t n = 1;
+  for (const int64_t d : row) n *= lanes[static_cast<size_t>(d)];
+  return n;
+}
+
+std::vector<Id> Rows::elements_over_rows(Region& region, const Form& form, const Call& call,
+                                         const std::function<Id(size_t)>& element) const {
+  std::vector<Id> operands;
+  for (size_t k = 0; k < call.operands.size(); ++k) operands.push_back(element(k));
+  std::vector<Type> results;
+  for (const ValueId id : call.results) results.push_back(*type_of(pointwise_.value(id).dtype));
+  RowCall made(region, call, form.length(), std::move(operands), std::move(results));
+  return row_rule(*call.op)->elements(made);
+}
+
+// Of calls over rows that are long, or few, and whose elements lie next to each other, or are few.
+std::optional<Rows::Form> Rows::form_of(const Call& call) const {
+  const RowRule* rule = row_rule(*call.op);
+  if (!rule || call.effect || call.opaque() || call.random() || call.operands.empty()) return std::nullopt;
+  const auto fits = [&](ValueId id) {
+    return id != kNoValue && pointwise_.fits(pointwise_.value(id)) && order_in_memory(pointwise_.value(id));
   };
+  if (!std::all_of(call.results.begin(), call.results.end(), fits)) return std::nullopt;
+  const Value& terms = pointwise_.value(call.operands[0]);
+  Form form;
+  const size_t of_example =
+      terms.sizes.size() -
+      static_cast<size_t>(std::count_if(call.vmaps.begin(), call.vmaps.end(),
+                                        [](const Mapped& vmap) { return vmap.dims[0] != Mapped::kUnmapped; }));
+  const size_t dims = call.vmaps.size() + of_example;
+  const Places at = places_of(call, 0, static_cast<int64_t>(terms.sizes.size()), static_cast<int64_t>(dims));
+  for (size_t d = 0; d < dims; ++d)
+    form.lanes.push_back(at[d] < 0 ? call.vmaps[d].batch_size : terms.sizes[static_cast<size_t>(at[d])]);
+  for (const int64_t d : rule->dims(call, static_cast<int64_t>(of_example)))
+    form.row.push_back(static_cast<int64_t>(call.vmaps.size()) + d);
+  std::sort(form.row.begin(), form.row.end());
+  const int64_t all = count(form.lanes), length = form.length();
+  if (all == 0 || (length < kShortestOfMany && all > kFewRows * length) || length > std::numeric_limits<int32_t>::max())
+    return std::nullopt;
+  int64_t expected = 1;
+  for (size_t k = form.row.size(); k-- > 0 && all > kFewElements;) {
+    const auto d = static_cast<size_t>(form.row[k]);
+    if (form.lanes[d] != 1 && (at[d] < 0 || terms.strides[static_cast<size_t>(at[d])] != expected)) return std::nullopt;
+    expected *= form.lanes[d];
+  }
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    const Value& v = pointwise_.value(call.operands[k]);
+    const Places places = places_of(call, k, static_cast<int64_t>(v.sizes.size()), static_cast<int64_t>(dims));
+    if (!pointwise_.fits(v) || places.size() != dims) return std::nullopt;
+    for (size_t d = 0; d < dims; ++d)
+      if (const int64_t p = places[d]; p >= 0 && v.sizes[static_cast<size_t>(p)] != form.lanes[d]) return std::nullopt;
+  }
+  for (size_t k = 0; k < call.results.size(); ++k) {
+    const Value& v = pointwise_.value(call.results[k]);
+    if (rule->goes_on && k == 0 ? v.sizes != form.lanes : !result_of_row(form, v)) return std::nullopt;
+  }
+  // The rule may have something against the attributes.
+  Region trial;
+  const std::vector<Id> ids = elements_over_rows(trial, form, call, [&](size_t k) {
+    return trial.graph.input(*type_of(pointwise_.value(call.operands[k]).dtype), k);
+  });
+  if (ids.size() != call.results.size()) return std::nullopt;
+  return form;
+}
+
+// With the dimensions of the row kept, or without them.
+std::optional<Rows::OfRow> Rows::result_of_row(const Form& form, const Value& result) const {
+  const bool keeps = result.sizes.size() == form.lanes.size();
+  OfRow of_row{form, {}, 0};
+  int64_t next = 0;
+  for (size_t d = 0; d < form.lanes.size(); ++d) {
+    const bool gone = form.in_row(d);
+    of_row.places.push_back(gone ? -1 : next);
+    if (gone && !keeps) continue;
+    if (next == static_cast<int64_t>(result.sizes.size()) ||
+        result.sizes[static_cast<size_t>(next)] != (gone ? 1 : form.lanes[d]))
+      return std::nullopt;
+    ++next;
+  }
+  return next == static_cast<int64_t>(result.sizes.size()) ? std::optional(of_row) : std::nullopt;
+}
+
+void Rows::add_call_over_rows(const Call& call, const Form& form) {
+  forms_.emplace(call.results[0], form);
+  for (size_t k = row_rule(*call.op)->goes_on; k < call.results.size(); ++k)
+    of_row_.emplace(call.results[k], *result_of_row(form, pointwise_.value(call.results[k])));
+}
+
+// A pointwise call of what there is one element of for each row.
+std::optional<Rows::OfRow> Rows::computed_of_row(const Call& call) const {
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    const OfRow* made = of_row(call.operands[k]);
+    if (!made || !pointwise_.serves(call)) continue;
+    const Places at = pointwise_.places(call, k);
+    OfRow result{made->form, {}, made->depth + 1};
+    const int64_t rows = count(made->form.lanes) / made->form.length();
+    if (result.depth > kMostOfRow && rows > kFewForAnyDepth) return std::nullopt;
+    std::vector<bool> found(at.size());
+    for (const int64_t p : made->places) {
+      const auto d = std::find(at.begin(), at.end(), p);
+      result.places.push_back(p < 0 ? -1 : d - at.begin());
+      if (p >= 0 && d != at.end()) found[static_cast<size_t>(d - at.begin())] = true;
+    }
+    const Sizes& sizes = pointwise_.lanes(call);
+    bool all = true;
+    for (size_t d = 0; d < sizes.size(); ++d) all = all && (found[d] || sizes[d] == 1);
+    if (all) return result;
+  }
+  return std::nullopt;
+}
+
+const Rows::Form* Rows::form(const Call& call) const {
+  const auto found = call.results.empty() ? forms_.end() : forms_.find(call.results[0]);
+  return found == forms_.end() ? nullptr : &found->second;
+}
+const Rows::OfRow* Rows::of_row(ValueId id) const {
+  const auto found = of_row_.find(id);
+  return found == of_row_.end() ? nullptr : &found->second;
 }
 
 const Rows::Sum* Rows::sum(ValueId id) const {
@@ -317,14 +390,13 @@ const Rows::Sum* Rows::sum(ValueId id) const {
 }
 
 std::optional<Rows::Sum> Rows::sum_of(const Call& call) const {
-  const Pointwise pointwise{graph_};
   if (call.op->name() != "aten::sum.dim_IntList" || !call.args[3].isNone() || call.args[1].isNone())
     return std::nullopt;
-  const Value &from = pointwise.value(call.operands[0]), &to = pointwise.value(call.results[0]);
+  const Value &from = pointwise_.value(call.operands[0]), &to = pointwise_.value(call.results[0]);
   const Sum* before = sum(call.operands[0]);
-  const Value& terms = before ? pointwise.value(before->terms) : from;
+  const Value& terms = before ? pointwise_.value(before->terms) : from;
   const auto order = order_in_memory(terms);
-  if (!pointwise.fits(from) || !at::isFloatingType(from.dtype) || from.dtype != to.dtype || !order ||
+  if (!pointwise_.fits(from) || !at::isFloatingType(from.dtype) || from.dtype != to.dtype || !order ||
       !order_in_memory(to) || count(terms.sizes) == 0)
     return std::nullopt;
   // Where the operand's dimensions are in the result.
@@ -366,13 +438,17 @@ std::optional<Rows::Sum> Rows::sum_of(const Call& call) const {
 // A sum of a sum is one of its terms only where these are.
 bool Rows::serves(const std::vector<size_t>& calls) const {
   std::unordered_set<ValueId> made;
+  bool has_form = false, has_rows = false;
   for (const size_t n : calls) {
     const Call& call = graph_.calls[n];
     if (!joining_.spaces[n]) return false;
+    has_form = has_form || form(call);
+    has_rows = has_rows || (form(call) && row_rule(*call.op));
     if (sum(call.results[0]) && sum(call.operands[0]) && !made.count(call.operands[0])) return false;
     made.insert(call.results.begin(), call.results.end());
   }
-  return true;
+  // What is computed of rows without them has as many lanes as there are rows.
+  return has_rows || !has_form;
 }
 
 Call Rows::write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,

@@ -83,11 +83,9 @@ TEST(Rows, UnderVmapsTheSumIsOverTheirExamplesDimensions) {
   EXPECT_EQ(fused(f, {numbers({2, 30, 3, 200}), numbers({30, 3, 200})}, kClose), 1u);
 }
 
-TEST(Rows, LongSumsAndSumsAlongRowsAreLeftToLibTorch) {
+TEST(Rows, LongSumsOverColumnsAreLeftToLibTorch) {
   TOWER_NEEDS_LLVM();
-  const Tensor x = numbers({64, 64});
-  EXPECT_EQ(fused([](const Tensors& in) { return Tensors{(in[0] * 2 + 1).sum(0)}; }, {x}, kClose), 2u);
-  EXPECT_EQ(fused([](const Tensors& in) { return Tensors{(in[0] * 2 + 1).sum(1)}; }, {x}, kClose), 2u);
+  EXPECT_EQ(fused([](const Tensors& in) { return Tensors{(in[0] * 2 + 1).sum(0)}; }, {numbers({64, 64})}, kClose), 2u);
 }
 
 TEST(Rows, WhatReadsASumComesAfterIt) {
