@@ -81,6 +81,9 @@ Ids any(RowCall& c) { return c.give(c.greatest(c.raw(0).to(Type::b1))); }
 Ids every(RowCall& c) { return c.give(c.least(c.raw(0).to(Type::b1))); }
 Ids count_nonzero(RowCall& c) { return c.give(c.sum(c.raw(0).to(Type::b1).to(Type::i64))); }
 
+Ids least_and_greatest(RowCall& c) { return c.give(c.least(c.raw(0)), c.greatest(c.raw(0))); }
+Ids dot(RowCall& c) { return c.give(c.sum(c[0] * c[1])); }
+
 // The first lane where `x` is `best`, or NaN, if that is.
 E first(RowCall& c, E x, E best) {
   E is = x == best;
@@ -132,6 +135,11 @@ Ids softmax(RowCall& c) {
   const E p = exp(c[0] - c.greatest(c[0]));
   return c.give(p / c.sum(p));
 }
+// Zero where all of a row is -inf.
+Ids safe_softmax(RowCall& c) {
+  const E top = c.greatest(c[0]), p = exp(c[0] - top);
+  return c.give(where(top == -std::numeric_limits<double>::infinity(), 0, p / c.sum(p)));
+}
 Ids log_softmax(RowCall& c) {
   const E apart = c[0] - c.greatest(c[0]);
   return c.give(apart - log(c.sum(exp(apart))));
@@ -164,6 +172,8 @@ const RowRule* row_rule(const Operator& op) {
       {"aten::amin", {in<1>, least}},
       {"aten::max", {all, greatest}},
       {"aten::min", {all, least}},
+      {"aten::aminmax", {in<1>, least_and_greatest}},
+      {"aten::dot", {all, dot}},
       {"aten::max.dim", {in<1>, greatest_and_place}},
       {"aten::min.dim", {in<1>, least_and_place}},
       {"aten::argmax", {in<1>, place_of_greatest}},
@@ -183,6 +193,7 @@ const RowRule* row_rule(const Operator& op) {
       {"aten::norm.ScalarOpt_dim", {in<2>, norm}},
       {"aten::logsumexp", {in<1>, logsumexp}},
       {"aten::_softmax", {in<1>, softmax, true}},
+      {"aten::_safe_softmax", {in<1>, safe_softmax, true}},
       {"aten::_log_softmax", {in<1>, log_softmax, true}},
       {"aten::_softmax_backward_data", {in<2>, softmax_backward, true}},
       {"aten::_log_softmax_backward_data", {in<2>, log_softmax_backward, true}},

@@ -1,10 +1,12 @@
 #include "compile/fuse.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "compile/contract.h"
+#include "compile/element.h"
 #include "compile/loop.h"
 #include "compile/products.h"
 #include "compile/rows.h"
@@ -32,6 +34,33 @@ void remove_identities(Graph& graph) {
     stands_for.emplace(call.results[0], call.operands[0]);
     return true;
   });
+}
+
+// Pointwise calls read what is broadcast before it is expanded, where another operand has all elements: it is then
+// known to be the same along a dimension, and may be made in the same kernel.
+void read_before_expanding(Graph& graph) {
+  std::vector<ValueId> before(graph.values.size(), kNoValue);
+  const auto value = [&](ValueId id) -> const Value& { return graph.values[static_cast<size_t>(id)]; };
+  for (Call& call : graph.calls) {
+    if (!call.vmaps.empty() || call.results.empty() || call.results[0] == kNoValue) continue;
+    if (call.op->name() == "aten::expand") {
+      const ValueId from = call.operands[0];
+      const ValueId earlier = before[static_cast<size_t>(from)];
+      before[static_cast<size_t>(call.results[0])] = earlier == kNoValue ? from : earlier;
+    }
+    if (call.effect || call.opaque() || !element_rule(*call.op)) continue;
+    const Value& result = value(call.results[0]);
+    const auto is_whole = [&](ValueId id) {
+      return before[static_cast<size_t>(id)] == kNoValue && value(id).sizes == result.sizes;
+    };
+    // One dtype: what has no dimensions counts less in type promotion.
+    const auto is_alike = [&](ValueId id) { return value(id).dtype == value(call.operands[0]).dtype; };
+    if (!std::all_of(call.operands.begin(), call.operands.end(), is_alike) ||
+        std::none_of(call.operands.begin(), call.operands.end(), is_whole))
+      continue;
+    for (ValueId& id : call.operands)
+      if (const ValueId from = before[static_cast<size_t>(id)]; from != kNoValue) id = from;
+  }
 }
 
 // Only the values that somebody reads or gives: a plan has room for each of them.
@@ -65,6 +94,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   Graph graph = traced;
   remove_identities(graph);
   contract_summed_products(graph);
+  read_before_expanding(graph);
   graph.simplify();
   Unrolled unrolled(graph);
   std::vector<Groups::Calls> of_unrolled;

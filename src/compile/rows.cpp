@@ -94,7 +94,7 @@ class RowWriter {
       const auto it = made_.find(call.operands[k]);
       return it == made_.end() ? outside(call, k) : it->second;
     };
-    if (rows_.sum(call.results[0])) {
+    if (rows_.sum(call.results[0]) || rows_.only_views(call)) {
       made_.emplace(call.results[0], element(0));
       return;
     }
@@ -207,10 +207,12 @@ class RowWriter {
 
 // ---- what can be in a region ----
 
-Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph} {
+Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(values_that_leave(graph)) {
   for (const Call& call : graph.calls) {
     std::optional<Space> space;
-    if (auto of_row = computed_of_row(call)) {
+    auto of_row = computed_of_row(call);
+    if (!of_row) of_row = viewed_of_row(call);
+    if (of_row) {
       space = Space{of_row->form.lanes, false, of_row->form.row};
       forms_.emplace(call.results[0], of_row->form);
       for (const ValueId id : call.results) of_row_.emplace(id, *of_row);
@@ -254,6 +256,7 @@ Places Rows::lane_places(const Call& call, size_t k) const {
   const Form* form = this->form(call);
   if (!form) return pointwise_.places(call, k);
   if (row_rule(*call.op)) return places_of(call, k, dims, static_cast<int64_t>(form->lanes.size()));
+  if (only_views(call)) return of_row(call.operands[0])->places;
   const Places of_result = pointwise_.places(call, k);
   Places places;
   for (const int64_t d : of_row(call.results[0])->places)
@@ -373,6 +376,19 @@ std::optional<Rows::OfRow> Rows::computed_of_row(const Call& call) const {
     if (all) return result;
   }
   return std::nullopt;
+}
+
+// The same with dimensions of one element, or without.
+std::optional<Rows::OfRow> Rows::viewed_of_row(const Call& call) const {
+  const OfRow* made = call.operands.size() == 1 ? of_row(call.operands[0]) : nullptr;
+  if (!made || !gives_view(call) || call.results.size() != 1 || leaves_[static_cast<size_t>(call.results[0])] ||
+      !std::all_of(call.vmaps.begin(), call.vmaps.end(), [](const Mapped& vmap) { return vmap.dims[0] == 0; }))
+    return std::nullopt;
+  const std::string& name = call.op->name();
+  if (name != "aten::unsqueeze" && name != "aten::squeeze.dim" && name != "aten::view") return std::nullopt;
+  const Value &from = pointwise_.value(call.operands[0]), &to = pointwise_.value(call.results[0]);
+  if (!result_of_row(made->form, from) || !order_in_memory(to)) return std::nullopt;
+  return result_of_row(made->form, to);
 }
 
 const Rows::Form* Rows::form(const Call& call) const {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "compile/folds.h"
 #include "compile/groups.h"
 #include "compile/kernel_calls.h"
 #include "compile/pointwise.h"
@@ -55,12 +56,14 @@ class Rows {
   std::optional<Form> form_of(const Call& call) const;
   std::optional<OfRow> result_of_row(const Form& form, const Value& result) const;
   std::optional<OfRow> computed_of_row(const Call& call) const;
+  std::optional<OfRow> viewed_of_row(const Call& call) const;
   std::vector<Id> elements_over_rows(Region& region, const Form& form, const Call& call,
                                      const std::function<Id(size_t)>& element) const;
   void add_call_over_rows(const Call& call, const Form& form);
   // Null for what else there is.
   const Form* form(const Call& call) const;
   const OfRow* of_row(ValueId id) const;
+  bool only_views(const Call& call) const { return form(call) && !row_rule(*call.op) && !element_rule(*call.op); }
   bool reads_inside(const Call& call, size_t k) const;
   // Where the lanes are in an operand.
   Places lane_places(const Call& call, size_t k) const;
@@ -70,6 +73,7 @@ class Rows {
   std::unordered_map<ValueId, Sum> sums_;
   std::unordered_map<ValueId, Form> forms_;    // of calls over rows, by their first results
   std::unordered_map<ValueId, OfRow> of_row_;  // their other results, and what is computed of these
+  std::vector<bool> leaves_;                   // values that somebody outside may see
   Joining joining_;
 };
 

@@ -64,6 +64,13 @@ const std::vector<Named>& of_floats() {
          const auto [n, j] = x.min(1, true);
          return Tensors{m, i, n, j};
        }},
+      {"aminmax",
+       [](const Tensor& x) {
+         const auto [low, high] = at::aminmax(x, 1);
+         return Tensors{low, high};
+       }},
+      {"dot", [](const Tensor& x) { return Tensors{at::dot(x.view({-1}) + 1, x.view({-1}))}; }},
+      {"_safe_softmax", [](const Tensor& x) { return Tensors{at::_safe_softmax(x, 1)}; }},
       {"argmax",
        [](const Tensor& x) {
          return Tensors{x.argmax(1), x.argmin(1, true), x.argmax(), x.argmin()};
@@ -199,6 +206,30 @@ TEST(Folds, WhatIsComputedOfARowIsReadByItsLanes) {
     return Tensors{error, (in[0] - in[1]) * (2 * error + 1)};
   };
   EXPECT_EQ(fused(loss, {numbers({30, 40}), numbers({30, 40})}, 1e-4), 1u);
+}
+
+TEST(Folds, ViewsOfWhatThereIsOneOfForEachRow) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) {
+    const Tensor mean = in[0].mean(1), apart = in[0] - mean.unsqueeze(1);
+    const Tensor scale = (apart * apart).sum(1).view({-1, 1}).expand_as(apart);
+    return Tensors{apart / (scale + in[0].square()), mean};
+  };
+  EXPECT_EQ(fused(f, {numbers({30, 100})}, 1e-5), 1u);
+  // Whoever sees a view sees what it is a view of.
+  const Function seen = [](const Tensors& in) {
+    const Tensor sum = (in[0] * 2).sum(1);
+    return Tensors{sum, sum.unsqueeze(1)};
+  };
+  compiler::FusedGraph graph = kernels::fused(seen, {numbers({30, 100})});
+  const Tensors results = compiler::Plan(std::move(graph.graph)).run({numbers({30, 100})});
+  EXPECT_TRUE(results[0].is_alias_of(results[1]));
+  // As derivatives have it.
+  const Function norm = [](const Tensors& in) {
+    const Tensor apart = in[0] - in[0].mean(1, true);
+    return Tensors{(apart * ((apart * apart).mean(1, true) + 1e-5).rsqrt() * in[1]).square().sum()};
+  };
+  EXPECT_LE(fused(td::grad(norm, {0}), {numbers({30, 100}, at::kDouble), numbers({30, 100}, at::kDouble)}, 1e-11), 2u);
 }
 
 TEST(Folds, GradientsOfLosses) {
