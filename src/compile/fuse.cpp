@@ -48,7 +48,10 @@ void read_before_expanding(Graph& graph) {
       const ValueId earlier = before[static_cast<size_t>(from)];
       before[static_cast<size_t>(call.results[0])] = earlier == kNoValue ? from : earlier;
     }
-    if (call.effect || call.opaque() || !element_rule(*call.op)) continue;
+    // What is copied has to fit where it is copied to.
+    const std::string& name = call.op->name();
+    if (call.effect || call.opaque() || !element_rule(*call.op) || name == "aten::copy" || name == "aten::fill.Tensor")
+      continue;
     const Value& result = value(call.results[0]);
     const auto is_whole = [&](ValueId id) {
       return before[static_cast<size_t>(id)] == kNoValue && value(id).sizes == result.sizes;

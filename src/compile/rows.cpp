@@ -1,5 +1,6 @@
 #include "compile/rows.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
@@ -12,12 +13,13 @@
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kMostCalls = 3000;     // in a region
-constexpr int64_t kShortestRow = 32;     // for which a kernel is started anew
-constexpr int64_t kMostAdded = 16;       // in a sum, one after the other, as LibTorch does
-constexpr int64_t kShortestOfMany = 64;  // for which it is not better to call LibTorch
-constexpr int64_t kFewRows = 16;         // which may be short
-constexpr int64_t kFewElements = 256;    // which may lie otherwise: they are copied first
+constexpr int64_t kMostCalls = 3000;          // in a region
+constexpr int64_t kShortestRow = 32;          // for which a kernel is started anew
+constexpr int64_t kMostAdded = 16;            // in a sum, one after the other, as LibTorch does
+constexpr int64_t kShortestOfMany = 64;       // for which it is not better to call LibTorch
+constexpr int64_t kMostForOneThread = 65536;  // elements, where there are more threads than rows
+constexpr int64_t kFewRows = 16;              // which may be short
+constexpr int64_t kFewElements = 256;         // which may lie otherwise: they are copied first
 // What is computed once for each row takes a vector for it.
 constexpr int kMostOfRow = 8;
 constexpr int64_t kFewForAnyDepth = 64;  // rows
@@ -306,6 +308,8 @@ std::optional<Rows::Form> Rows::form_of(const Call& call) const {
   const int64_t all = count(form.lanes), length = form.length();
   if (all == 0 || (length < kShortestOfMany && all > kFewRows * length) || length > std::numeric_limits<int32_t>::max())
     return std::nullopt;
+  // A row is one thread's.
+  if (all / length < at::get_num_threads() && all > kMostForOneThread) return std::nullopt;
   int64_t expected = 1;
   for (size_t k = form.row.size(); k-- > 0 && all > kFewElements;) {
     const auto d = static_cast<size_t>(form.row[k]);
