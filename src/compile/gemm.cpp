@@ -87,15 +87,68 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
   }
 }
 
+// The first half of both, element by element in turn, and the second.
+template <class T>
+TOWER_INLINE void interleave(const Vector<T>& x, const Vector<T>& y, Vector<T>& low, Vector<T>& high) {
+  if constexpr (kLanes<T> == 8) {
+    low = __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
+    high = __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
+  } else {
+    low = __builtin_shufflevector(x, y, 0, 4, 1, 5);
+    high = __builtin_shufflevector(x, y, 2, 6, 3, 7);
+  }
+}
+
+// As many columns as a vector has lanes, each contiguous, and as many terms of them.
+template <class T>
+TOWER_INLINE void transpose(T* to, int64_t to_step, const T* from, int64_t from_step) {
+  constexpr int L = kLanes<T>;
+  Vector<T> rows[L], next[L];
+  TOWER_UNROLL
+  for (int i = 0; i < L; ++i) __builtin_memcpy(&rows[i], from + i * from_step, 32);
+  TOWER_UNROLL
+  for (int done = 1; done < L; done *= 2) {
+    TOWER_UNROLL
+    for (int i = 0; i < L / 2; ++i) interleave<T>(rows[i], rows[i + L / 2], next[2 * i], next[2 * i + 1]);
+    TOWER_UNROLL
+    for (int i = 0; i < L; ++i) rows[i] = next[i];
+  }
+  TOWER_UNROLL
+  for (int i = 0; i < L; ++i) __builtin_memcpy(to + i * to_step, &rows[i], 32);
+}
+
+// Terms of columns that are contiguous.
+template <class T>
+TOWER_INLINE void pack_transposed(T* panel, int64_t width, const T* b, int64_t column_step, int64_t columns,
+                                  int64_t terms) {
+  constexpr int64_t L = kLanes<T>;
+  int64_t column = 0;
+  for (; column + L <= columns; column += L) {
+    int64_t k = 0;
+    for (; k + L <= terms; k += L)
+      transpose(panel + k * width + column, width, b + column * column_step + k, column_step);
+    for (; k < terms; ++k)
+      for (int64_t j = column; j < column + L; ++j) panel[k * width + j] = b[j * column_step + k];
+  }
+  for (int64_t k = 0; k < terms; ++k) {
+    for (int64_t j = column; j < columns; ++j) panel[k * width + j] = b[j * column_step + k];
+    for (int64_t j = columns; j < width; ++j) panel[k * width + j] = 0;
+  }
+}
+
 template <class T, int N>
 TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t columns, int64_t term, int64_t terms) {
   constexpr int64_t kWidth = N * kLanes<T>;
   constexpr int kRows = N == 1 ? 8 : 4;
   alignas(32) T panel[kTerms * kWidth];
-  for (int64_t k = 0; k < terms; ++k) {
-    const T* b = m.b + (term + k) * m.inner.b + column * m.columns.b;
-    copy_few(panel + k * kWidth, 1, b, m.columns.b, columns);
-    for (int64_t j = columns; j < kWidth; ++j) panel[k * kWidth + j] = 0;
+  const T* b = m.b + term * m.inner.b + column * m.columns.b;
+  if (m.inner.b == 1 && m.columns.b != 1) {
+    pack_transposed(panel, kWidth, b, m.columns.b, columns, terms);
+  } else {
+    for (int64_t k = 0; k < terms; ++k) {
+      copy_few(panel + k * kWidth, 1, b + k * m.inner.b, m.columns.b, columns);
+      for (int64_t j = columns; j < kWidth; ++j) panel[k * kWidth + j] = 0;
+    }
   }
   int64_t row = 0;
   for (; row + kRows <= m.rows.size; row += kRows)
