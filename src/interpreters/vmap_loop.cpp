@@ -2,6 +2,7 @@
 // operators draw for each example.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 
@@ -172,9 +173,11 @@ namespace {
 class Draws {
  public:
   Draws(Vmap& level, const VmapFrame& frame) : level_(level) {
-    // Of other devices' generators LibTorch gives no state.
+    // Other devices, such as meta, have no generators.
     for (const auto& v : frame.stack)
-      if (v.isTensor() && v.toTensor().defined() && !v.toTensor().is_cpu() && !v.toTensor().is_cuda()) return;
+      if (v.isTensor() && v.toTensor().defined() && !v.toTensor().is_cpu() &&
+          !at::isAccelerator(v.toTensor().device().type()))
+        return;
     generator_ = generator_of(frame.stack);
     if (level.randomness() == Randomness::same && level.shared_draws()) level.shared_draws()->note(*generator_);
     before_ = state_of(*generator_);

@@ -1,6 +1,7 @@
 #include "operators/draws.h"
 
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 
 #include "tower/errors.h"
 
@@ -10,7 +11,7 @@ SharedDraws Draws::here(const dynamic::Tensors& operands) {
   SharedDraws draws;
   draws.note(at::globalContext().defaultGenerator(at::kCPU));
   for (const Tensor& t : operands)
-    if (t.is_cuda()) draws.note(at::globalContext().defaultGenerator(t.device()));
+    if (at::isAccelerator(t.device().type())) draws.note(at::globalContext().defaultGenerator(t.device()));
   return draws;
 }
 

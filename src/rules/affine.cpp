@@ -216,8 +216,8 @@ void affine() {
   op<at::_ops::_addmm_activation>().decomposes(
       [](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha, bool gelu) {
         const Tensor linear = at::addmm(self, a, b, beta, alpha);
-        // The kernel fused on other devices approximates.
-        return gelu ? at::gelu(linear, linear.is_cpu() ? "none" : "tanh") : at::relu(linear);
+        // The fused kernel of GPUs approximates.
+        return gelu ? at::gelu(linear, linear.is_cuda() ? "tanh" : "none") : at::relu(linear);
       });
 
   demands<at::_ops::addmm>([](const Example& e) {

@@ -28,6 +28,8 @@ void makes_constant() {
 }
 
 using MaybeType = std::optional<at::ScalarType>;
+using MaybeLayout = std::optional<at::Layout>;
+using MaybeDevice = std::optional<at::Device>;
 
 at::ScalarType result_type(const MaybeType& type) {
   return type.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
@@ -50,11 +52,19 @@ Tensor spaced(const Tensor& start, const Tensor& end, int64_t steps, at::ScalarT
   return at::where(share.lt(0.5), start + share * (end - start), end - (1 - share) * (end - start)).to(result);
 }
 
-Tensor between(const Tensor& start, const Tensor& end, int64_t steps, const MaybeType& type) {
-  return spaced(start, end, steps, result_type(type)).to(result_type(type));
+// What a call asks for beside the numbers. Without a device it is LibTorch's default, wherever the ends are.
+struct Asked {
+  at::ScalarType type;
+  at::Device device;
+  Asked(const MaybeType& type, const MaybeDevice& device)
+      : type(result_type(type)), device(device.value_or(at::kCPU)) {}
+};
+
+Tensor between(const Tensor& start, const Tensor& end, int64_t steps, const Asked& asked) {
+  return spaced(start.to(asked.device), end.to(asked.device), steps, asked.type).to(asked.type);
 }
-Tensor powers_between(double base, const Tensor& start, const Tensor& end, int64_t steps, const MaybeType& type) {
-  return at::pow(base, spaced(start, end, steps, result_type(type))).to(result_type(type));
+Tensor powers_between(double base, const Tensor& start, const Tensor& end, int64_t steps, const Asked& asked) {
+  return at::pow(base, spaced(start.to(asked.device), end.to(asked.device), steps, asked.type)).to(asked.type);
 }
 Tensor number(const Scalar& value, const Tensor& like) {
   return at::scalar_tensor(value, like.options().dtype(value.isComplex() ? at::kComplexDouble : at::kDouble));
@@ -75,27 +85,36 @@ void factories() {
         return at::zeros(sizes, like.options());
       });
 
-  op<at::_ops::linspace_Tensor_Tensor>().decomposes(between);
-  op<at::_ops::linspace_Tensor_Scalar>().decomposes(
-      [](const Tensor& start, const Scalar& end, int64_t steps, const MaybeType& type) {
-        return between(start, number(end, start), steps, type);
-      });
-  op<at::_ops::linspace_Scalar_Tensor>().decomposes(
-      [](const Scalar& start, const Tensor& end, int64_t steps, const MaybeType& type) {
-        return between(number(start, end), end, steps, type);
-      });
-  op<at::_ops::logspace_Tensor_Tensor>().decomposes(
-      [](const Tensor& start, const Tensor& end, int64_t steps, double base, const MaybeType& type) {
-        return powers_between(base, start, end, steps, type);
-      });
-  op<at::_ops::logspace_Tensor_Scalar>().decomposes(
-      [](const Tensor& start, const Scalar& end, int64_t steps, double base, const MaybeType& type) {
-        return powers_between(base, start, number(end, start), steps, type);
-      });
-  op<at::_ops::logspace_Scalar_Tensor>().decomposes(
-      [](const Scalar& start, const Tensor& end, int64_t steps, double base, const MaybeType& type) {
-        return powers_between(base, number(start, end), end, steps, type);
-      });
+  op<at::_ops::linspace_Tensor_Tensor>().decomposes([](const Tensor& start, const Tensor& end, int64_t steps,
+                                                       const MaybeType& type, const MaybeLayout&,
+                                                       const MaybeDevice& device) {
+    return between(start, end, steps, {type, device});
+  });
+  op<at::_ops::linspace_Tensor_Scalar>().decomposes([](const Tensor& start, const Scalar& end, int64_t steps,
+                                                       const MaybeType& type, const MaybeLayout&,
+                                                       const MaybeDevice& device) {
+    return between(start, number(end, start), steps, {type, device});
+  });
+  op<at::_ops::linspace_Scalar_Tensor>().decomposes([](const Scalar& start, const Tensor& end, int64_t steps,
+                                                       const MaybeType& type, const MaybeLayout&,
+                                                       const MaybeDevice& device) {
+    return between(number(start, end), end, steps, {type, device});
+  });
+  op<at::_ops::logspace_Tensor_Tensor>().decomposes([](const Tensor& start, const Tensor& end, int64_t steps,
+                                                       double base, const MaybeType& type, const MaybeLayout&,
+                                                       const MaybeDevice& device) {
+    return powers_between(base, start, end, steps, {type, device});
+  });
+  op<at::_ops::logspace_Tensor_Scalar>().decomposes([](const Tensor& start, const Scalar& end, int64_t steps,
+                                                       double base, const MaybeType& type, const MaybeLayout&,
+                                                       const MaybeDevice& device) {
+    return powers_between(base, start, number(end, start), steps, {type, device});
+  });
+  op<at::_ops::logspace_Scalar_Tensor>().decomposes([](const Scalar& start, const Tensor& end, int64_t steps,
+                                                       double base, const MaybeType& type, const MaybeLayout&,
+                                                       const MaybeDevice& device) {
+    return powers_between(base, number(start, end), end, steps, {type, device});
+  });
   for (const char* name : {"aten::linspace", "aten::logspace"})
     for (const char* overload : {"Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"})
       guard(record_of(name, overload), [](const Example& e) {

@@ -88,7 +88,7 @@ void lstsq_vmap(VmapFrame& f) {
   while (f.tensor(0).dim() < f.tensor(1).dim()) f.stack[0] = f.tensor(0).unsqueeze(1);
   while (f.tensor(1).dim() < f.tensor(0).dim()) f.stack[1] = f.tensor(1).unsqueeze(1);
   // What a driver does not compute comes back empty, without the batch.
-  const auto driver = f.stack[3].to<std::optional<std::string>>().value_or(f.tensor(0).is_cpu() ? "gelsy" : "gels");
+  const auto driver = f.stack[3].to<std::optional<std::string>>().value_or(f.tensor(0).is_cuda() ? "gels" : "gelsy");
   const bool residuals = driver != "gelsy" && a_sizes.end()[-2] > a_sizes.end()[-1];
   const bool rank = driver != "gels", values = driver == "gelsd" || driver == "gelss";
   f.call();

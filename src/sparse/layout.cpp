@@ -76,20 +76,21 @@ MatrixLayout::MatrixLayout(const Sparsity& pattern, const SparseOptions& options
 
 at::Tensor MatrixLayout::matrix(const at::Tensor& values) const {
   const auto options = values.options().layout(layout_);
+  const auto there = [&](const at::Tensor& t) { return t.defined() ? t.to(values.device()) : t; };
+  const at::Tensor compressed = there(compressed_), plain = there(plain_), order = there(order_);
   switch (layout_) {
     case at::kSparse:
-      return at::_sparse_coo_tensor_unsafe(plain_, values, sizes_, options, /*is_coalesced=*/true);
+      return at::_sparse_coo_tensor_unsafe(plain, values, sizes_, options, /*is_coalesced=*/true);
     case at::kSparseCsc:
-      return at::_sparse_csc_tensor_unsafe(compressed_, plain_, values.index_select(0, order_), sizes_, options);
+      return at::_sparse_csc_tensor_unsafe(compressed, plain, values.index_select(0, order), sizes_, options);
     case at::kSparseBsr: {
-      const int64_t blocks = plain_.numel();
-      const at::Tensor all =
-          at::zeros({blocks * block_[0] * block_[1]}, values.options()).index_copy(0, order_, values);
-      return at::_sparse_bsr_tensor_unsafe(compressed_, plain_, all.view({blocks, block_[0], block_[1]}), sizes_,
+      const int64_t blocks = plain.numel();
+      const at::Tensor all = at::zeros({blocks * block_[0] * block_[1]}, values.options()).index_copy(0, order, values);
+      return at::_sparse_bsr_tensor_unsafe(compressed, plain, all.view({blocks, block_[0], block_[1]}), sizes_,
                                            options);
     }
     default:
-      return at::_sparse_csr_tensor_unsafe(compressed_, plain_, values, sizes_, options);
+      return at::_sparse_csr_tensor_unsafe(compressed, plain, values, sizes_, options);
   }
 }
 

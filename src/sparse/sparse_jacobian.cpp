@@ -45,8 +45,10 @@ void check_size(const char* what, const Tensors& list, int64_t expected, const c
 // Derivatives along the sums of the unit vectors of each group, all of them as one vector.
 Tensor along_groups(const Function& derivative, const Tensor& group, int64_t count, const Tensors& like,
                     std::optional<int64_t> chunk_size) {
-  const Tensor in_group =
-      at::zeros({count + 1, group.numel()}, like[0].options()).scatter_(0, group.unsqueeze(0), 1).narrow(0, 0, count);
+  const auto options = like[0].options();
+  const Tensor in_group = at::zeros({count + 1, group.numel()}, options)
+                              .scatter_(0, group.to(options.device()).unsqueeze(0), 1)
+                              .narrow(0, 0, count);
   Tensors seeds;
   int64_t start = 0;
   for (const Tensor& t : like) {
@@ -94,7 +96,8 @@ Tensor SparsePlan::values(const Function& f, const Tensors& x) const {
     check_size("the result", outs, parts.pattern.num_rows(), "rows");
     found.push_back(along_groups(pull, parts.rows, parts.num_rows, outs, parts.options.chunk_size));
   }
-  return (found.size() == 1 ? found[0] : at::cat(found)).index_select(0, parts.places);
+  const Tensor all = found.size() == 1 ? found[0] : at::cat(found);
+  return all.index_select(0, parts.places.to(all.device()));
 }
 
 Tensor SparsePlan::matrix(const Tensor& values) const {
