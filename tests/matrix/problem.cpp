@@ -7,6 +7,7 @@
 
 #include "matrix/matrix.h"
 #include "op_db/tensor_spec.h"
+#include "support/device.h"
 
 namespace matrix {
 namespace {
@@ -106,7 +107,7 @@ Problem problem_of(const Case& c) {
   if (c.sample.leaves.empty()) {  // a factory: it is called once for each example of something that it does not use
     problem.differentiable = {false};
     problem.mappable = {true};
-    problem.examples.assign(kExamples, {at::zeros({}, at::kDouble)});
+    problem.examples.assign(kExamples, {at::zeros({}, at::dtype(at::kDouble).device(support::device()))});
     return problem;
   }
   for (int i = 0; i < kExamples; ++i) problem.examples.push_back(op_db::make_leaves(c.entry, c.sample, c.dtype, i));

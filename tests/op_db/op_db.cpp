@@ -13,6 +13,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "support/device.h"
+
 namespace op_db {
 namespace {
 
@@ -350,7 +352,9 @@ Sample parse_sample(const Entry& entry, const std::string& text, at::ScalarType 
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (given[i]) continue;
-    if (arguments[i].default_value()) {
+    if (arguments[i].name() == "device" && sample.leaves.empty()) {
+      sample.arguments[i] = support::device();
+    } else if (arguments[i].default_value()) {
       sample.arguments[i] = *arguments[i].default_value();
     } else if (arguments[i].type()->kind() != c10::TypeKind::OptionalType) {
       throw std::runtime_error(entry.name + ": sample '" + text + "' lacks argument " + arguments[i].name());

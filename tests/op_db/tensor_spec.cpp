@@ -15,6 +15,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "support/device.h"
+
 namespace op_db {
 namespace {
 
@@ -196,7 +198,7 @@ TensorSpec parse_tensor_spec(const std::string& text) {
 }
 
 at::Tensor make_tensor(const TensorSpec& spec, at::ScalarType tested, uint64_t seed) {
-  return laid_out(values(spec, spec.dtype_under(tested), seed), spec.layout);
+  return laid_out(values(spec, spec.dtype_under(tested), seed).to(support::device()), spec.layout);
 }
 
 at::Tensor projected(const TensorSpec& spec, const at::Tensor& value) {

@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 
 #include "programs/program.h"
+#include "support/device.h"
 
 namespace programs {
 namespace {
@@ -31,12 +32,12 @@ Predicate broadcasts_into(const Tensor& target) {
   return [sizes = target.sizes().vec()](const Tensor& t) { return at::is_expandable_to(t.sizes(), sizes); };
 }
 
-at::TensorOptions doubles() { return at::TensorOptions().dtype(at::kDouble); }
+at::TensorOptions doubles() { return at::dtype(at::kDouble).device(support::device()); }
 Tensor number(double v) { return at::full({}, v, doubles()); }
-Tensor indices(std::vector<int64_t> values) { return at::tensor(values, at::TensorOptions().dtype(at::kLong)); }
+Tensor indices(std::vector<int64_t> values) { return at::tensor(values, at::dtype(at::kLong)).to(support::device()); }
 // True at every other place, as a shape of its own broadcasts to.
 Tensor every_other(const Tensor& like) {
-  return at::arange(like.size(-1), at::TensorOptions().dtype(at::kLong)).remainder(2).eq(0);
+  return at::arange(like.size(-1), at::dtype(at::kLong).device(support::device())).remainder(2).eq(0);
 }
 
 void any_one(Draw& d) { d.any(); }

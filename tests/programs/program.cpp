@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "support/device.h"
+
 namespace programs {
 
 // ---- running -------------------------------------------------------------------------------------------------------
@@ -133,7 +135,9 @@ Tensors values_for(const std::vector<std::vector<int64_t>>& shapes) {
   Tensors values;
   for (size_t k = 0; k < shapes.size(); ++k) {
     const int64_t n = c10::multiply_integers(shapes[k]);
-    values.push_back(at::sin(at::arange(1, n + 1, at::kDouble) * 1.7 + static_cast<double>(k)).view(shapes[k]));
+    values.push_back(
+        at::sin(at::arange(1, n + 1, at::dtype(at::kDouble).device(support::device())) * 1.7 + static_cast<double>(k))
+            .view(shapes[k]));
   }
   return values;
 }

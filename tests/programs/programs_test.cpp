@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "programs/program.h"
+#include "support/device.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
 
@@ -18,7 +19,9 @@ Tensors examples_for(const Program& program) {
     std::vector<int64_t> shape = program.inputs[k];
     shape.insert(shape.begin(), 2);
     const int64_t n = c10::multiply_integers(shape);
-    batch.push_back(at::sin(at::arange(1, n + 1, at::kDouble) * 1.7 + static_cast<double>(k)).view(shape));
+    batch.push_back(
+        at::sin(at::arange(1, n + 1, at::dtype(at::kDouble).device(support::device())) * 1.7 + static_cast<double>(k))
+            .view(shape));
   }
   return batch;
 }

@@ -18,12 +18,12 @@ namespace {
 at::Tensor as_doubles(const at::Tensor& tensor) {
   at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
   if (plain.is_complex()) plain = at::view_as_real(plain);
-  return plain.to(at::kDouble).contiguous();
+  return plain.cpu().to(at::kDouble).contiguous();
 }
 
 std::string described(const at::Tensor& tensor) {
   std::ostringstream text;
-  text << tensor.scalar_type() << tensor.sizes();
+  text << tensor.scalar_type() << tensor.sizes() << " on " << tensor.device();
   return text.str();
 }
 
@@ -41,7 +41,8 @@ std::string difference(const at::Tensor& actual, const at::Tensor& expected, Tol
     return actual.defined() ? "a tensor where none was expected" : "an undefined tensor where one was expected";
   }
   if (!actual.defined()) return "";
-  if (actual.scalar_type() != expected.scalar_type() || actual.sizes() != expected.sizes()) {
+  if (actual.scalar_type() != expected.scalar_type() || actual.sizes() != expected.sizes() ||
+      actual.device() != expected.device()) {
     return "got " + described(actual) + ", expected " + described(expected);
   }
   const at::Tensor a = as_doubles(actual);
@@ -115,7 +116,8 @@ Tensors random_like(const Tensors& model, uint64_t seed) {
   Tensors result;
   for (const auto& tensor : model) {
     at::Tensor real = draw(tensor.sizes());
-    result.push_back((tensor.is_complex() ? at::complex(real, draw(tensor.sizes())) : real).to(tensor.scalar_type()));
+    result.push_back((tensor.is_complex() ? at::complex(real, draw(tensor.sizes())) : real)
+                         .to(tensor.device(), tensor.scalar_type()));
   }
   return result;
 }

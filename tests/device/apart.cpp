@@ -1,0 +1,376 @@
+// A call: Loan (what a kernel of the CPU gets for tensors of the device, and what becomes of its results), run_on_cpu
+// (the fallback). Below: memory, generators, the guard, hooks, registration.
+#include "device/apart.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace apart {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using torch::jit::Stack;
+
+constexpr auto kType = c10::DeviceType::PrivateUse1;
+constexpr auto kKey = c10::DispatchKey::PrivateUse1;
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+// Set in every address of the device. No processor lets a program have such an address.
+constexpr uintptr_t kFar = uintptr_t{1} << 55;
+
+void* far_from(void* p) { return p ? reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) | kFar) : nullptr; }
+void* near_to(const void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) & ~kFar); }
+
+thread_local c10::DeviceIndex current_device = 0;
+
+c10::Device with_index(c10::Device device) { return {kType, device.has_index() ? device.index() : current_device}; }
+
+// Memory that belongs to a storage of the CPU.
+c10::DataPtr far_memory_of(const c10::Storage& storage, c10::Device device) {
+  auto* owner = new c10::Storage(storage);
+  return {far_from(storage.mutable_data()), owner, [](void* p) { delete static_cast<c10::Storage*>(p); }, device};
+}
+
+struct FarAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    void* memory = c10::alloc_cpu(bytes);
+    return {far_from(memory), memory, c10::free_cpu, {kType, current_device}};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(near_to(to), near_to(from), bytes);
+  }
+};
+
+FarAllocator& allocator() {
+  static FarAllocator instance;
+  return instance;
+}
+
+// ---- generators ----------------------------------------------------------------------------------------------------
+
+struct FarGenerator final : at::CPUGeneratorImpl {
+  explicit FarGenerator(c10::DeviceIndex index) {
+    device_ = {kType, index};
+    key_set_ = c10::DispatchKeySet(kKey);
+  }
+};
+
+at::Generator& default_generator(c10::DeviceIndex index) {
+  static std::array<at::Generator, kDevices> all{at::make_generator<FarGenerator>(0),
+                                                 at::make_generator<FarGenerator>(1)};
+  return all.at(static_cast<size_t>(index < 0 ? current_device : index));
+}
+
+// The CPU's default generator draws what `generator` would draw.
+class DrawingFrom {
+ public:
+  explicit DrawingFrom(at::Generator generator)
+      : far_(std::move(generator)), near_(at::detail::getDefaultCPUGenerator()), before_(near_.get_state()) {
+    near_.set_state(far_.get_state());
+  }
+  ~DrawingFrom() {
+    far_.set_state(near_.get_state());
+    near_.set_state(before_);
+  }
+  DrawingFrom(const DrawingFrom&) = delete;
+  DrawingFrom& operator=(const DrawingFrom&) = delete;
+
+ private:
+  at::Generator far_, near_;
+  Tensor before_;
+};
+
+// ---- one call ------------------------------------------------------------------------------------------------------
+
+bool is_far(const Tensor& t) { return t.defined() && t.device().type() == kType; }
+
+Tensor tensor_like(const Tensor& t, c10::Storage storage, c10::DispatchKey key) {
+  c10::DispatchKeySet keys(key);
+  if (t._is_zerotensor()) keys = keys.add(c10::DispatchKey::ZeroTensor);
+  Tensor result = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, t.dtype());
+  auto* impl = result.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+  if (t.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
+  result._set_conj(t.is_conj());
+  result._set_neg(t.is_neg());
+  return result;
+}
+
+class Loan {
+ public:
+  // What a kernel of the CPU may have for this value.
+  IValue lend(const IValue& v) {
+    if (v.isTensor()) return lend(v.toTensor());
+    if (v.isTensorList()) {
+      c10::List<Tensor> list;
+      for (const Tensor& t : v.toTensorVector()) list.push_back(lend(t));
+      return list;
+    }
+    if (v.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> list;
+      for (const IValue& t : v.toListRef())
+        list.push_back(t.isTensor() ? std::optional<Tensor>(lend(t.toTensor())) : std::nullopt);
+      return list;
+    }
+    if (v.isDevice() && v.toDevice().type() == kType) {
+      device_ = with_index(v.toDevice());
+      return c10::Device(c10::kCPU);
+    }
+    if (v.isStorage() && v.toStorage().device_type() == kType) return lend(v.toStorage());
+    if (v.isGenerator() && v.toGenerator().device().type() == kType) {
+      generator_ = v.toGenerator();
+      return {};
+    }
+    return v;
+  }
+
+  Tensor lend(const Tensor& t) {
+    if (!is_far(t)) {
+      if (t.defined() && t.device().is_cpu()) near_tensor_ |= t.dim() > 0;
+      return t;
+    }
+    if (!device_) device_ = t.device();
+    if (*device_ != t.device()) refuse(t.device());
+    for (const auto& [far, near] : tensors_)
+      if (far.is_same(t)) return near;
+    tensors_.emplace_back(t, tensor_like(t, lend(t.storage()), c10::DispatchKey::CPU));
+    return tensors_.back().second;
+  }
+
+  // Where a GPU would: beside its tensors, operators on elements take single numbers of the CPU.
+  void check_devices(const c10::OperatorHandle& op) {
+    if (tensors_.empty()) return;
+    static const std::set<std::string> takes_positions{"aten::index", "aten::index_put", "aten::index_put_",
+                                                       "aten::_index_put_impl_", "aten::_unsafe_index"};
+    if (near_tensor_ && takes_positions.count(op.operator_name().name) == 0) refuse(c10::kCPU);
+  }
+
+  // The kernel's results, and what it did to the arguments.
+  IValue take(const IValue& v) {
+    if (v.isTensor()) return take(v.toTensor());
+    if (v.isTensorList()) {
+      c10::List<Tensor> list;
+      for (const Tensor& t : v.toTensorVector()) list.push_back(take(t));
+      return list;
+    }
+    return v;
+  }
+
+  void settle() {
+    for (auto& [far, near] : storages_) {
+      if (near.data() == near_to(far.data())) continue;
+      far.set_data_ptr_noswap(far_memory_of(near, far.device()));
+      far.set_nbytes(near.nbytes());
+    }
+    for (auto& [far, near] : tensors_) {
+      if (!far.storage().is_alias_of(take(near.storage())))
+        far.unsafeGetTensorImpl()->set_storage_keep_dtype(take(near.storage()));
+      if (far.sizes() != near.sizes() || far.strides() != near.strides() ||
+          far.storage_offset() != near.storage_offset())
+        far.unsafeGetTensorImpl()->set_sizes_and_strides(near.sizes(), near.strides(), near.storage_offset());
+      far._set_conj(near.is_conj());
+      far._set_neg(near.is_neg());
+    }
+  }
+
+  c10::Device device() const { return device_.value_or(c10::Device(kType, current_device)); }
+  const std::optional<at::Generator>& generator() const { return generator_; }
+
+ private:
+  c10::Storage lend(const c10::Storage& far) {
+    for (const auto& [known, near] : storages_)
+      if (known.unsafeGetStorageImpl() == far.unsafeGetStorageImpl()) return near;
+    c10::Storage near(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(far.nbytes()),
+        c10::DataPtr(near_to(far.mutable_data()), c10::Device(c10::kCPU)), c10::GetCPUAllocator(), /*resizable=*/true));
+    storages_.emplace_back(far, near);
+    return near;
+  }
+
+  Tensor take(const Tensor& t) {
+    if (!t.defined() || !t.device().is_cpu() || !t.has_storage()) return t;
+    for (const auto& [far, near] : tensors_)
+      if (near.is_same(t)) return far;
+    return tensor_like(t, take(t.storage()), kKey);
+  }
+
+  c10::Storage take(const c10::Storage& near) {
+    for (const auto& [far, known] : storages_)
+      if (known.unsafeGetStorageImpl() == near.unsafeGetStorageImpl()) return far;
+    c10::Storage far(
+        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(near.nbytes()),
+                                              far_memory_of(near, device()), &allocator(), /*resizable=*/true));
+    storages_.emplace_back(far, near);
+    return far;
+  }
+
+  [[noreturn]] void refuse(c10::Device other) const {
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", *device_,
+                " and ", other, "!");
+  }
+
+  std::vector<std::pair<Tensor, Tensor>> tensors_;  // of the device, and what stands in for it
+  std::vector<std::pair<c10::Storage, c10::Storage>> storages_;
+  std::optional<c10::Device> device_;
+  std::optional<at::Generator> generator_;
+  bool near_tensor_ = false;
+};
+
+std::atomic<long> values_read{0};
+
+void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  const size_t count = op.schema().arguments().size(), first = stack->size() - count;
+  Loan loan;
+  for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = loan.lend((*stack)[i]);
+  loan.check_devices(op);
+  if (op.operator_name().name == "aten::_local_scalar_dense") ++values_read;
+  {
+    // Of an operator that is not LibTorch's nobody knows whether it draws.
+    std::optional<DrawingFrom> draws;
+    if (op.hasTag(at::Tag::nondeterministic_seeded) || op.operator_name().getNamespace() != "aten")
+      draws.emplace(loan.generator().value_or(default_generator(loan.device().index())));
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  }
+  loan.settle();
+  for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = loan.take((*stack)[i]);
+}
+
+// Between the devices.
+Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
+  Loan source, target;
+  target.lend(to).copy_(source.lend(from));
+  return to;
+}
+
+Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
+  to.resize_(from.sizes());
+  return copy_from(from, to, false);
+}
+
+// ---- the guard, hooks, registration --------------------------------------------------------------------------------
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override { return {kType, current_device}; }
+  void setDevice(c10::Device device) const override {
+    TORCH_CHECK(device.type() == kType && device.index() < kDevices, "there is no device ", device);
+    uncheckedSetDevice(device);
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) current_device = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, with_index(device));
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getStream(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return getStream(stream.device()); }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
+};
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kDevices; }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device; }
+  void setCurrentDevice(c10::DeviceIndex index) const override { current_device = index; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    return std::exchange(current_device, index);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override { return default_generator(index); }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return at::make_generator<FarGenerator>(index < 0 ? current_device : index);
+  }
+  at::Device getDeviceFromPtr(void*) const override { return {kType, current_device}; }
+  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    c10::DataPtr memory = allocator().allocate(bytes);
+    allocator().copy_data(memory.get(), storage.data(), std::min(bytes, storage.nbytes()));
+    storage.set_data_ptr_noswap(std::move(memory));
+    storage.set_nbytes(bytes);
+  }
+};
+
+// Where LibTorch has a kernel for the CPU, and another one for devices that it does not know, the device has the CPU's,
+// as a GPU has its own. The convolutions' one asks what the device is.
+bool has_own_kernel(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  if (name == "aten::convolution" || name == "aten::convolution_backward") return true;
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+         (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional));
+}
+
+void register_backend() {
+  c10::register_privateuse1_backend("apart");
+  static Guard guard;
+  c10::impl::registerDeviceGuard(kType, &guard);
+  static Hooks hooks;
+  at::RegisterPrivateUse1HooksInterface(&hooks);
+  c10::SetAllocator(kType, &allocator());
+  static torch::Library all(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+  all.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  static torch::Library casts(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
+  casts.fallback(torch::CppFunction::makeFallthrough());
+  static torch::Library aten(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  aten.impl("_copy_from", &copy_from);
+  aten.impl("_copy_from_and_resize", &copy_from_and_resize);
+  // A copy reads what is conjugated or negated lazily as it is; LibTorch knows that of copy_ alone.
+  static torch::Library conjugates(torch::Library::IMPL, "aten", c10::DispatchKey::Conjugate, __FILE__, __LINE__);
+  static torch::Library negatives(torch::Library::IMPL, "aten", c10::DispatchKey::Negative, __FILE__, __LINE__);
+  for (const char* name : {"_copy_from", "_copy_from_and_resize"}) {
+    conjugates.impl(name, torch::CppFunction::makeFallthrough());
+    negatives.impl(name, torch::CppFunction::makeFallthrough());
+  }
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (op && name.getNamespace() == "aten" && has_own_kernel(*op))
+      aten.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  }
+}
+
+}  // namespace
+
+void install() {
+  static std::once_flag once;
+  std::call_once(once, register_backend);
+}
+
+long reads() { return values_read; }
+
+}  // namespace apart

@@ -1,0 +1,28 @@
+// A device that is not the CPU, on every machine: "apart", a backend at LibTorch's key PrivateUse1. What is left on the
+// wrong device, reads a device's memory itself, or takes device 0 for the tensor's own, fails on it as on a GPU.
+//
+//   memory      the addresses of its tensors are no addresses of the process: whoever follows one, crashes. The bytes
+//               are the CPU's, at the address without kFar.
+//   operators   one boxed fallback lends the CPU's kernels stand-ins for the tensors, with the same memory (so that
+//               views, writes, out= and resizing mean the same), and takes what they return in.
+//   strictness  tensors of the CPU beside those of the device are refused where a GPU refuses them, and so are tensors
+//               of its other device: there are two.
+//   generators  one for each device; the CPU's is as it was after draws on the device.
+//
+// It has no streams, and no kernels of its own: LibTorch's composite kernels choose as they do for devices unknown to
+// them.
+#pragma once
+
+#include <c10/core/Device.h>
+
+namespace apart {
+
+inline constexpr c10::DeviceIndex kDevices = 2;
+
+/// Registers the backend with LibTorch, which then knows devices "apart:0" and "apart:1". For the rest of the process.
+void install();
+
+/// How often values of its tensors were read (item, a bool): each makes a program wait for a GPU.
+long reads();
+
+}  // namespace apart
