@@ -13,7 +13,6 @@
 
 #include "custom_ops/database.h"
 #include "decompositions/decompositions.h"
-#include "device/apart.h"
 #include "matrix/layout.h"
 #include "matrix/matrix.h"
 #include "support/device.h"
@@ -22,14 +21,6 @@ namespace {
 
 // The first tanh that LibTorch runs on several threads in a process was seen to be off by 4e-5 in one thread's part.
 void warm_up() { at::tanh(at::randn({1 << 16})); }
-
-void open_device(const char* name) {
-  if (!name || !*name) return;
-  if (std::string(name).starts_with("apart")) apart::install();
-  at::Device device(name);
-  if (!device.is_cpu() && !device.has_index()) device.set_index(0);
-  support::set_device(device);
-}
 
 // Memory of the device that something on the CPU reads ends the process: the test's name is worth knowing.
 const char* running = "none";
@@ -49,7 +40,6 @@ extern "C" void say_which_test(int signal) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  open_device(std::getenv("TOWER_TEST_DEVICE"));
   warm_up();
   testing::InitGoogleTest(&argc, argv);
   if (!support::device().is_cpu()) {

@@ -243,6 +243,8 @@ std::vector<Tensor> Tape::pull_back(c10::ArrayRef<int64_t> outputs, c10::ArrayRe
   bool plain = plain_;
   const auto accumulate = [&](int64_t slot, Tensor&& g) {
     if (!g.defined()) return;
+    // That of a number of the CPU comes from the device of what it was used with.
+    if (g.dim() == 0 && g.device() != meta(slot).device) g = g.to(meta(slot).device);
     Tensor& sum = by_slot[slot].sum;
     sum = sum.defined() ? add_overwriting(std::move(sum), std::move(g)) : std::move(g);
   };

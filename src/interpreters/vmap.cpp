@@ -20,6 +20,19 @@ int category(at::ScalarType type) {
   return type == at::ScalarType::Bool ? 0 : 1;
 }
 
+// Whether arguments of the level are the CPU's and others a device's. LibTorch takes such numbers, but no batch of
+// them.
+bool numbers_beside_a_device(const Operator& op, const Stack& stack, Mask wrappers) {
+  bool numbers = false, device = false;
+  for (uint8_t i : op.tensor_args()) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const bool cpu = stack[i].toTensor().is_cpu();
+    numbers = numbers || (cpu && (wrappers >> i & 1));
+    device = device || !cpu;
+  }
+  return numbers && device;
+}
+
 }  // namespace
 
 // Nearly every call of a pointwise operator: the batch is in front of all batched operands, which have one rank and
@@ -60,6 +73,7 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
     if (type != here) return false;
   }
   if (batched_rank < 0 || unbatched_rank > batched_rank || number > category(type)) return false;
+  if (batched_rank == 0 && numbers_beside_a_device(op, stack, wrappers)) return false;
   for (uint8_t i : op.tensor_args())
     if (wrappers >> i & 1) stack[i] = Tensor(as_wrapper(stack[i].toTensor())->stored().value);
   {

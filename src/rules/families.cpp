@@ -58,6 +58,17 @@ void promote_logically(VmapFrame& frame) {
   }
 }
 
+// LibTorch takes zero-dimensional tensors of the CPU beside tensors of a device. A batch of them has a dimension.
+void move_logically(VmapFrame& frame) {
+  std::optional<at::Device> device;
+  for (uint8_t i : frame.op.tensor_args())
+    if (!device && frame.is_tensor(i) && !frame.tensor(i).is_cpu()) device = frame.tensor(i).device();
+  if (!device) return;
+  for (uint8_t i : frame.op.tensor_args())
+    if (frame.is_tensor(i) && frame.batched(i) && frame.logical_dim(i) == 0 && frame.tensor(i).is_cpu())
+      frame.stack[i] = frame.tensor(i).to(*device);
+}
+
 // Makes room between the batch dimension and the logical ones, so that ranks agree and broadcasting aligns.
 Tensor pad_rank(Tensor t, int64_t missing) {
   for (int64_t k = 0; k < missing; ++k) t = t.unsqueeze(1);
@@ -110,7 +121,10 @@ void vmap_pointwise(VmapFrame& frame) {
   }
   if (!simple || unbatched_rank > batched_rank) {
     promote_logically(frame);
+    move_logically(frame);
     align_ranks(frame);
+  } else if (batched_rank == 0) {
+    move_logically(frame);
   }
   frame.call();
   frame.out_dims.assign(frame.stack.size(), 0);

@@ -102,10 +102,12 @@ void Dependence::process(const Operator& op, Stack& stack) {
   });
   if (from_x) check_reads(op);
   Below below(*this);
-  const Stack args = tracked.empty() ? Stack() : stack;
+  Stack args = tracked.empty() ? Stack() : stack;
   call_below(*this, op, stack, wrapped);
   std::vector<Tensor> found;
   if (!tracked.empty() && gives_numbers(stack)) {
+    // Positions and masks are applied to identifiers, which are the CPU's.
+    replace_tensors(op, args, [](const Tensor& t, LeafRef) { return t.cpu(); });
     const Call call{op, args, stack, tracked, sets_, varying};
     if (rule) found = rule(call);
     else if (!stand_ins.empty()) found = ids_of(*this, op, stand_ins, call.outputs());

@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -153,6 +154,10 @@ class Loan {
     }
     if (!device_) device_ = t.device();
     if (*device_ != t.device()) refuse(t.device());
+    if (t.layout() == at::kSparseCsr) {
+      kernels_ = c10::DispatchKey::SparseCsrCPU;
+      return with_parts(t, [this](const Tensor& part) { return lend(part); });
+    }
     for (const auto& [far, near] : tensors_)
       if (far.is_same(t)) return near;
     tensors_.emplace_back(t, tensor_like(t, lend(t.storage()), c10::DispatchKey::CPU));
@@ -160,11 +165,11 @@ class Loan {
   }
 
   // Where a GPU would: beside its tensors, operators on elements take single numbers of the CPU.
-  void check_devices(const c10::OperatorHandle& op) {
+  void check_devices(const c10::OperatorHandle& op, bool into_near) {
     if (tensors_.empty()) return;
     static const std::set<std::string> takes_positions{"aten::index", "aten::index_put", "aten::index_put_",
                                                        "aten::_index_put_impl_", "aten::_unsafe_index"};
-    if (near_tensor_ && takes_positions.count(op.operator_name().name) == 0) refuse(c10::kCPU);
+    if (near_tensor_ && (into_near || takes_positions.count(op.operator_name().name) == 0)) refuse(c10::kCPU);
   }
 
   // The kernel's results, and what it did to the arguments.
@@ -195,6 +200,7 @@ class Loan {
     }
   }
 
+  c10::DispatchKey kernels() const { return kernels_; }
   c10::Device device() const { return device_.value_or(c10::Device(kType, current_device)); }
   const std::optional<at::Generator>& generator() const { return generator_; }
 
@@ -209,8 +215,19 @@ class Loan {
     return near;
   }
 
+  // A sparse matrix of others.
+  template <class F>
+  static Tensor with_parts(const Tensor& t, const F& other) {
+    const auto* impl = at::sparse_csr::get_sparse_csr_impl(t);
+    const Tensor values = other(impl->values());
+    return at::_sparse_csr_tensor_unsafe(other(impl->compressed_indices()), other(impl->plain_indices()), values,
+                                         t.sizes(), values.options().layout(at::kSparseCsr));
+  }
+
   Tensor take(const Tensor& t) {
-    if (!t.defined() || !t.device().is_cpu() || !t.has_storage()) return t;
+    if (!t.defined() || !t.device().is_cpu()) return t;
+    if (t.layout() == at::kSparseCsr) return with_parts(t, [this](const Tensor& part) { return take(part); });
+    if (!t.has_storage()) return t;
     for (const auto& [far, near] : tensors_)
       if (near.is_same(t)) return far;
     return tensor_like(t, take(t.storage()), kKey);
@@ -233,6 +250,7 @@ class Loan {
 
   std::vector<std::pair<Tensor, Tensor>> tensors_;  // of the device, and what stands in for it
   std::vector<std::pair<c10::Storage, c10::Storage>> storages_;
+  c10::DispatchKey kernels_ = c10::DispatchKey::CPU;
   std::optional<c10::Device> device_;
   std::optional<at::Generator> generator_;
   bool near_tensor_ = false;
@@ -242,16 +260,17 @@ std::atomic<long> values_read{0};
 
 void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const size_t count = op.schema().arguments().size(), first = stack->size() - count;
+  const bool into_near = count > 0 && (*stack)[first].isTensor() && !is_far((*stack)[first].toTensor());
   Loan loan;
   for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = loan.lend((*stack)[i]);
-  loan.check_devices(op);
+  loan.check_devices(op, into_near);
   if (op.operator_name().name == "aten::_local_scalar_dense") ++values_read;
   {
     // Of an operator that is not LibTorch's nobody knows whether it draws.
     std::optional<DrawingFrom> draws;
     if (op.hasTag(at::Tag::nondeterministic_seeded) || op.operator_name().getNamespace() != "aten")
       draws.emplace(loan.generator().value_or(default_generator(loan.device().index())));
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    op.redispatchBoxed(c10::DispatchKeySet(loan.kernels()), stack);
   }
   loan.settle();
   for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = loan.take((*stack)[i]);
@@ -345,6 +364,11 @@ void register_backend() {
   c10::SetAllocator(kType, &allocator());
   static torch::Library all(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
   all.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  static torch::Library sparse(torch::Library::IMPL, "_", c10::DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
+  sparse.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  static torch::Library parts(torch::Library::IMPL, "aten", c10::DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
+  for (const char* name : {"crow_indices", "col_indices", "values"})
+    parts.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   static torch::Library casts(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
   casts.fallback(torch::CppFunction::makeFallthrough());
   static torch::Library aten(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);

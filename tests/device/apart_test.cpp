@@ -48,6 +48,9 @@ TEST_F(Apart, TensorsOfItsOtherDeviceAreRefused) {
   EXPECT_TRUE(contains(message_of<c10::Error>([&] { far + other; }), "apart:1 and apart:0"));
   EXPECT_TRUE(contains(message_of<c10::Error>([&] { at::matmul(far, near.t()); }), "apart:1 and cpu"));
   EXPECT_TRUE(same(other.to(far.device()).cpu(), near));
+  const Tensor places = at::tensor({2, 0}, at::kLong);
+  EXPECT_TRUE(same(far.index({places}).cpu(), near.index({places})));
+  EXPECT_TRUE(contains(message_of<c10::Error>([&] { near.index({places.to(far.device())}); }), "apart:1 and cpu"));
 }
 
 TEST_F(Apart, ItsDrawsAreItsGenerators) {

@@ -1,16 +1,10 @@
 // What is not in the databases, on the device under test: each gives there what it gives on the CPU.
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/autocast_mode.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/linear.h>
 
-#include <thread>
-
-#include "support/device.h"
-#include "support/prelude.h"
+#include "device/on_the_device.h"
 #include "tower/nn.h"
 #include "tower/tower.h"
 
@@ -23,9 +17,6 @@ struct Feature {
   Made run;
 };
 
-Tensor some(at::IntArrayRef sizes, const at::TensorOptions& doubles, double phase = 0.2) {
-  return waves(sizes, phase).to(doubles.device());
-}
 // All of its elements depend on each other.
 Tensor mixed(const Tensor& x) { return x.cumsum(0).sin() * x.exp().mean(); }
 Tensor energy(const Tensor& x) { return mixed(x).square().sum() + x.prod(); }
@@ -173,14 +164,6 @@ const std::vector<Feature>& features() {
   return all;
 }
 
-class OnTheDevice : public testing::Test {
- protected:
-  void SetUp() override {
-    if (support::device().is_cpu()) GTEST_SKIP() << "the tests run on the CPU";
-  }
-  at::TensorOptions doubles() const { return at::dtype(at::kDouble).device(support::device()); }
-};
-
 TEST_F(OnTheDevice, FeaturesGiveWhatTheyGiveOnTheCpu) {
   for (const auto& [name, run] : features()) {
     SCOPED_TRACE(name);
@@ -196,29 +179,10 @@ TEST_F(OnTheDevice, FeaturesGiveWhatTheyGiveOnTheCpu) {
   }
 }
 
-TEST_F(OnTheDevice, DerivativesCanBeChecked) { tower::check_grads(mixed, some({3}, doubles()), 2); }
-
-TEST_F(OnTheDevice, TensorsOfTwoDevicesAreRefusedAsLibTorchRefusesThem) {
-  const Tensor here = some({3}, doubles()), there = waves({3});
-  const char* same_device = "Expected all tensors to be on the same device";
-  EXPECT_TRUE(says(message_of<c10::Error>([&] { here + there; }), {same_device}));
-  const auto sum = [&](const Tensor& x) { return (x + there).sum(); };
-  const auto product = [&](const Tensor& x) { return at::matmul(x, there); };
-  const std::vector<std::function<void()>> calls{
-      [&] { tower::grad(sum)(here); },
-      [&] {
-        tower::vmap(sum)(at::stack({here, here}));
-      },
-      [&] { tower::jvp(sum, here, here); }, [&] { tower::grad(product)(here); },
-      [&] { tower::vmap([](const Tensor& x, const Tensor& y) { return x * y; })(here, there); }};
-  for (const auto& call : calls) {
-    const std::string text = refusal<std::exception>(call);
-    EXPECT_TRUE(says(text, {same_device, "cpu", support::device().str().c_str()}));
-  }
-}
+TEST_F(OnTheDevice, DerivativesCanBeChecked) { tower::check_grads(mixed, some({3}), 2); }
 
 TEST_F(OnTheDevice, DrawsComeFromItsGeneratorAndAreRepeated) {
-  const Tensor x = some({40}, doubles()) + 2;
+  const Tensor x = some({40}) + 2;
   const auto kept = [](const Tensor& x) { return (x * at::rand_like(x)).sum(); };
   const auto [value, gradient] = tower::value_and_grad(tower::checkpoint(kept))(x);
   EXPECT_TRUE(same(value, (x * gradient).sum()));
@@ -229,56 +193,11 @@ TEST_F(OnTheDevice, DrawsComeFromItsGeneratorAndAreRepeated) {
   EXPECT_FALSE(at::equal(generator.get_state(), before));
 }
 
-TEST_F(OnTheDevice, TwoThreadsRunTransformsOnStreamsOfTheirOwn) {
-  const c10::impl::VirtualGuardImpl impl(support::device().type());
-  const auto f = tower::vmap(tower::hessian(energy));
-  const Tensor xs = some({50, 3}, doubles());
-  const Tensor expected = f(xs);
-  impl.synchronizeDevice(support::device().index());
-  std::array<Tensor, 2> found;
-  std::vector<std::thread> threads;
-  for (Tensor& result : found)
-    threads.emplace_back([&] {
-      const c10::Stream stream = impl.getStreamFromGlobalPool(support::device());
-      const c10::StreamGuard guard(stream);
-      for (int k = 0; k < 20; ++k) result = f(xs);
-      stream.synchronize();
-    });
-  for (std::thread& thread : threads) thread.join();
-  for (const Tensor& result : found) EXPECT_TRUE(same(result, expected));
-}
-
 TEST_F(OnTheDevice, TheCurrentDeviceIsLeftAsItWas) {
   const c10::impl::VirtualGuardImpl impl(support::device().type());
   const c10::Device before = impl.getDevice();
-  tower::vmap(tower::grad(energy))(some({2, 3}, doubles()));
+  tower::vmap(tower::grad(energy))(some({2, 3}));
   EXPECT_EQ(impl.getDevice(), before);
-}
-
-TEST_F(OnTheDevice, AutocastComputesProductsInHalfPrecision) {
-  if (!support::device().is_cuda()) GTEST_SKIP() << "LibTorch casts on CUDA";
-  const Tensor a = some({4, 4}, doubles()).to(at::kFloat);
-  at::autocast::set_autocast_enabled(at::kCUDA, true);
-  at::ScalarType inside = at::kFloat;
-  const auto f = [&](const Tensor& x) {
-    const Tensor y = at::matmul(x, a);
-    inside = y.scalar_type();
-    return y.to(at::kFloat).sum();
-  };
-  const Tensor gradient = tower::vmap(tower::grad(f))(at::stack({a, a}));
-  at::autocast::set_autocast_enabled(at::kCUDA, false);
-  at::autocast::clear_cache();
-  EXPECT_EQ(inside, at::autocast::get_autocast_dtype(at::kCUDA));
-  EXPECT_EQ(support::difference(gradient[0], tower::grad(f)(a), {2e-2, 2e-2}), "");
-}
-
-TEST_F(OnTheDevice, PinnedMemoryIsCopiedFrom) {
-  if (!support::device().is_cuda()) GTEST_SKIP() << "only CUDA has pinned memory";
-  const Tensor pinned = waves({2, 3}).pin_memory();
-  const auto f = [](const Tensor& x) { return energy(x.to(support::device(), /*non_blocking=*/true)); };
-  const Tensor gradient = tower::vmap(tower::grad(f))(pinned);
-  EXPECT_TRUE(gradient.device().is_cpu());
-  EXPECT_EQ(support::difference(gradient, tower::vmap(tower::grad(energy))(waves({2, 3})), {1e-9, 1e-9}), "");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "solvers/sparse_cases.h"
 
+#include "support/device.h"
 #include "support/prelude.h"
 #include "tower/cond.h"
 #include "tower/function.h"
@@ -10,14 +11,17 @@ namespace sparse_cases {
 
 namespace {
 
+template <class T>
+Tensor tensor(std::initializer_list<T> values) {
+  return at::tensor(values).to(support::device());
+}
 Tensor padded(const Tensor& x) { return at::constant_pad_nd(x, {1, 1}); }
-const Tensor some_matrix = at::tensor({1.0, 2.0, -1.0, 0.5, 3.0, 4.0}, at::kDouble).view({2, 3});
+const Tensor some_matrix = tensor({1.0, 2.0, -1.0, 0.5, 3.0, 4.0}).view({2, 3});
 // Two diagonals, zeros elsewhere.
 Tensor banded() {
-  return at::tensor({1.0, 2.0, 0.0, 0.0, 0.0, 3.0, 1.0, 0.0, 0.0, 0.0, 2.0, 4.0, 0.0, 0.0, 0.0, 5.0}, at::kDouble)
-      .view({4, 4});
+  return tensor({1.0, 2.0, 0.0, 0.0, 0.0, 3.0, 1.0, 0.0, 0.0, 0.0, 2.0, 4.0, 0.0, 0.0, 0.0, 5.0}).view({4, 4});
 }
-Tensor kernel(std::vector<int64_t> sizes) { return waves(sizes, 0.7) + 2; }
+Tensor kernel(std::vector<int64_t> sizes) { return waves(sizes, 0.7).to(support::device()) + 2; }
 struct Doubled : tower::Function<Doubled> {
   static constexpr bool linear_backward = true;
   static Tensor forward(const Tensor& x) { return 2 * x; }
@@ -78,7 +82,7 @@ const std::vector<Case>& cases() {
       {"a sparse matrix",
        {3},
        [](const Tensor& x) {
-         const Tensor a = at::tensor({1.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0, 4.0}, at::kDouble).view({3, 3});
+         const Tensor a = tensor({1.0, 0.0, 0.0, 0.0, 2.0, 3.0, 0.0, 0.0, 4.0}).view({3, 3});
          return at::mv(a.to_sparse_csr(), x.square());
        }},
       {"an inner product", {4}, [](const Tensor& x) { return at::dot(x, x.flip(0)); }},
@@ -90,34 +94,34 @@ const std::vector<Case>& cases() {
       {"a permutation",
        {6},
        [](const Tensor& x) {
-         return x.index_select(0, at::tensor({5, 3, 1, 0, 2, 4})).square();
+         return x.index_select(0, tensor({5, 3, 1, 0, 2, 4})).square();
        }},
       {"gather",
        {2, 3},
        [](const Tensor& x) {
-         return x.gather(1, at::tensor({2, 0, 1, 1}).view({2, 2})).sin();
+         return x.gather(1, tensor({2, 0, 1, 1}).view({2, 2})).sin();
        }},
       {"advanced indices",
        {3, 4},
        [](const Tensor& x) {
-         return x.index({at::tensor({2, 0}), at::tensor({1, 3})}).exp();
+         return x.index({tensor({2, 0}), tensor({1, 3})}).exp();
        }},
       {"edges of a graph",
        {5},
        [](const Tensor& x) {
-         const Tensor from = at::tensor({0, 1, 1, 4}), to = at::tensor({1, 2, 3, 0});
+         const Tensor from = tensor({0, 1, 1, 4}), to = tensor({1, 2, 3, 0});
          const Tensor flow = (x.index_select(0, from) - x.index_select(0, to)).tanh();
          return at::zeros_like(x).index_add(0, from, flow).index_add(0, to, -flow);
        }},
       {"scatter_add",
        {4},
        [](const Tensor& x) {
-         return at::zeros({3}, x.options()).scatter_add(0, at::tensor({0, 2, 0, 1}), x.square());
+         return at::zeros({3}, x.options()).scatter_add(0, tensor({0, 2, 0, 1}), x.square());
        }},
       {"index_put with accumulation",
        {4},
        [](const Tensor& x) {
-         return x.index_put({at::tensor({1, 1})}, x.slice(0, 2), /*accumulate=*/true).sin();
+         return x.index_put({tensor({1, 1})}, x.slice(0, 2), /*accumulate=*/true).sin();
        }},
       {"where", {6}, [](const Tensor& x) { return at::where(x > 0, x.square(), x.flip(0)); }, false},
       {"cond",
@@ -187,7 +191,7 @@ const std::vector<Case>& cases() {
       {"convolution in one dimension",
        {2, 2, 9},
        [](const Tensor& x) {
-         return at::conv1d(x, kernel({3, 2, 3}), vec({1, 2, 3})).tanh();
+         return at::conv1d(x, kernel({3, 2, 3}), tensor({1.0, 2.0, 3.0})).tanh();
        }},
       {"convolution with stride, padding and dilation",
        {1, 2, 7, 6},
@@ -202,7 +206,7 @@ const std::vector<Case>& cases() {
       {"convolution by five points of nine",
        {1, 1, 5, 4},
        [](const Tensor& x) {
-         const Tensor k = vec({0, 1, 0, 1, -4, 1, 0, 1, 0}).view({1, 1, 3, 3});
+         const Tensor k = tensor({0.0, 1.0, 0.0, 1.0, -4.0, 1.0, 0.0, 1.0, 0.0}).view({1, 1, 3, 3});
          return at::conv2d(x, k, {}, 1, 1) + x.pow(3);
        }},
       {"transposed convolution",
@@ -213,7 +217,7 @@ const std::vector<Case>& cases() {
       {"transposed convolution with zeros and dilation",
        {1, 1, 4},
        [](const Tensor& x) {
-         return at::conv_transpose1d(x, vec({1, 0, 2}).view({1, 1, 3}), {}, 2, 0, 0, 1, 2);
+         return at::conv_transpose1d(x, tensor({1.0, 0.0, 2.0}).view({1, 1, 3}), {}, 2, 0, 0, 1, 2);
        }},
       {"a kernel of x",
        {3},

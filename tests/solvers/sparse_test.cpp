@@ -2,6 +2,7 @@
 #include "tower/sparse.h"
 
 #include "solvers/sparse_cases.h"
+#include "support/device.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
 #include "tower/cond.h"
@@ -23,10 +24,10 @@ Tensor dense_jacobian(const TensorFunction& f, const Tensor& x) {
 TEST(JacobianSparsity, IsASupersetAndExactWhereTheListSaysSo) {
   EXPECT_GE(cases().size(), 60);
   for (const Case& one : cases()) {
-    const Tensor x = waves(one.shape);
+    const Tensor x = waves(one.shape).to(support::device());
     try {
       const Tensor mask = tower::jacobian_sparsity(one.f, x).mask();
-      const Tensor entries = dense_jacobian(one.f, x) != 0;
+      const Tensor entries = dense_jacobian(one.f, x).cpu() != 0;
       ASSERT_EQ(mask.sizes(), entries.sizes()) << one.name;
       EXPECT_TRUE(at::logical_or(mask, ~entries).all().item<bool>()) << one.name << "\n" << mask << "\n" << entries;
       EXPECT_TRUE(!one.exact || at::equal(mask, entries)) << one.name << "\n" << mask << "\n" << entries;
@@ -83,11 +84,11 @@ TEST(JacobianSparsity, ValuesDoNotDecide) {
 
 TEST(SparseJacobian, HasTheEntriesOfTheDenseOne) {
   for (const Case& one : cases()) {
-    const Tensor x = waves(one.shape);
+    const Tensor x = waves(one.shape).to(support::device());
     try {
       const auto jacobian = tower::sparse_jacobian(one.f, tower::jacobian_sparsity(one.f, x));
       for (const double phase : {0.2, 1.1}) {
-        const Tensor at_x = waves(one.shape, phase);
+        const Tensor at_x = waves(one.shape, phase).to(support::device());
         EXPECT_TRUE(same(jacobian(at_x).to_dense(), dense_jacobian(one.f, at_x))) << one.name;
       }
     } catch (const std::exception& error) {

@@ -1,5 +1,6 @@
 // The device that the suite runs on: TOWER_TEST_DEVICE=cuda, or apart:1 (device/apart.h) where there is no GPU; else
-// the CPU. The databases, the matrix and the random programs make their tensors there; other tests are the CPU's.
+// the CPU. The databases, the matrix, the random programs, and what else script/common lists make their tensors there;
+// other tests are the CPU's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +12,13 @@
 namespace support {
 
 at::Device device();
-/// Before the first tensor is made.
-void set_device(at::Device device);
 
 /// Runs a plain call, and tells whether LibTorch has it on the device: nothing that it throws there comes out, but is
 /// counted under `name`. On the CPU it is not run.
 bool runs_on_device(const std::string& name, const std::function<void()>& plain_call);
+
+/// How many calls were left out.
+long calls_left_out();
 
 /// What the device could not do, if it is not the CPU; after the tests.
 void print_left_out();
