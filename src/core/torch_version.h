@@ -2,10 +2,19 @@
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/headeronly/version.h>
 
 #include <memory>
 
+#if __has_include(<ATen/ops/_upsample_lanczos2d_aa.h>)
+#define TOWER_HAS_LANCZOS 1  // from 2.13 on
+#endif
+
 namespace tower::torch_version {
+
+/// Whether this is the version that Tower is written with: it has every operator that rules and tests name. Rules for
+/// those that the dispatcher does not know are left out (rules::record_of).
+inline constexpr bool kNewest = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13;
 
 /// How LibTorch's graph holds its nodes: by std::shared_ptr before 2.13.
 using NodePtr = decltype(torch::autograd::Edge::function);

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "core/torch_version.h"
 #include "rules/demands.h"
 #include "rules/op.h"
 #include "rules/registry.h"
@@ -57,7 +58,7 @@ void resampling() {
   interpolation<upsample_trilinear3d, upsample_trilinear3d_backward, 5, bool, Scale, Scale, Scale>();
   interpolation<_upsample_bilinear2d_aa, _upsample_bilinear2d_aa_backward, 4, bool, Scale, Scale>();
   interpolation<_upsample_bicubic2d_aa, _upsample_bicubic2d_aa_backward, 4, bool, Scale, Scale>();
-#if __has_include(<ATen/ops/_upsample_lanczos2d_aa.h>)  // from LibTorch 2.13 on
+#ifdef TOWER_HAS_LANCZOS
   interpolation<_upsample_lanczos2d_aa, _upsample_lanczos2d_aa_backward, 4, bool, Scale, Scale>();
 #endif
 }

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "core/torch_version.h"
 #include "support/device.h"
 
 namespace op_db {
@@ -220,6 +221,7 @@ class FileReader {
       const std::string base = full_name.substr(0, full_name.find('.'));
       const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
       entry.op = c10::Dispatcher::singleton().findSchema({base, overload});
+      if (!entry.op && !tower::torch_version::kNewest) continue;
       if (!entry.op)
         throw std::runtime_error("LibTorch has no operator " + base +
                                  (dot == std::string::npos ? "" : name.substr(dot)));
