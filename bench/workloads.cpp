@@ -1,5 +1,6 @@
-// What users do, on one thread: Tower beside functorch's C++ internals and, where somebody would write that, beside the
-// same computation batched by hand. All give the same numbers before anything is timed.
+// What users do, on one thread, or on the device that TOWER_BENCH_DEVICE names: Tower beside functorch's C++ internals
+// and, where somebody would write that, beside the same computation batched by hand. All give the same numbers before
+// anything is timed.
 //
 //   workloads [--only=PART OF A NAME] [Google Benchmark's flags]
 #include <ATen/Parallel.h>
@@ -82,7 +83,8 @@ int main(int argc, char** argv) try {
   }
   const auto ns = race.run();
 
-  report::Table table({"one thread", "Tower", "without its cache", "functorch's internals", "by hand", "× functorch", "× by hand", "budget", ""});
+  const std::string where = bench::device().is_cpu() ? "one thread" : bench::device().str();
+  report::Table table({where, "Tower", "without its cache", "functorch's internals", "by hand", "× functorch", "× by hand", "budget", ""});
   for (const Workload& w : chosen) {
     const auto found = [&](const char* who) {
       const auto time = ns.find(w.name + "/" + who);

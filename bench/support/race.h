@@ -1,7 +1,8 @@
 // Times several functions against each other with Google Benchmark. Repetitions of the functions are interleaved at
 // random, and the fastest counts for each: what another program on the machine costs hits some repetitions of every
 // function, not all repetitions of one, so ratios hold where absolute times do not. The clock is the calling thread's
-// own: what is measured runs on one thread.
+// own: what is measured runs on one thread. On another device than the CPU it is the wall's, and each call ends when the
+// device has done its work.
 //
 //   Race race(argc, argv);
 //   race.add("plain", [&] { f(x); });
@@ -20,6 +21,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "support/device.h"
 
 /// Takes `--only=name`, a part of the names of the rows wanted, out of the arguments.
 inline std::string only(int& argc, char** argv) {
@@ -51,7 +54,10 @@ class Race {
 
   void add(const std::string& name, std::function<void()> body) {
     benchmark::RegisterBenchmark(name.c_str(), [body = std::move(body)](benchmark::State& state) {
-      for (auto _ : state) body();
+      for (auto _ : state) {
+        body();
+        bench::finish();
+      }
     });
   }
 
@@ -70,7 +76,8 @@ class Race {
     void ReportRuns(const std::vector<Run>& runs) override {
       for (const Run& run : runs) {
         if (run.run_type != Run::RT_Iteration) continue;
-        const double time = run.cpu_accumulated_time * 1e9 / static_cast<double>(run.iterations);
+        const double seconds = bench::device().is_cpu() ? run.cpu_accumulated_time : run.real_accumulated_time;
+        const double time = seconds * 1e9 / static_cast<double>(run.iterations);
         const auto [entry, is_new] = ns.emplace(run.run_name.function_name, time);
         if (!is_new) entry->second = std::min(entry->second, time);
       }

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "support/device.h"
 #include "support/libtorch_peers.h"
 
 namespace workloads {
 
+using bench::here;
 using tower::dynamic::Dims;
 using tower::dynamic::Function;
 using tower::dynamic::Tensors;

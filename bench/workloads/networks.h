@@ -23,8 +23,8 @@ inline Tensors dense_layers(const std::vector<int64_t>& sizes, int64_t copies = 
     const double scale = 1 / std::sqrt(static_cast<double>(sizes[i]));
     std::vector<int64_t> weight{sizes[i + 1], sizes[i]}, bias{sizes[i + 1]};
     if (copies > 0) weight.insert(weight.begin(), copies), bias.insert(bias.begin(), copies);
-    params.push_back(at::randn(weight) * scale);
-    params.push_back(at::randn(bias) * scale);
+    params.push_back(at::randn(weight, here()) * scale);
+    params.push_back(at::randn(bias, here()) * scale);
   }
   return params;
 }
@@ -62,7 +62,7 @@ inline Tensors clipped_mean(const Tensors& gradients) {
 
 inline Workload dp_perceptron(int64_t examples) {
   const Tensors params = dense_layers({64, 128, 10});
-  const at::Tensor x = at::randn({examples, 64}), y = at::randint(10, {examples}, at::kLong);
+  const at::Tensor x = at::randn({examples, 64}, here()), y = at::randint(10, {examples}, here(at::kLong));
   Tensors arguments = params;
   arguments.insert(arguments.end(), {x, y});
   const auto with = [=](const Engine& engine) -> Work {
@@ -84,11 +84,18 @@ inline Workload dp_perceptron(int64_t examples) {
 
 inline Workload dp_convolutional(int64_t images) {
   const auto weight = [](at::IntArrayRef sizes) {
-    return at::randn(sizes) / std::sqrt(static_cast<double>(c10::multiply_integers(sizes.slice(1))));
+    return at::randn(sizes, here()) / std::sqrt(static_cast<double>(c10::multiply_integers(sizes.slice(1))));
   };
-  Tensors arguments{weight({16, 1, 8, 8}),  at::zeros({16}), weight({32, 16, 4, 4}), at::zeros({32}),
-                    weight({32, 512}),      at::zeros({32}), weight({10, 32}),       at::zeros({10}),
-                    at::randn({images, 1, 28, 28}), at::randint(10, {images}, at::kLong)};
+  Tensors arguments{weight({16, 1, 8, 8}),
+                    at::zeros({16}, here()),
+                    weight({32, 16, 4, 4}),
+                    at::zeros({32}, here()),
+                    weight({32, 512}),
+                    at::zeros({32}, here()),
+                    weight({10, 32}),
+                    at::zeros({10}, here()),
+                    at::randn({images, 1, 28, 28}, here()),
+                    at::randint(10, {images}, here(at::kLong))};
   const auto with = [=](const Engine& engine) -> Work {
     const Function loss = [](const Tensors& p) -> Tensors {
       at::Tensor x = at::relu(at::conv2d(p[8].unsqueeze(0), p[0], p[1], 2, 3));
@@ -106,14 +113,12 @@ inline Workload dp_convolutional(int64_t images) {
 // ---- ensembles -----------------------------------------------------------------------------------------------------
 
 inline Function cross_entropy_of_perceptron() {
-  return [](const Tensors& a) -> Tensors {
-    return {cross_entropy(perceptron(a, 2, a[4], at::relu), a[5])};
-  };
+  return [](const Tensors& a) -> Tensors { return {cross_entropy(perceptron(a, 2, a[4], at::relu), a[5])}; };
 }
 
 inline Workload ensemble_forward(int64_t members) {
   Tensors arguments = dense_layers({64, 128, 10}, members);
-  arguments.push_back(at::randn({64, 64}));
+  arguments.push_back(at::randn({64, 64}, here()));
   const auto with = [=](const Engine& engine) -> Work {
     const Function forward = [](const Tensors& a) -> Tensors { return {perceptron(a, 2, a[4], at::relu)}; };
     return [=, mapped = engine.vmap(forward, {0, 0, 0, 0, std::nullopt})] { return mapped(arguments); };
@@ -128,7 +133,7 @@ inline Workload ensemble_forward(int64_t members) {
 
 inline Workload ensemble_training(int64_t members) {
   const Tensors params = dense_layers({64, 128, 10}, members);
-  const at::Tensor x = at::randn({64, 64}), y = at::randint(10, {64}, at::kLong);
+  const at::Tensor x = at::randn({64, 64}, here()), y = at::randint(10, {64}, here(at::kLong));
   const auto updated = [=](const Tensors& gradients) {
     Tensors result;
     for (size_t i = 0; i < params.size(); ++i) result.push_back(at::sub(params[i], gradients[i], 0.1));
@@ -156,11 +161,12 @@ inline Workload ensemble_training(int64_t members) {
 
 /// A perceptron of 16, 20 and 8 units without a bias at its end has 500 parameters, given as one vector.
 inline Workload hessian_500() {
-  const Tensors arguments{at::randn({500}) / 4, at::randn({64, 16}), at::randint(8, {64}, at::kLong)};
+  const Tensors arguments{at::randn({500}, here()) / 4, at::randn({64, 16}, here()),
+                          at::randint(8, {64}, here(at::kLong))};
   const auto with = [=](const Engine& engine) -> Work {
     const Function loss = [](const Tensors& a) -> Tensors {
       const Tensors p{a[0].slice(0, 0, 320).view({20, 16}), a[0].slice(0, 320, 340),
-                      a[0].slice(0, 340, 500).view({8, 20}), at::zeros({8})};
+                      a[0].slice(0, 340, 500).view({8, 20}), at::zeros({8}, here())};
       return {smooth_cross_entropy(perceptron(p, 2, a[1], at::tanh), a[2])};
     };
     return [=, hessian = engine.jacfwd(engine.jacrev(loss))] { return hessian(arguments); };
@@ -172,7 +178,7 @@ inline Workload hessian_500() {
 /// gradient computes the gradient, too.) By hand: the R-operator, the tangents of the backward pass beside it.
 inline Workload hessian_vector_product() {
   const Tensors params = dense_layers({256, 256, 128, 10}), directions = dense_layers({256, 256, 128, 10});
-  const at::Tensor x = at::randn({64, 256}), y = at::randint(10, {64}, at::kLong);
+  const at::Tensor x = at::randn({64, 256}, here()), y = at::randint(10, {64}, here(at::kLong));
   const auto with = [=](const Engine& engine) -> Work {
     const Function loss = [](const Tensors& a) -> Tensors {
       return {smooth_cross_entropy(perceptron(a, 3, a[6], at::tanh), a[7])};
@@ -230,14 +236,17 @@ inline Tensors encoder_layer_loss(const Tensors& p) {
 }
 
 inline Tensors encoder_layer_params() {
-  const auto weight = [](int64_t out, int64_t in) { return at::randn({out, in}) / std::sqrt(static_cast<double>(in)); };
-  return {at::ones({64}), at::zeros({64}), weight(192, 64), at::zeros({192}), weight(64, 64),  at::zeros({64}),
-          at::ones({64}), at::zeros({64}), weight(128, 64), at::zeros({128}), weight(64, 128), at::zeros({64})};
+  const auto weight = [](int64_t out, int64_t in) {
+    return at::randn({out, in}, here()) / std::sqrt(static_cast<double>(in));
+  };
+  return {at::ones({64}, here()), at::zeros({64}, here()),  weight(192, 64),        at::zeros({192}, here()),
+          weight(64, 64),         at::zeros({64}, here()),  at::ones({64}, here()), at::zeros({64}, here()),
+          weight(128, 64),        at::zeros({128}, here()), weight(64, 128),        at::zeros({64}, here())};
 }
 
 inline Workload transformer_gradients(int64_t examples) {
   Tensors arguments = encoder_layer_params();
-  arguments.push_back(at::randn({examples, 16, 64}));
+  arguments.push_back(at::randn({examples, 16, 64}, here()));
   const auto with = [=](const Engine& engine) -> Work {
     const Function gradients = engine.vmap(engine.grad(encoder_layer_loss, first_arguments(12)), none_but(12, 1));
     return [=] { return clipped_mean(gradients(arguments)); };
@@ -248,7 +257,7 @@ inline Workload transformer_gradients(int64_t examples) {
 inline Workload transformer_hvp() {
   Tensors arguments = encoder_layer_params(), directions;
   for (const at::Tensor& p : arguments) directions.push_back(at::randn_like(p));
-  arguments.push_back(at::randn({16, 64}));
+  arguments.push_back(at::randn({16, 64}, here()));
   const auto with = [=](const Engine& engine) -> Work {
     const Function product = engine.hvp(encoder_layer_loss, directions);
     return [=] { return product(arguments); };
@@ -258,11 +267,16 @@ inline Workload transformer_hvp() {
 
 inline Workload recurrent_gradients(int64_t examples) {
   constexpr int64_t kInputs = 16, kHidden = 32, kSteps = 50;
-  const auto weight = [](int64_t out, int64_t in) { return at::randn({out, in}) / std::sqrt(static_cast<double>(in)); };
-  const Tensors arguments{
-      weight(4 * kHidden, kInputs),     weight(4 * kHidden, kHidden),           at::zeros({4 * kHidden}),
-      at::zeros({4 * kHidden}),         at::randn({examples, kSteps, kInputs}), at::zeros({examples, 1, kHidden}),
-      at::zeros({examples, 1, kHidden})};
+  const auto weight = [](int64_t out, int64_t in) {
+    return at::randn({out, in}, here()) / std::sqrt(static_cast<double>(in));
+  };
+  const Tensors arguments{weight(4 * kHidden, kInputs),
+                          weight(4 * kHidden, kHidden),
+                          at::zeros({4 * kHidden}, here()),
+                          at::zeros({4 * kHidden}, here()),
+                          at::randn({examples, kSteps, kInputs}, here()),
+                          at::zeros({examples, 1, kHidden}, here()),
+                          at::zeros({examples, 1, kHidden}, here())};
   const auto with = [=](const Engine& engine) -> Work {
     const Function loss = [](const Tensors& p) -> Tensors {
       // The cell adds in place to what comes of the state: functorch's internals need that to be mapped.

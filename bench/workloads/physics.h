@@ -14,10 +14,11 @@ namespace workloads {
 /// Ten Newton corrections of examples/material_newton, each at every point; by hand with the Jacobian derived on paper.
 inline Workload newton(int64_t points, bool forward) {
   using namespace material_newton;
-  const auto material = std::make_shared<const Material>(Constants{});
+  const auto material = std::make_shared<const Material>(Constants{}, bench::device());
   const Cycles cycles = Cycles::random(points, 1);
-  const at::TensorOptions f64 = at::dtype(at::kDouble);
-  const Step step{cycles.strain(0.1), cycles.period / 10, at::zeros({points, 6}, f64), at::zeros({points}, f64)};
+  const at::TensorOptions f64 = here(at::kDouble);
+  const Step step{cycles.strain(0.1).to(bench::device()), (cycles.period / 10).to(bench::device()),
+                  at::zeros({points, 6}, f64), at::zeros({points}, f64)};
   const at::Tensor start = first_guess_by_hand(*material, step);
   constexpr int kCorrections = 10;
   const auto with = [=](const Engine& engine) -> Work {
@@ -46,7 +47,7 @@ inline Workload newton(int64_t points, bool forward) {
 /// Classical Runge-Kutta, 200 steps of three coupled oscillators; the gradient of the last state's energy by the start
 /// and the stiffness, for each trajectory.
 inline Workload integrator(int64_t trajectories) {
-  const Tensors arguments{at::randn({trajectories, 6}), at::rand({trajectories, 3}) + 0.5};
+  const Tensors arguments{at::randn({trajectories, 6}, here()), at::rand({trajectories, 3}, here()) + 0.5};
   const auto with = [=](const Engine& engine) -> Work {
     const Function energy = [](const Tensors& a) -> Tensors {
       const at::Tensor& stiffness = a[1];
@@ -70,7 +71,7 @@ inline Workload integrator(int64_t trajectories) {
 /// Forces between 256 particles, the gradient of the sum of Lennard-Jones energies of all pairs.
 inline Workload lennard_jones() {
   constexpr int64_t kParticles = 256;
-  const at::TensorOptions f64 = at::dtype(at::kDouble);
+  const at::TensorOptions f64 = here(at::kDouble);
   const at::Tensor grid = at::arange(8, f64) * 1.2;
   const at::Tensor lattice = at::cartesian_prod({grid, grid, grid}).slice(0, 0, kParticles);
   const at::Tensor positions = lattice + 0.1 * at::randn({kParticles, 3}, f64);

@@ -47,8 +47,8 @@ constexpr auto tower_fields(const Step&) {
 
 class Material {
  public:
-  explicit Material(const Constants& constants) : c(constants) {
-    const at::TensorOptions f64 = at::dtype(at::kDouble);
+  explicit Material(const Constants& constants, at::Device device = at::kCPU) : c(constants) {
+    const at::TensorOptions f64 = at::dtype(at::kDouble).device(device);
     at::Tensor identity = at::zeros({6}, f64);
     identity.narrow(0, 0, 3).fill_(1);
     deviator = at::eye(6, f64) - at::outer(identity, identity) / 3;

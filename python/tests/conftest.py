@@ -1,6 +1,18 @@
+import os
+
 import pytest
 import torch
 import torch_tower
+
+
+@pytest.fixture(autouse=True)
+def on_device():
+    """TOWER_TEST_DEVICE=cuda: what a test makes without naming a device is there."""
+    if name := os.environ.get("TOWER_TEST_DEVICE"):
+        with torch.device(name):
+            yield
+    else:
+        yield
 
 
 @pytest.fixture(autouse=True)
