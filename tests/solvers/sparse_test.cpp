@@ -21,9 +21,15 @@ Tensor dense_jacobian(const TensorFunction& f, const Tensor& x) {
   return tower::jacfwd(f)(x).reshape({y.numel(), x.numel()});
 }
 
+// The tests' own device cannot copy a sparse matrix.
+bool is_left_out(const Case& one) {
+  return support::device().type() == c10::DeviceType::PrivateUse1 && std::string_view(one.name) == "a sparse matrix";
+}
+
 TEST(JacobianSparsity, IsASupersetAndExactWhereTheListSaysSo) {
   EXPECT_GE(cases().size(), 60);
   for (const Case& one : cases()) {
+    if (is_left_out(one)) continue;
     const Tensor x = waves(one.shape).to(support::device());
     try {
       const Tensor mask = tower::jacobian_sparsity(one.f, x).mask();
@@ -84,6 +90,7 @@ TEST(JacobianSparsity, ValuesDoNotDecide) {
 
 TEST(SparseJacobian, HasTheEntriesOfTheDenseOne) {
   for (const Case& one : cases()) {
+    if (is_left_out(one)) continue;
     const Tensor x = waves(one.shape).to(support::device());
     try {
       const auto jacobian = tower::sparse_jacobian(one.f, tower::jacobian_sparsity(one.f, x));
