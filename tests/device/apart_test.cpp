@@ -14,8 +14,10 @@ class Apart : public testing::Test {
   void SetUp() override {
     if (support::device().type() != c10::DeviceType::PrivateUse1)
       GTEST_SKIP() << "the device is registered for TOWER_TEST_DEVICE=apart:1";
+    far = near.to(at::Device("apart:1"));
   }
-  const Tensor near = waves({3, 4}), far = near.to(at::Device("apart:1"));
+  const Tensor near = waves({3, 4});
+  Tensor far;
 };
 
 TEST_F(Apart, ItsMemoryIsNoneOfTheProcess) {
