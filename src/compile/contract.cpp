@@ -189,6 +189,10 @@ class Contraction final : public KernelOperator {
 
   // Over the labels that `strides` has; summed over the others.
   void write_product(const Term& a, const Term& b, const Tensor& product, const std::vector<int64_t>& strides) const {
+    if (a.t.numel() == 0 || b.t.numel() == 0) {
+      product.zero_();
+      return;
+    }
     Gemm gemm;
     std::vector<GemmAxis> summed;
     for (size_t label = 0; label < product_.sizes.size(); ++label) {
@@ -214,13 +218,19 @@ class Contraction final : public KernelOperator {
       return;
     }
     if (gemm.sum_over(summed)) return gemm.run(a.t, b.t, {}, product);
-    // What is summed over is one dimension of copies.
-    Labels order;
-    for (const auto& term : {a, b})
-      for (const int label : term.labels)
-        if (strides[static_cast<size_t>(label)] != 0 && !has(order, label)) order.push_back(label);
-    for (const int label : a.labels)
-      if (!has(order, label)) order.push_back(label);
+    // What is summed over is one dimension of copies: of the smaller one, if the larger one lies so that it will do.
+    const bool first = a.t.numel() >= b.t.numel();
+    const Term &larger = first ? a : b, &smaller = first ? b : a;
+    Labels order = larger.labels;
+    const auto stride = [&](int label) {
+      return larger.t.stride(std::find(larger.labels.begin(), larger.labels.end(), label) - larger.labels.begin());
+    };
+    const auto goes = [&](int label) { return strides[static_cast<size_t>(label)] == 0; };
+    std::stable_sort(order.begin(), order.end(), [&](int x, int y) { return stride(x) > stride(y); });
+    const bool goes_last = goes(order.back());
+    std::stable_partition(order.begin(), order.end(), [&](int label) { return goes(label) != goes_last; });
+    for (const int label : smaller.labels)
+      if (!has(order, label)) order.insert(goes_last ? order.begin() : order.end(), label);
     const auto copied = [&](const Term& term) {
       Labels labels;
       for (const int label : order)

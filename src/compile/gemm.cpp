@@ -40,6 +40,25 @@ TOWER_INLINE void copy_few(T* to, int64_t to_step, const T* from, int64_t from_s
   for (int64_t j = 0; j < n; ++j) to[j * to_step] = from[j * from_step];
 }
 
+template <class T, int L>
+TOWER_INLINE void add_vector(T* to, const T* x, const T* y) {
+  using V __attribute__((vector_size(L * sizeof(T)))) = T;
+  V v, w;
+  __builtin_memcpy(&v, x, sizeof v);
+  __builtin_memcpy(&w, y, sizeof w);
+  v += w;
+  __builtin_memcpy(to, &v, sizeof v);
+}
+template <class T>
+TOWER_INLINE void add_few(T* to, int64_t to_step, const T* x, const T* y, int64_t y_step, int64_t n) {
+  int64_t j = 0;
+  if (to_step == 1 && y_step == 1) {
+    for (; j + kLanes<T> <= n; j += kLanes<T>) add_vector<T, kLanes<T>>(to + j, x + j, y + j);
+    for (; j + 2 <= n; j += 2) add_vector<T, 2>(to + j, x + j, y + j);
+  }
+  for (; j < n; ++j) to[j * to_step] = x[j] + y[j * y_step];
+}
+
 // R rows from `row` on and `columns` columns from `column` on, of which a tile has room for more.
 template <class T, int N, int R>
 TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t row, int64_t column, int64_t columns,
@@ -63,27 +82,15 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
   }
   // To what there is already: of the blocks before, or S.
   const T* before = term != 0 ? c : m.s ? m.s + row * m.rows.s + column * m.columns.s : nullptr;
-  if (before) {
-    const int64_t before_row = term != 0 ? m.rows.c : m.rows.s, step = term != 0 ? m.columns.c : m.columns.s;
-    TOWER_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const T* from = before + r * before_row;
-      if (columns != kWidth || step != 1) copy_few(room, 1, from, step, columns), from = room;
-      TOWER_UNROLL
-      for (int v = 0; v < N; ++v) {
-        Vector<T> x;
-        __builtin_memcpy(&x, from + v * kLanes<T>, 32);
-        sums[r][v] += x;
-      }
-    }
-  }
+  const int64_t before_row = term != 0 ? m.rows.c : m.rows.s, step = term != 0 ? m.columns.c : m.columns.s;
   TOWER_UNROLL
   for (int r = 0; r < R; ++r) {
     T* to = c + r * m.rows.c;
-    T* direct = whole ? to : room;
+    T* direct = whole && !before ? to : room;
     TOWER_UNROLL
     for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T>, &sums[r][v], 32);
-    if (!whole) copy_few(to, m.columns.c, room, 1, columns);
+    if (before) add_few(to, m.columns.c, room, before + r * before_row, step, columns);
+    else if (!whole) copy_few(to, m.columns.c, room, 1, columns);
   }
 }
 

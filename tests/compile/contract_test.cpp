@@ -109,6 +109,14 @@ TEST(Contraction, WeightedTermsAreSquaredWithTheirWeights) {
   EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{weighted(in).norm(2, {0, 2})}; }, pair(64)), 1u);
 }
 
+TEST(Contraction, SumsOverSeveralDimensionsThatDoNotFollowEachOther) {
+  for (const int64_t n : {0, 1, 7, 64}) {
+    const Tensors in{at::randn({20, n, 3}).permute({1, 2, 0}), at::randn({n, 30, 3}).transpose(1, 2)};
+    const Function f = [](const Tensors& a) { return Tensors{(a[0].unsqueeze(3) * a[1].unsqueeze(2)).sum({0, 1})}; };
+    EXPECT_EQ(contractions(f, in), n < 7 ? 0u : 1u);
+  }
+}
+
 TEST(Contraction, ExpandedFactorsCountForEachTerm) {
   const Tensors in{at::randn({1, 20}).expand({64, 20}), at::randn({1, 30}).expand({64, 30})};
   EXPECT_EQ(contractions([](const Tensors& a) { return Tensors{outer(a).sum(0)}; }, in), 1u);
@@ -140,7 +148,7 @@ TEST(Contraction, WhatIsNoProductAnyMoreIsNotContracted) {
                   const Tensor sum = outer(in).sum(0);
                   return Tensors{sum, sum.sum(0)};
                 },
-                pair(64)),
+                pair(64, at::kDouble), 1e-12),
             1u);
 }
 
