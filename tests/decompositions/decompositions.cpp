@@ -80,24 +80,12 @@ class Comparison {
     const auto difference =
         support::difference(special ? with_one_kind_of_infinity(actual.tensors) : actual.tensors,
                             special ? with_one_kind_of_infinity(expected.tensors) : expected.tensors,
-                            support::same_arithmetic(coarsest(call.arguments, expected.tensors)));
+                            support::same_arithmetic(support::coarsest(op_db::tensors_of(call.arguments),
+                                                                       support::coarsest(expected.tensors))));
     if (!difference.empty()) fail(call.what, difference);
   }
 
  private:
-  // The least precise floating dtype among arguments and results.
-  static at::ScalarType coarsest(const Stack& arguments, const Tensors& results) {
-    at::ScalarType type = at::kDouble;
-    Tensors tensors = op_db::tensors_of(arguments);
-    tensors.insert(tensors.end(), results.begin(), results.end());
-    for (const auto& t : tensors) {
-      if (!t.defined() || !(t.is_floating_point() || t.is_complex())) continue;
-      const auto real = c10::toRealValueType(t.scalar_type());
-      if (c10::elementSize(real) < c10::elementSize(type)) type = real;
-    }
-    return type;
-  }
-
   void fail(const std::string& what, const std::string& message) {
     if (++failures_ > 5) return;
     ADD_FAILURE() << subject_.name << "(" << case_.sample.text << ") in " << c10::toString(case_.dtype) << ", " << what

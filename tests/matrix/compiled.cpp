@@ -79,7 +79,8 @@ void compare_compiled(const std::vector<std::string>& outer_to_inner, const Case
     const Tensors expected = plain.f(x);
     const auto compare = [&](const std::string& what, const Tensors& actual) {
       const Tensors as_expected = c.entry.unspecified ? like(expected, actual) : actual;
-      c.report.expect(what, support::difference(as_expected, expected, support::same_arithmetic(c.dtype)));
+      c.report.expect(
+          what, support::difference(as_expected, expected, support::same_arithmetic(support::coarsest(x, c.dtype))));
     };
     compare("compiled " + name + "it, call " + std::to_string(example), inside(x));
     if (!outer_to_inner.empty()) compare(name + "compiled, call " + std::to_string(example), outside.f(x));

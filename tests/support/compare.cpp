@@ -36,6 +36,16 @@ Tolerance same_arithmetic(at::ScalarType dtype) {
   return {1e-10, 1e-10};
 }
 
+at::ScalarType coarsest(const Tensors& tensors, at::ScalarType type) {
+  type = c10::toRealValueType(type);
+  for (const at::Tensor& t : tensors) {
+    if (!t.defined() || !(t.is_floating_point() || t.is_complex())) continue;
+    const auto real = c10::toRealValueType(t.scalar_type());
+    if (c10::elementSize(real) < c10::elementSize(type)) type = real;
+  }
+  return type;
+}
+
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, Tolerance tolerance) {
   if (actual.defined() != expected.defined()) {
     return actual.defined() ? "a tensor where none was expected" : "an undefined tensor where one was expected";

@@ -18,6 +18,9 @@ struct Tolerance {
 /// Values that went through the same kernels, perhaps in another order.
 Tolerance same_arithmetic(at::ScalarType dtype);
 
+/// The least precise real dtype among these and `type`: that of the arithmetic, where sums are made before a cast.
+at::ScalarType coarsest(const Tensors& tensors, at::ScalarType type = at::kDouble);
+
 /// Empty when `actual` has the dtype, shape and (within the tolerance; NaN equals NaN) values of `expected`; else a
 /// sentence that says what differs and by how much.
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, Tolerance tolerance);
