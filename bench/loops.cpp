@@ -49,8 +49,10 @@ void loop_itself(report::Table& table) {
     Tensor s = x;
     for (int64_t i = 0; i < kSteps; ++i) s = step(s);
   });
-  const double loop =
-      seconds([&] { tower::fori_loop(0, kSteps, [&](int64_t, const Tensor& s) { return step(s); }, x); });
+  const double loop = seconds([&] {
+    tower::fori_loop(
+        0, kSteps, [&](int64_t, const Tensor& s) { return step(s); }, x);
+  });
   table.add({"fori_loop outside of transforms, 4 floats", "time", fmt::format("{:.3f}", loop / by_hand), "", ""});
 }
 

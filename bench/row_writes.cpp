@@ -109,7 +109,9 @@ struct Transform {
 const Transform kTransforms[] = {
     {"grad", 3, [](const Function& f, const Tensor& x) { return td::grad(f, {0})({x}); }},
     {"vmap(grad)", 3,
-     [](const Function& f, const Tensor& x) { return td::vmap(td::grad(f, {0}), {0}, {0})({at::stack({x, -x})}); }},
+     [](const Function& f, const Tensor& x) {
+       return td::vmap(td::grad(f, {0}), {0}, {0})({at::stack({x, -x})});
+     }},
     {"jvp", 4, [](const Function& f, const Tensor& x) { return td::jvp(f, {x}, {at::ones_like(x)}).second; }},
     {"linearize", 4,
      [](const Function& f, const Tensor& x) { return td::linearize(f, {x}).second({at::ones_like(x)}); }},

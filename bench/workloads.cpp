@@ -22,10 +22,10 @@ using namespace workloads;
 
 std::vector<Workload> all_workloads() {
   at::manual_seed(7);
-  return {dp_perceptron(64),        dp_perceptron(512),      dp_convolutional(64),     ensemble_forward(100),
-          ensemble_training(100),   ensemble_forward(10),    ensemble_training(10),    newton(10'000, false),
-          newton(10'000, true),     hessian_500(),           hessian_vector_product(), transformer_gradients(32),
-          transformer_hvp(),        recurrent_gradients(16), integrator(256),          lennard_jones()};
+  return {dp_perceptron(64),      dp_perceptron(512),      dp_convolutional(64),     ensemble_forward(100),
+          ensemble_training(100), ensemble_forward(10),    ensemble_training(10),    newton(10'000, false),
+          newton(10'000, true),   hessian_500(),           hessian_vector_product(), transformer_gradients(32),
+          transformer_hvp(),      recurrent_gradients(16), integrator(256),          lennard_jones()};
 }
 
 void demand_equal(const Workload& w, const char* other, const Tensors& a, const Tensors& b) {
@@ -33,8 +33,8 @@ void demand_equal(const Workload& w, const char* other, const Tensors& a, const 
   for (size_t k = 0; k < a.size(); ++k) {
     const double scale = b[k].abs().max().item<double>(), apart = (a[k] - b[k]).abs().max().item<double>();
     if (!(apart <= w.tolerance * scale + 1e-7))
-      throw std::runtime_error(fmt::format("{}: result {} differs from {}'s by {:.1e} of {:.1e}", w.name, k, other,
-                                           apart, scale));
+      throw std::runtime_error(
+          fmt::format("{}: result {} differs from {}'s by {:.1e} of {:.1e}", w.name, k, other, apart, scale));
   }
 }
 
@@ -46,7 +46,9 @@ std::optional<Tensors> unless_refused(const Workload& w, const Work& functorch) 
   return std::nullopt;
 }
 
-std::string time_of(double ns) { return ns < 1e6 ? fmt::format("{:.0f} µs", ns / 1e3) : fmt::format("{:.2f} ms", ns / 1e6); }
+std::string time_of(double ns) {
+  return ns < 1e6 ? fmt::format("{:.0f} µs", ns / 1e3) : fmt::format("{:.2f} ms", ns / 1e6);
+}
 
 }  // namespace
 
@@ -84,7 +86,8 @@ int main(int argc, char** argv) try {
   const auto ns = race.run();
 
   const std::string where = bench::device().is_cpu() ? "one thread" : bench::device().str();
-  report::Table table({where, "Tower", "without its cache", "functorch's internals", "by hand", "× functorch", "× by hand", "budget", ""});
+  report::Table table({where, "Tower", "without its cache", "functorch's internals", "by hand", "× functorch",
+                       "× by hand", "budget", ""});
   for (const Workload& w : chosen) {
     const auto found = [&](const char* who) {
       const auto time = ns.find(w.name + "/" + who);
@@ -93,10 +96,12 @@ int main(int argc, char** argv) try {
     const double tower = found("tower"), functorch = found("functorch"), hand = found("by hand");
     if (tower == 0 && found("fresh pages") == 0) continue;
     const auto cell = [](double time) { return time > 0 ? time_of(time) : std::string("-"); };
-    const auto ratio = [&](double time) { return time > 0 && tower > 0 ? fmt::format("{:.2f}", tower / time) : std::string("-"); };
+    const auto ratio = [&](double time) {
+      return time > 0 && tower > 0 ? fmt::format("{:.2f}", tower / time) : std::string("-");
+    };
     const double peer = w.beside == Workload::hand ? hand : functorch;
-    table.add({w.name, cell(tower), cell(found("fresh pages")), cell(functorch), cell(hand), ratio(functorch), ratio(hand),
-               fmt::format("{:.2f} {}", w.budget, w.beside == Workload::hand ? "by hand" : "functorch"),
+    table.add({w.name, cell(tower), cell(found("fresh pages")), cell(functorch), cell(hand), ratio(functorch),
+               ratio(hand), fmt::format("{:.2f} {}", w.budget, w.beside == Workload::hand ? "by hand" : "functorch"),
                peer > 0 && tower > 0 ? report::verdict(tower / peer, w.budget) : ""});
   }
   table.print();

@@ -1,5 +1,5 @@
-// Derivatives of whole powers go by multiplications, for the sake of time. Values are LibTorch's, where the numbers end,
-// too.
+// Derivatives of whole powers go by multiplications, for the sake of time. Values are LibTorch's, where the numbers
+// end, too.
 #include <cmath>
 #include <limits>
 
@@ -30,7 +30,8 @@ TEST(DerivativesOfPowers, AreLibTorchs) {
         // One by one: a comparison is relative to the largest.
         const Tensor expected = support::autograd_vjp(power, {x}, {ct})[0], found = td::vjp(power, {x}).second({ct})[0];
         EXPECT_TRUE(at::allclose(found, expected, x.scalar_type() == at::kFloat ? 1e-6 : 1e-14, 0, true))
-            << found << "\n" << expected;
+            << found << "\n"
+            << expected;
       }
     }
   }

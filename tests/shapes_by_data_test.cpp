@@ -32,7 +32,9 @@ TEST(ShapesByData, AreThoseOfOneExampleWhereAllAreAlike) {
   const std::function<Tensor(const Tensor&)> functions[] = {
       [](const Tensor& x) { return x.nonzero(); },
       [](const Tensor& x) { return at::argwhere(x); },
-      [](const Tensor& x) { return at::argwhere(x.clamp_max(1).view({3, 1})); },
+      [](const Tensor& x) {
+        return at::argwhere(x.clamp_max(1).view({3, 1}));
+      },
       [](const Tensor& x) { return at::bincount(x, {}, 9); },
       [](const Tensor& x) { return at::bincount(x.clamp_max(3)); },
       [&](const Tensor& x) { return at::bincount(x, weights, 10); },

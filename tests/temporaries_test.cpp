@@ -130,9 +130,17 @@ TEST(Temporaries, GiveTheirMemoryToTheCotangentsThatFollow) {
   const Tensor x = waves({200});
   const std::pair<const char*, std::function<void(const Function&)>> transforms[] = {
       {"grad", [&](const Function& f) { gradient(f)({x}); }},
-      {"vmap(grad)", [&](const Function& f) { mapped(gradient(f))({x.view({2, 100})}); }},
-      {"vmap(vmap(grad))", [&](const Function& f) { mapped(mapped(gradient(f)))({x.view({2, 2, 50})}); }},
-      {"grad(vmap)", [&](const Function& f) { gradient(summed(mapped(f)))({x.view({2, 100})}); }}};
+      {"vmap(grad)",
+       [&](const Function& f) {
+         mapped(gradient(f))({x.view({2, 100})});
+       }},
+      {"vmap(vmap(grad))",
+       [&](const Function& f) {
+         mapped(mapped(gradient(f)))({x.view({2, 2, 50})});
+       }},
+      {"grad(vmap)", [&](const Function& f) {
+         gradient(summed(mapped(f)))({x.view({2, 100})});
+       }}};
   const std::pair<const char*, Function> functions[] = {
       {"relu", of_one([](const Tensor& t) { return through(at::relu, t).sum(); })},
       {"tanh", of_one([](const Tensor& t) { return through(at::tanh, t).sum(); })},
@@ -160,9 +168,9 @@ TEST(Temporaries, AreAddedToInPlace) {
 
 TEST(Temporaries, TakeTheSecondTermOfAProductsTangent) {
   const Tensor a = waves({20, 20}), da = waves({20, 20}, 0.6);
-  for (const auto& product : {of_one([](const Tensor& x) { return x.mm(x); }),
-                              of_one([](const Tensor& x) { return at::linear(x, x); }),
-                              of_one([](const Tensor& x) { return x.unsqueeze(0).bmm(x.unsqueeze(0)); })}) {
+  for (const auto& product :
+       {of_one([](const Tensor& x) { return x.mm(x); }), of_one([](const Tensor& x) { return at::linear(x, x); }),
+        of_one([](const Tensor& x) { return x.unsqueeze(0).bmm(x.unsqueeze(0)); })}) {
     const int64_t bytes = allocated_by([&] { td::jvp(product, {a}, {da}); });
     EXPECT_EQ(bytes, 2 * static_cast<int64_t>(a.nbytes()));
     const Tensor expected = support::directional_derivative(product, {a}, {da})[0];

@@ -1,8 +1,8 @@
 // Times several functions against each other with Google Benchmark. Repetitions of the functions are interleaved at
 // random, and the fastest counts for each: what another program on the machine costs hits some repetitions of every
 // function, not all repetitions of one, so ratios hold where absolute times do not. The clock is the calling thread's
-// own: what is measured runs on one thread. On another device than the CPU it is the wall's, and each call ends when the
-// device has done its work.
+// own: what is measured runs on one thread. On another device than the CPU it is the wall's, and each call ends when
+// the device has done its work.
 //
 //   Race race(argc, argv);
 //   race.add("plain", [&] { f(x); });

@@ -88,10 +88,10 @@ using Work = std::function<Tensors()>;
 struct Workload {
   std::string name;
   std::function<Work(const Engine&)> with;
-  Work by_hand = {};         // batched by hand on LibTorch's operators; empty: nobody would
-  double budget = 0;         // what Tower's time may be, as a multiple of
+  Work by_hand = {};  // batched by hand on LibTorch's operators; empty: nobody would
+  double budget = 0;  // what Tower's time may be, as a multiple of
   enum Beside { functorch, hand } beside = functorch;
-  double tolerance = 1e-3;   // relative, between the engines
+  double tolerance = 1e-3;  // relative, between the engines
 };
 
 }  // namespace workloads

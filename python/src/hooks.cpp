@@ -96,7 +96,8 @@ int set(PyObject* self, PyObject* index, PyObject* value) {
 
 // ---- printing -------------------------------------------------------------------------------------------------------
 
-// torch.Tensor, the __repr__ that it was given, and what its slot held, whose one function calls whatever the class has.
+// torch.Tensor, the __repr__ that it was given, and what its slot held, whose one function calls whatever the class
+// has.
 PyTypeObject* tensor_type = nullptr;
 PyObject* own_repr = nullptr;
 reprfunc plain_repr = nullptr;

@@ -51,7 +51,8 @@ const FusedPlan::Fast* FusedPlan::fast() const {
 }
 
 std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& args) const {
-  const bool plain = !top() && !listens_to_operators() && std::all_of(args.begin(), args.end(), readable_or_undefined) &&
+  const bool plain = !top() && !listens_to_operators() &&
+                     std::all_of(args.begin(), args.end(), readable_or_undefined) &&
                      std::all_of(captured_.begin(), captured_.end(), is_readable);
   const Fast* fast = plain ? this->fast() : nullptr;
   if (!fast) return std::nullopt;

@@ -18,10 +18,11 @@ namespace {
 constexpr int64_t kTerms = 256;  // in a block
 constexpr int kVectors = 3;      // the widest tile
 
-template <class T>
-using Vector __attribute__((vector_size(32))) = T;
-template <class T>
-constexpr int64_t kLanes = 32 / sizeof(T);
+// Vectors of B bytes.
+template <class T, int B>
+using Vector __attribute__((vector_size(B))) = T;
+template <class T, int B>
+constexpr int64_t kLanes = B / sizeof(T);
 
 #define TOWER_INLINE [[gnu::always_inline]] inline
 #define TOWER_UNROLL _Pragma("GCC unroll 8")
@@ -29,7 +30,8 @@ constexpr int64_t kLanes = 32 / sizeof(T);
 // Of fixed sizes, so that no library is called.
 template <class T>
 TOWER_INLINE void copy_few(T* to, const T* from, int64_t n) {
-  for (; n >= kLanes<T>; n -= kLanes<T>, to += kLanes<T>, from += kLanes<T>) __builtin_memcpy(to, from, 32);
+  constexpr int64_t L = kLanes<T, 32>;
+  for (; n >= L; n -= L, to += L, from += L) __builtin_memcpy(to, from, 32);
   if (n & 4) __builtin_memcpy(to, from, 4 * sizeof(T)), to += 4, from += 4;
   if (n & 2) __builtin_memcpy(to, from, 2 * sizeof(T)), to += 2, from += 2;
   if (n & 1) *to = *from;
@@ -53,26 +55,27 @@ template <class T>
 TOWER_INLINE void add_few(T* to, int64_t to_step, const T* x, const T* y, int64_t y_step, int64_t n) {
   int64_t j = 0;
   if (to_step == 1 && y_step == 1) {
-    for (; j + kLanes<T> <= n; j += kLanes<T>) add_vector<T, kLanes<T>>(to + j, x + j, y + j);
+    constexpr int64_t L = kLanes<T, 32>;
+    for (; j + L <= n; j += L) add_vector<T, L>(to + j, x + j, y + j);
     for (; j + 2 <= n; j += 2) add_vector<T, 2>(to + j, x + j, y + j);
   }
   for (; j < n; ++j) to[j * to_step] = x[j] + y[j * y_step];
 }
 
 // R rows from `row` on and `columns` columns from `column` on, of which a tile has room for more.
-template <class T, int N, int R>
+template <class T, int B, int N, int R>
 TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t row, int64_t column, int64_t columns,
                                 int64_t term, int64_t terms) {
-  constexpr int64_t kWidth = N * kLanes<T>;
+  constexpr int64_t kWidth = N * kLanes<T, B>;
   T* c = m.c + row * m.rows.c + column * m.columns.c;
   const T* a = m.a + row * m.rows.a + term * m.inner.a;
   const bool whole = columns == kWidth && m.columns.c == 1;
-  alignas(32) T room[kWidth] = {};
-  Vector<T> sums[R][N] = {};
+  alignas(B) T room[kWidth] = {};
+  Vector<T, B> sums[R][N] = {};
   for (int64_t k = 0; k < terms; ++k) {
-    Vector<T> b[N];
+    Vector<T, B> b[N];
     TOWER_UNROLL
-    for (int v = 0; v < N; ++v) __builtin_memcpy(&b[v], panel + (k * N + v) * kLanes<T>, 32);
+    for (int v = 0; v < N; ++v) __builtin_memcpy(&b[v], panel + (k * N + v) * kLanes<T, B>, B);
     TOWER_UNROLL
     for (int r = 0; r < R; ++r) {
       const T x = a[r * m.rows.a + k * m.inner.a];
@@ -88,52 +91,50 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
     T* to = c + r * m.rows.c;
     T* direct = whole && !before ? to : room;
     TOWER_UNROLL
-    for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T>, &sums[r][v], 32);
+    for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T, B>, &sums[r][v], B);
     if (before) add_few(to, m.columns.c, room, before + r * before_row, step, columns);
     else if (!whole) copy_few(to, m.columns.c, room, 1, columns);
   }
 }
 
 // The first half of both, element by element in turn, and the second.
-template <class T>
-TOWER_INLINE void interleave(const Vector<T>& x, const Vector<T>& y, Vector<T>& low, Vector<T>& high) {
-  if constexpr (kLanes<T> == 8) {
-    low = __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
-    high = __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
-  } else {
-    low = __builtin_shufflevector(x, y, 0, 4, 1, 5);
-    high = __builtin_shufflevector(x, y, 2, 6, 3, 7);
-  }
+template <class T, int B, int... I>
+TOWER_INLINE void interleave(const Vector<T, B>& x, const Vector<T, B>& y, Vector<T, B>& low, Vector<T, B>& high,
+                             std::integer_sequence<int, I...>) {
+  constexpr int L = sizeof...(I);
+  low = __builtin_shufflevector(x, y, (I / 2 + (I % 2) * L)...);
+  high = __builtin_shufflevector(x, y, (L / 2 + I / 2 + (I % 2) * L)...);
 }
 
 // As many columns as a vector has lanes, each contiguous, and as many terms of them.
-template <class T>
+template <class T, int B>
 TOWER_INLINE void transpose(T* to, int64_t to_step, const T* from, int64_t from_step) {
-  constexpr int L = kLanes<T>;
-  Vector<T> rows[L], next[L];
+  constexpr int L = kLanes<T, B>;
+  Vector<T, B> rows[L], next[L];
   TOWER_UNROLL
-  for (int i = 0; i < L; ++i) __builtin_memcpy(&rows[i], from + i * from_step, 32);
+  for (int i = 0; i < L; ++i) __builtin_memcpy(&rows[i], from + i * from_step, B);
   TOWER_UNROLL
   for (int done = 1; done < L; done *= 2) {
     TOWER_UNROLL
-    for (int i = 0; i < L / 2; ++i) interleave<T>(rows[i], rows[i + L / 2], next[2 * i], next[2 * i + 1]);
+    for (int i = 0; i < L / 2; ++i)
+      interleave<T, B>(rows[i], rows[i + L / 2], next[2 * i], next[2 * i + 1], std::make_integer_sequence<int, L>());
     TOWER_UNROLL
     for (int i = 0; i < L; ++i) rows[i] = next[i];
   }
   TOWER_UNROLL
-  for (int i = 0; i < L; ++i) __builtin_memcpy(to + i * to_step, &rows[i], 32);
+  for (int i = 0; i < L; ++i) __builtin_memcpy(to + i * to_step, &rows[i], B);
 }
 
 // Terms of columns that are contiguous.
-template <class T>
+template <class T, int B>
 TOWER_INLINE void pack_transposed(T* panel, int64_t width, const T* b, int64_t column_step, int64_t columns,
                                   int64_t terms) {
-  constexpr int64_t L = kLanes<T>;
+  constexpr int64_t L = kLanes<T, B>;
   int64_t column = 0;
   for (; column + L <= columns; column += L) {
     int64_t k = 0;
     for (; k + L <= terms; k += L)
-      transpose(panel + k * width + column, width, b + column * column_step + k, column_step);
+      transpose<T, B>(panel + k * width + column, width, b + column * column_step + k, column_step);
     for (; k < terms; ++k)
       for (int64_t j = column; j < column + L; ++j) panel[k * width + j] = b[j * column_step + k];
   }
@@ -143,14 +144,15 @@ TOWER_INLINE void pack_transposed(T* panel, int64_t width, const T* b, int64_t c
   }
 }
 
-template <class T, int N>
+template <class T, int B, int N>
 TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t columns, int64_t term, int64_t terms) {
-  constexpr int64_t kWidth = N * kLanes<T>;
-  constexpr int kRows = N == 1 ? 8 : 4;
-  alignas(32) T panel[kTerms * kWidth];
+  constexpr int64_t kWidth = N * kLanes<T, B>;
+  // 32 registers where vectors are of 64 bytes, else 16.
+  constexpr int kRows = N == 1 || B == 64 ? 8 : 4;
+  alignas(B) T panel[kTerms * kWidth];
   const T* b = m.b + term * m.inner.b + column * m.columns.b;
   if (m.inner.b == 1 && m.columns.b != 1) {
-    pack_transposed(panel, kWidth, b, m.columns.b, columns, terms);
+    pack_transposed<T, B>(panel, kWidth, b, m.columns.b, columns, terms);
   } else {
     for (int64_t k = 0; k < terms; ++k) {
       copy_few(panel + k * kWidth, 1, b + k * m.inner.b, m.columns.b, columns);
@@ -159,21 +161,22 @@ TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t
   }
   int64_t row = 0;
   for (; row + kRows <= m.rows.size; row += kRows)
-    multiply_rows<T, N, kRows>(m, panel, row, column, columns, term, terms);
-  for (; row < m.rows.size; ++row) multiply_rows<T, N, 1>(m, panel, row, column, columns, term, terms);
+    multiply_rows<T, B, N, kRows>(m, panel, row, column, columns, term, terms);
+  for (; row < m.rows.size; ++row) multiply_rows<T, B, N, 1>(m, panel, row, column, columns, term, terms);
 }
 
 // A block of terms of all rows and columns stays in the cache.
-template <class T>
+template <class T, int B>
 TOWER_INLINE void multiply_matrices(const Matrices<T>& m) {
+  constexpr int64_t L = kLanes<T, B>;
   int64_t term = 0;
   do {
     const int64_t terms = std::min(kTerms, m.inner.size - term);
     for (int64_t column = 0; column < m.columns.size;) {
-      const int64_t columns = std::min(m.columns.size - column, kVectors * kLanes<T>);
-      if (columns <= kLanes<T>) multiply_columns<T, 1>(m, column, columns, term, terms);
-      else if (columns <= 2 * kLanes<T>) multiply_columns<T, 2>(m, column, columns, term, terms);
-      else multiply_columns<T, 3>(m, column, columns, term, terms);
+      const int64_t columns = std::min(m.columns.size - column, kVectors * L);
+      if (columns <= L) multiply_columns<T, B, 1>(m, column, columns, term, terms);
+      else if (columns <= 2 * L) multiply_columns<T, B, 2>(m, column, columns, term, terms);
+      else multiply_columns<T, B, 3>(m, column, columns, term, terms);
       column += columns;
     }
     term += terms;
@@ -182,17 +185,27 @@ TOWER_INLINE void multiply_matrices(const Matrices<T>& m) {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 template <class T>
-[[gnu::target("avx2,fma")]] void multiply_wide(const Matrices<T>& m) {
-  multiply_matrices(m);
+[[gnu::target("avx2,fma")]] void multiply_by_32(const Matrices<T>& m) {
+  multiply_matrices<T, 32>(m);
 }
-bool is_wide() {
-  static const bool wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return wide;
+template <class T>
+[[gnu::target("avx2,fma,avx512f")]] void multiply_by_64(const Matrices<T>& m) {
+  multiply_matrices<T, 64>(m);
+}
+template <class T>
+void multiply_here(const Matrices<T>& m) {
+  static const bool by_32 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  static const bool by_64 = by_32 && __builtin_cpu_supports("avx512f");
+  // Measured: of few columns too many lanes are empty.
+  if (by_64 && m.columns.size >= 2 * kLanes<T, 64>) multiply_by_64(m);
+  else if (by_32) multiply_by_32(m);
+  else multiply_matrices<T, 32>(m);
 }
 #else
 template <class T>
-void multiply_wide(const Matrices<T>&) {}
-bool is_wide() { return false; }
+void multiply_here(const Matrices<T>& m) {
+  multiply_matrices<T, 32>(m);
+}
 #endif
 
 // ---- which are small ----
@@ -335,8 +348,7 @@ void run_large(const Products& p, const at::Tensor& a, const at::Tensor& b, cons
 
 template <class T>
 void Matrices<T>::multiply() const {
-  if (is_wide()) multiply_wide(*this);
-  else multiply_matrices(*this);
+  multiply_here(*this);
 }
 template struct Matrices<float>;
 template struct Matrices<double>;

@@ -269,9 +269,10 @@ void write_call(ByteWriter& out, const Call& call) {
   out.list(call.vmaps, [&](const Mapped& mapped) {
     const ImageOf image = *image_of(*op);
     if (image.make_level)
-      throw UnsupportedError("save: the function calls " + call.op->name() +
-                             " for the examples of a named axis, which cannot be written to a file. Leave the vmap that "
-                             "names it outside of the compiled function.");
+      throw UnsupportedError(
+          "save: the function calls " + call.op->name() +
+          " for the examples of a named axis, which cannot be written to a file. Leave the vmap that "
+          "names it outside of the compiled function.");
     out.number(static_cast<int64_t>(mapped.axis));
     out.number(mapped.batch_size);
     out.numbers(mapped.dims);

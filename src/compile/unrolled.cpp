@@ -247,8 +247,13 @@ class LaneKernel final : public KernelOperator {
     c10::SmallVector<Kernel::Source, 64> from;
     c10::SmallVector<Kernel::Target, 64> to;
     prepare(
-        operands, results, [&](const char* memory, int64_t stride) { from.push_back({memory, stride}); },
-        [&](char* memory, int64_t stride) { to.push_back({memory, stride}); });
+        operands, results,
+        [&](const char* memory, int64_t stride) {
+          from.push_back({memory, stride});
+        },
+        [&](char* memory, int64_t stride) {
+          to.push_back({memory, stride});
+        });
     if (lanes_ > 0) kernel_->run(lanes_, from, to);
   }
 

@@ -63,7 +63,8 @@ class State final : public FuncTorchTLSBase {
   void checkSupportsInplaceRequiresGrad() const override {
     if (!functorch_layers_.empty() && !functorch::allows_inplace_requires_grad())
       throw UnsupportedError(
-          "requires_grad_() was called inside of a transform of torch.func, which does not see it. Use torch.func.grad, "
+          "requires_grad_() was called inside of a transform of torch.func, which does not see it. Use "
+          "torch.func.grad, "
           "vjp or jacrev.");
   }
   void checkSupportsRetainGrad() const override {

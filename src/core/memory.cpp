@@ -71,8 +71,8 @@ constexpr bool kBlocksAreMallocs = true;
 constexpr bool kBlocksAreMallocs = false;
 #endif
 
-// Size classes: whole lines of the processor's cache, and from eight of them on eight classes to a power of two, so that
-// a block is at most an eighth larger than what was asked for.
+// Size classes: whole lines of the processor's cache, and from eight of them on eight classes to a power of two, so
+// that a block is at most an eighth larger than what was asked for.
 constexpr int kLineLog = 6, kSteppedLog = kLineLog + 3, kLargestLog = 36;
 constexpr size_t kLine = size_t{1} << kLineLog, kStepped = size_t{1} << kSteppedLog;
 constexpr size_t kLargest = size_t{1} << kLargestLog;

@@ -63,8 +63,7 @@ constexpr c10::DispatchKeySet kSpecial =
 // Of a kind that is written to.
 bool has_own_values(const Tensor& t) {
   return t.defined() && !t.key_set().has_any(kSpecial) && t.layout() == at::kStrided && t.has_storage() &&
-         !t.is_conj() && !t.is_neg() && !libtorch_follows(t) &&
-         (!t.is_inference() || c10::InferenceMode::is_enabled());
+         !t.is_conj() && !t.is_neg() && !libtorch_follows(t) && (!t.is_inference() || c10::InferenceMode::is_enabled());
 }
 
 // What an operator makes of plain tensors, when it makes memory.

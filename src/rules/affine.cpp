@@ -68,8 +68,7 @@ void addmm_vmap(VmapFrame& f) {
   // One matrix on the right: the rows of all examples are one product.
   const bool same_for_rows = self.dim() < 2 || (self.dim() == 2 && self.size(0) == 1);
   if (f.batched(1) && !f.batched(0) && same_for_rows)
-    return f.result(at::addmm(self, a.flatten(0, 1), b, n.beta, n.alpha)
-                        .unflatten(0, {a.size(0), a.size(1)}));
+    return f.result(at::addmm(self, a.flatten(0, 1), b, n.beta, n.alpha).unflatten(0, {a.size(0), a.size(1)}));
   f.result(combine_broadcast(self, at::matmul(a, b), n.beta, n.alpha));
 }
 
@@ -95,8 +94,8 @@ void baddbmm_vmap(VmapFrame& f) {
   if (f.batched(1) && f.batched(2) && a.is_contiguous() && b.is_contiguous()) {
     const int64_t all = a.size(0) * a.size(1);
     const Tensor sum = self.expand({a.size(0), a.size(1), a.size(2), b.size(3)}).reshape({all, a.size(2), b.size(3)});
-    return f.result(at::baddbmm(sum, a.flatten(0, 1), b.flatten(0, 1), n.beta, n.alpha)
-                        .unflatten(0, {a.size(0), a.size(1)}));
+    return f.result(
+        at::baddbmm(sum, a.flatten(0, 1), b.flatten(0, 1), n.beta, n.alpha).unflatten(0, {a.size(0), a.size(1)}));
   }
   f.result(combine_broadcast(self, at::matmul(a, b), n.beta, n.alpha));
 }
@@ -142,8 +141,8 @@ void fused_matrices(void (*vmap)(VmapFrame&)) {
       .template vjp<2>([](Ct<0> ct, Skip, const Tensor& a, Skip, Skip, const Scalar& alpha, Like<2> b) {
         return times(right_gradient(*ct, a, b.meta), alpha.conj());
       })
-      .template jvp<0, 1, 2>([](Skip, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha, Tan<0> dself,
-                       Tan<1> da, Tan<2> db) {
+      .template jvp<0, 1, 2>([](Skip, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+                                Tan<0> dself, Tan<1> da, Tan<2> db) {
         return push_forward(dself, da, db, a, b, beta, alpha, [](auto&&... x) { return Op::call(x...); });
       });
 }

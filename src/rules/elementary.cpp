@@ -46,10 +46,9 @@ void elementary() {
   op<at::_ops::log1p>().pointwise().element([](E x) { return log1p(x); }).derivative<0>([](Along t, const Tensor& x) {
     return *t / (x + 1);
   });
-  op<at::_ops::sigmoid>()
-      .pointwise()
-      .element([](E x) { return sigmoid(x); })
-      .jvp<0>([](Tan<0> t, Skip, Out<0> y) { return at::sigmoid_backward(*t, conjugate(*y)); });
+  op<at::_ops::sigmoid>().pointwise().element([](E x) { return sigmoid(x); }).jvp<0>([](Tan<0> t, Skip, Out<0> y) {
+    return at::sigmoid_backward(*t, conjugate(*y));
+  });
   pulls_back_by<at::_ops::sigmoid, at::_ops::sigmoid_backward>([](Skip, Out<0> y) { return Stack{*y}; });
   // Outside of [eps, 1 - eps] the argument is clamped, so the derivative is zero.
   op<at::_ops::logit>().pointwise().derivative<0>(
@@ -102,10 +101,9 @@ void elementary() {
   op<at::_ops::cosh>().pointwise().element([](E x) { return cosh(x); }).derivative<0>([](const Tensor& x) {
     return x.sinh();
   });
-  op<at::_ops::tanh>()
-      .pointwise()
-      .element([](E x) { return tanh(x); })
-      .jvp<0>([](Tan<0> t, Skip, Out<0> y) { return at::tanh_backward(*t, conjugate(*y)); });
+  op<at::_ops::tanh>().pointwise().element([](E x) { return tanh(x); }).jvp<0>([](Tan<0> t, Skip, Out<0> y) {
+    return at::tanh_backward(*t, conjugate(*y));
+  });
   pulls_back_by<at::_ops::tanh, at::_ops::tanh_backward>([](Skip, Out<0> y) { return Stack{*y}; });
   op<at::_ops::asinh>().pointwise().element([](E x) { return asinh(x); }).derivative<0>([](const Tensor& x) {
     return (x * x + 1).rsqrt();

@@ -75,12 +75,13 @@ void of_matrices(void (*vmap)(VmapFrame&)) {
       .template linear<0>([](Ct<0> ct, Skip, const Tensor& b, Like<0> a) { return left_gradient(*ct, b, a.meta); })
       .template vjp<1>([](Ct<0> ct, const Tensor& a, Like<1> b) { return right_gradient(*ct, a, b.meta); });
   record_of(Op::name, Op::overload_name).jvp.push_back({Mask{2}, Keeps{Mask{1}, 0, 0}, [](JvpFrame& f) {
-    const Tensor& db = f.tangent(1);
-    if (!db.defined()) return;
-    Tensor& sum = f.tangents[0];
-    if (sum.defined()) sum = add_product(std::move(sum), f.tensor(0), db);
-    else f.give(0, Op::call(f.tensor(0), db));
-  }});
+                                                          const Tensor& db = f.tangent(1);
+                                                          if (!db.defined()) return;
+                                                          Tensor& sum = f.tangents[0];
+                                                          if (sum.defined())
+                                                            sum = add_product(std::move(sum), f.tensor(0), db);
+                                                          else f.give(0, Op::call(f.tensor(0), db));
+                                                        }});
 }
 
 // ---- what the kernels demand ----

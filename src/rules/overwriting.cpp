@@ -73,7 +73,8 @@ bool write_part(const Tensor& base, const Stack& stack) {
   return true;
 }
 
-// What stands first on the stack, a plain tensor, or a copy of it, to be written to; undefined if it is of another kind.
+// What stands first on the stack, a plain tensor, or a copy of it, to be written to; undefined if it is of another
+// kind.
 Tensor own_values(Stack& call) {
   if (call[0].toTensor().key_set().has(kKey) || tracing()) return {};
   const Reuse reuse;
@@ -107,8 +108,7 @@ void pull_back_part(VjpFrame& f) {
     return f.give(0, base);
   }
   // As many as there are examples at once, where it can be seen how many.
-  call.emplace_back(part.defined() ? at::zeros_like(part)
-                                   : at::zeros(f.meta(1).sizes, call[0].toTensor().options()));
+  call.emplace_back(part.defined() ? at::zeros_like(part) : at::zeros(f.meta(1).sizes, call[0].toTensor().options()));
   call.insert(call.end(), args.begin(), args.end());
   f.give(0, call_overwriting(f.op, std::move(call)));
 }

@@ -266,9 +266,8 @@ Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.def
 void reductions() {
   // ---- sums and means ----
   op<at::_ops::sum>()
-      .vmap(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack& args) {
-        return sum_of_rows(t, dims, args[1]);
-      }))
+      .vmap(over_all_but_batch(
+          [](const Tensor& t, at::IntArrayRef dims, const Stack& args) { return sum_of_rows(t, dims, args[1]); }))
       .linear<0>([](Ct<0> ct, Shape x) { return ct->expand(x.sizes); });
   op<at::_ops::sum_dim_IntList>()
       .along({1}, EmptyDims::all)

@@ -1,6 +1,5 @@
 // Views: results that share memory with their argument, with how a write through one reaches its base. Nearly all are
 // served under vmap by the same view of the whole value, the batch dimension staying where it is.
-#include "core/broadcast.h"
 #include "frontend/views.h"
 
 #include <ATen/ExpandUtils.h>
@@ -10,6 +9,7 @@
 
 #include <limits>
 
+#include "core/broadcast.h"
 #include "rules/dims.h"
 #include "rules/op.h"
 #include "rules/registry.h"

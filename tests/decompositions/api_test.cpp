@@ -88,7 +88,7 @@ TEST(decompose, one_of_towers_own_is_replaced_and_comes_back) {
   {
     const auto registered =
         tower::decompose<at::_ops::addr>([](const Tensor& self, const Tensor&, const Tensor&, const at::Scalar&,
-                                             const at::Scalar&) { return self - 7; });
+                                            const at::Scalar&) { return self - 7; });
     EXPECT_TRUE(same(tower::vmap(f)(c.unsqueeze(0)), at::full({1, 2, 2}, -7, at::kDouble)));
   }
   EXPECT_TRUE(same(tower::vmap(f)(c.unsqueeze(0)), at::outer(a, a).unsqueeze(0)));

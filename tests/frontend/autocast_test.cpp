@@ -309,9 +309,9 @@ Tensors repeated(const std::string& how, const Tensor& x, const Tensor& w) {
   if (how == "checkpoint") return td::checkpoint(f, {w});
   if (how == "cond") return td::cond(w.sum() > -100, f, f, {w});
   if (how == "while_loop")
-    return td::while_loop(
-        [](const Tensors& s) { return s[0].sum() < 100; },
-        [=](const Tensors& s) { return Tensors{s[0] + f(s)[0].square() + 10}; }, {w}, {.checkpoints = 1});
+    return td::while_loop([](const Tensors& s) { return s[0].sum() < 100; },
+                          [=](const Tensors& s) { return Tensors{s[0] + f(s)[0].square() + 10}; }, {w},
+                          {.checkpoints = 1});
   if (how == "fori_loop")
     return td::fori_loop(0, 3, [=](int64_t, const Tensors& s) { return f(s); }, {w}, {.checkpoints = 1});
   return {layer(x, w).to(w.dtype())};

@@ -105,7 +105,9 @@ TEST(MemoryGivenToATensor, IsRefusedWhereViewsOrTheCallerCouldNotFollow) {
     in[1].set_(table);
     return tower::dynamic::Tensors{in[0] * in[1]};
   };
-  EXPECT_TRUE(says(message_of<MutationError>([&] { tower::dynamic::jvp(argument, {x, x * 1}, {x, Tensor()}); }),
+  EXPECT_TRUE(says(message_of<MutationError>([&] {
+                     tower::dynamic::jvp(argument, {x, x * 1}, {x, Tensor()});
+                   }),
                    {"argument 1", "set_"}));
 }
 
@@ -121,9 +123,12 @@ TEST(MemoryGivenToATensor, ThatWasMadeOutsideIsRefused) {
   const Tensor x = vec({1, -1, 2});
   const auto twice = with([](const Tensor& t) { return 2 * t; });
   const auto constant = with([](const Tensor&) { return vec({1, 2, 3}); });
-  EXPECT_TRUE(says(message_of<tower::UnsupportedError>([&] { tower::grad(twice)(x); }), {"grad (level 1)", "set_data", "copy_"}));
-  EXPECT_TRUE(says(message_of<tower::UnsupportedError>([&] { tower::vmap(twice)(x); }), {"vmap (level 1)", "set_data", "copy_"}));
-  EXPECT_TRUE(says(message_of<tower::UnsupportedError>([&] { tower::jvp(constant, x, x); }), {"jvp (level 1)", "set_data", "copy_"}));
+  EXPECT_TRUE(says(message_of<tower::UnsupportedError>([&] { tower::grad(twice)(x); }),
+                   {"grad (level 1)", "set_data", "copy_"}));
+  EXPECT_TRUE(says(message_of<tower::UnsupportedError>([&] { tower::vmap(twice)(x); }),
+                   {"vmap (level 1)", "set_data", "copy_"}));
+  EXPECT_TRUE(says(message_of<tower::UnsupportedError>([&] { tower::jvp(constant, x, x); }),
+                   {"jvp (level 1)", "set_data", "copy_"}));
   EXPECT_TRUE(same(outside, vec({1, 2})));
   support::expect_intact();
 }

@@ -21,10 +21,14 @@ Function transformed(Kind kind, size_t arg, Function f) {
     };
     const Tensors at{args[arg]}, ones{at::ones_like(args[arg])};
     switch (kind) {
-      case Kind::vmap: return {td::vmap(of_one, {0}, {0})({at::stack({at[0], at[0].cos()})})[0].sum(0)};
-      case Kind::jvp: return td::jvp(of_one, at, ones).second;
-      case Kind::vjp: return td::vjp(of_one, at).second(ones);
-      default: return td::linearize(of_one, at).second(ones);
+      case Kind::vmap:
+        return {td::vmap(of_one, {0}, {0})({at::stack({at[0], at[0].cos()})})[0].sum(0)};
+      case Kind::jvp:
+        return td::jvp(of_one, at, ones).second;
+      case Kind::vjp:
+        return td::vjp(of_one, at).second(ones);
+      default:
+        return td::linearize(of_one, at).second(ones);
     }
   };
 }

@@ -23,16 +23,12 @@ const std::vector<Transform> kTransforms{
     {"linearize", [](const Function& f, const Tensor& x) { return td::linearize(f, {x}).first[0]; }},
     {"grad's aux",
      [](const Function& f, const Tensor& x) {
-       const FunctionWithAux with_aux = [&](const Tensors& in) {
-         return std::pair(Tensors{in[0].sum()}, f(in));
-       };
+       const FunctionWithAux with_aux = [&](const Tensors& in) { return std::pair(Tensors{in[0].sum()}, f(in)); };
        return td::grad(with_aux, {0})({x}).second[0];
      }},
     {"jacfwd's aux",
      [](const Function& f, const Tensor& x) {
-       const FunctionWithAux with_aux = [&](const Tensors& in) {
-         return std::pair(Tensors{in[0].sum()}, f(in));
-       };
+       const FunctionWithAux with_aux = [&](const Tensors& in) { return std::pair(Tensors{in[0].sum()}, f(in)); };
        return td::jacfwd(with_aux, {0})({x}).second[0];
      }},
 };
@@ -158,11 +154,15 @@ TEST(Results, ThatAreAWrittenArgumentKeepLibTorchsHistory) {
 // What a tape keeps may be the memory of a result.
 TEST(Results, ThatAreWrittenToAreNoticedByThePullback) {
   const Tensor x = vec({1, 2, 3});
-  const auto [y, pullback] =
-      td::vjp([](const Tensors& in) -> Tensors { return {in[0].slice(0, 0, 2), in[0] * in[0]}; }, {x});
+  const auto [y, pullback] = td::vjp(
+      [](const Tensors& in) -> Tensors {
+        return {in[0].slice(0, 0, 2), in[0] * in[0]};
+      },
+      {x});
   y[0].zero_();
-  EXPECT_TRUE(says(refusal<tower::DerivativeError>(
-                       [&, &pull = pullback] { pull({Tensor(), at::ones({3}, at::kDouble)}); }),
+  EXPECT_TRUE(says(refusal<tower::DerivativeError>([&, &pull = pullback] {
+                     pull({Tensor(), at::ones({3}, at::kDouble)});
+                   }),
                    {"aten::mul", "modified by an in-place operation"}));
 }
 
@@ -209,9 +209,9 @@ TEST(Results, ThatAreDerivativesTakeWritesOfMappedValues) {
       [&] { return td::jvp(of_one([](const Tensor& in) { return 1 * in; }), {w}, {at::ones_like(w)}).second[0]; },
   };
   for (const auto& derivative : derivatives)
-    EXPECT_TRUE(same(td::vmap(of_one([&](const Tensor& in) { return derivative().add_(in); }), {0}, {0})(
-                         {numbers({3, 2})})[0],
-                     numbers({3, 2}) + 1));
+    EXPECT_TRUE(
+        same(td::vmap(of_one([&](const Tensor& in) { return derivative().add_(in); }), {0}, {0})({numbers({3, 2})})[0],
+             numbers({3, 2}) + 1));
 }
 
 TEST(Results, ThatTheFunctionCapturedOrExpandedStayWhatTheyAre) {
@@ -224,7 +224,8 @@ TEST(Results, ThatTheFunctionCapturedOrExpandedStayWhatTheyAre) {
   EXPECT_TRUE(td::vmap(of_one([](const Tensor& in) { return in; }), {0}, {0})({rows})[0].is_same(rows));
 }
 
-// ---- arguments that are not differentiated by ------------------------------------------------------------------------
+// ---- arguments that are not differentiated by
+// ------------------------------------------------------------------------
 
 // x·w, and w·x goes into the second argument.
 Tensors product(const Tensors& in) {

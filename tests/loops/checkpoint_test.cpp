@@ -91,8 +91,10 @@ TEST(Checkpoint, DrawsOfAFunctionThatRunsExampleByExampleAreRefused) {
   const auto g = [&](const Tensor& x) {
     return tower::vmap(tower::checkpoint(f), {.randomness = tower::Randomness::different})(x).sum();
   };
-  EXPECT_TRUE(
-      says(refusal<tower::Error>([&] { tower::grad(g)(vec({1, 2})); }), {"checkpoint", "random", "each example"}));
+  EXPECT_TRUE(says(refusal<tower::Error>([&] {
+                     tower::grad(g)(vec({1, 2}));
+                   }),
+                   {"checkpoint", "random", "each example"}));
 }
 
 }  // namespace

@@ -303,8 +303,10 @@ TEST(Loops, NumbersOfCheckpointsThatAreNone) {
 
 TEST(WhileLoop, APredicateIsABoolOfOneElement) {
   const auto run = [](auto predicate) {
-    return refusal<tower::ArgumentError>(
-        [&] { tower::while_loop(predicate, [](const Tensor& s) { return s; }, vec({1, 2})); });
+    return refusal<tower::ArgumentError>([&] {
+      tower::while_loop(
+          predicate, [](const Tensor& s) { return s; }, vec({1, 2}));
+    });
   };
   EXPECT_TRUE(says(run([](const Tensor& s) { return s > 0; }), {"while_loop", "predicate", "Bool [2]", "any()"}));
   EXPECT_TRUE(says(run([](const Tensor& s) { return s.sum(); }), {"while_loop", "predicate", "Double []"}));
@@ -316,16 +318,23 @@ TEST(Loops, AStepThatChangesShapeOrDtypeIsRefusedByTheNameOfTheLeaf) {
   const auto fori = [&](auto body) {
     return refusal<tower::ArgumentError>([&] { tower::fori_loop(0, 3, body, start); });
   };
-  EXPECT_TRUE(says(fori([](int64_t, const Pair& s) { return Pair{s.first, {s.second[0], s.second[1].sum()}}; }),
+  EXPECT_TRUE(says(fori([](int64_t, const Pair& s) {
+                     return Pair{s.first, {s.second[0], s.second[1].sum()}};
+                   }),
                    {"fori_loop", "state[1][1]", "Double [2]", "Double []"}));
-  EXPECT_TRUE(says(fori([](int64_t, const Pair& s) { return Pair{s.first.to(at::kFloat), s.second}; }),
+  EXPECT_TRUE(says(fori([](int64_t, const Pair& s) {
+                     return Pair{s.first.to(at::kFloat), s.second};
+                   }),
                    {"fori_loop", "state[0]", "Double []", "Float []"}));
   const std::string scanned = refusal<tower::ArgumentError>([&] {
     tower::scan([](const Tensor& c, const Tensor& x) { return std::pair(c + x, x); }, number(1), numbers({2, 3}));
   });
   EXPECT_TRUE(says(scanned, {"scan", "carry", "Double []", "Double [3]"}));
   const std::string listed = refusal<tower::ArgumentError>([&] {
-    td::while_loop([](const Tensors& s) { return s[0] < 3; }, [](const Tensors& s) { return Tensors{s[0], s[0]}; },
+    td::while_loop([](const Tensors& s) { return s[0] < 3; },
+                   [](const Tensors& s) {
+                     return Tensors{s[0], s[0]};
+                   },
                    {number(1)});
   });
   EXPECT_TRUE(says(listed, {"while_loop", "returned 2", "were 1"}));
@@ -335,10 +344,15 @@ TEST(Loops, AStepThatChangesAStaticPartIsRefused) {
   using Counted = std::pair<Tensor, int>;
   const auto run = [](const Counted& start) {
     return tower::while_loop([](const Counted& s) { return s.first < 3; },
-                             [](const Counted& s) { return Counted{s.first + 1, s.second + 1}; }, start);
+                             [](const Counted& s) {
+                               return Counted{s.first + 1, s.second + 1};
+                             },
+                             start);
   };
-  EXPECT_TRUE(
-      says(refusal<tower::ArgumentError>([&] { run({number(1), 0}); }), {"while_loop", "static part", "tensor"}));
+  EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] {
+                     run({number(1), 0});
+                   }),
+                   {"while_loop", "static part", "tensor"}));
 }
 
 TEST(Loops, ABodyThatWritesToItsStateIsRefusedWhereSomeExamplesAreIdle) {
@@ -346,7 +360,9 @@ TEST(Loops, ABodyThatWritesToItsStateIsRefusedWhereSomeExamplesAreIdle) {
     return tower::while_loop([](const Tensor& s) { return s < 3; }, [](const Tensor& s) { return s.add_(1); }, x * 1);
   };
   EXPECT_TRUE(same(f(number(1)), number(3)));
-  EXPECT_TRUE(says(refusal<tower::MutationError>([&] { tower::vmap(f)(vec({0, 2, 5})); }),
+  EXPECT_TRUE(says(refusal<tower::MutationError>([&] {
+                     tower::vmap(f)(vec({0, 2, 5}));
+                   }),
                    {"while_loop", "body", "writes", "Clone"}));
 }
 
@@ -367,8 +383,9 @@ TEST(Scan, OutputsAreOfOneShape) {
   const auto step = [](const Tensor& n, const Tensor& x) {
     return std::pair(n + 1, x.narrow(0, 0, n.item<int64_t>()));
   };
-  const std::string text =
-      refusal<tower::ArgumentError>([&] { tower::scan(step, at::ones({}, at::kLong), numbers({2, 3})); });
+  const std::string text = refusal<tower::ArgumentError>([&] {
+    tower::scan(step, at::ones({}, at::kLong), numbers({2, 3}));
+  });
   EXPECT_TRUE(says(text, {"scan", "output 0", "Double [1]", "Double [2]"}));
 }
 

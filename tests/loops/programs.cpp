@@ -95,10 +95,11 @@ Tensors root(const Loops& loops, const Tensors& in) {
 // A step of an ended example takes the root of a negative number; some examples make no step.
 Tensors descent(const Loops& loops, const Tensors& in) {
   const Tensor w = in[1];
-  auto s =
-      loops.while_loop([](const Tensors& s) { return s[0] > 0.1; },
-                       [w](const Tensors& s) { return Tensors{s[0] - 0.4, s[1] + w * (s[0] - 0.1).sqrt() * s[1]}; },
-                       {2 * in[0], in[1].sin()});
+  auto s = loops.while_loop([](const Tensors& s) { return s[0] > 0.1; },
+                            [w](const Tensors& s) {
+                              return Tensors{s[0] - 0.4, s[1] + w * (s[0] - 0.1).sqrt() * s[1]};
+                            },
+                            {2 * in[0], in[1].sin()});
   return {s[0] * s[1], s[1]};
 }
 
@@ -117,14 +118,18 @@ Tensors division(const Loops& loops, const Tensors& in) {
 Tensors counted(const Loops& loops, const Tensors& in) {
   const Tensor x = in[0];
   return {loops.while_loop([](const Tensors& s) { return s[1] < 4; },
-                           [x](const Tensors& s) { return Tensors{(s[0] * x).sin() + s[0], s[1] + 1}; },
+                           [x](const Tensors& s) {
+                             return Tensors{(s[0] * x).sin() + s[0], s[1] + 1};
+                           },
                            {x, at::zeros({}, at::kLong)})[0]};
 }
 
 Tensors counted_by_example(const Loops& loops, const Tensors& in) {
   const Tensor x = in[0], rounds = (2 * x + 2).to(at::kLong);
   return {loops.while_loop([rounds](const Tensors& s) { return s[1] < rounds; },
-                           [x](const Tensors& s) { return Tensors{(s[0] * x).sin() + s[0], s[1] + 1}; },
+                           [x](const Tensors& s) {
+                             return Tensors{(s[0] * x).sin() + s[0], s[1] + 1};
+                           },
                            {x.cos(), at::zeros({}, at::kLong)})[0]};
 }
 
@@ -137,23 +142,26 @@ Tensors never(const Loops& loops, const Tensors& in) {
 Tensors becomes_batched(const Loops& loops, const Tensors& in) {
   const Tensor x = in[0];
   return loops.while_loop([](const Tensors& s) { return s[0] < 2; },
-                          [x](const Tensors& s) { return Tensors{s[0] + x.exp(), s[1] * x + s[0]}; },
+                          [x](const Tensors& s) {
+                            return Tensors{s[0] + x.exp(), s[1] * x + s[0]};
+                          },
                           {at::zeros({}, at::kDouble), at::ones({}, at::kDouble)});
 }
 
 Tensors nested(const Loops& loops, const Tensors& in) {
   const Tensor w = in[1];
-  return loops.while_loop(
-      [](const Tensors& s) { return s[0] > 0.3; },
-      [&loops, w](const Tensors& s) {
-        const Tensor outer = s[0];
-        const Tensors inner = loops.while_loop(
-            [](const Tensors& t) { return t[0].abs() > 0.5; },
-            [w, outer](const Tensors& t) { return Tensors{t[0] * 0.6, t[1] + w * outer * t[0].log()}; },
-            {outer + 0.2, s[1]});
-        return Tensors{s[0] - 0.5, inner[1] + inner[0]};
-      },
-      {in[0] + 1, w});
+  return loops.while_loop([](const Tensors& s) { return s[0] > 0.3; },
+                          [&loops, w](const Tensors& s) {
+                            const Tensor outer = s[0];
+                            const Tensors inner =
+                                loops.while_loop([](const Tensors& t) { return t[0].abs() > 0.5; },
+                                                 [w, outer](const Tensors& t) {
+                                                   return Tensors{t[0] * 0.6, t[1] + w * outer * t[0].log()};
+                                                 },
+                                                 {outer + 0.2, s[1]});
+                            return Tensors{s[0] - 0.5, inner[1] + inner[0]};
+                          },
+                          {in[0] + 1, w});
 }
 
 // A vector, and a predicate that reduces it.
@@ -228,8 +236,10 @@ Tensors while_in_scan(const Loops& loops, const Tensors& in) {
 
 Tensors recurrence(const Loops& loops, const Tensors& in) {
   return loops.associative_scan(
-      [](const Tensors& a, const Tensors& b) { return Tensors{a[0] * b[0], a[1] * b[0] + b[1]}; }, {in[0], in[1]},
-      false);
+      [](const Tensors& a, const Tensors& b) {
+        return Tensors{a[0] * b[0], a[1] * b[0] + b[1]};
+      },
+      {in[0], in[1]}, false);
 }
 
 Tensors products_from_the_end(const Loops& loops, const Tensors& in) {
