@@ -16,20 +16,11 @@ std::optional<E> RowCall::tensor(size_t arg) const {
   return std::nullopt;
 }
 
-E RowCall::fold(Region::OfRow::How how, E e) {
-  const Region::OfRow wanted{how, e.id()};
+E RowCall::of_row(const Region::OfRow& wanted, Type type) {
   const auto known = std::find(region_.of_row.begin(), region_.of_row.end(), wanted);
   const auto number = static_cast<uint64_t>(known - region_.of_row.begin());
   if (known == region_.of_row.end()) region_.of_row.push_back(wanted);
-  return {region_.graph, region_.graph.input(e.type(), Region::kOfRow + number)};
-}
-
-E RowCall::place() {
-  const Region::OfRow wanted{Region::OfRow::place, kNone};
-  const auto known = std::find(region_.of_row.begin(), region_.of_row.end(), wanted);
-  const auto number = static_cast<uint64_t>(known - region_.of_row.begin());
-  if (known == region_.of_row.end()) region_.of_row.push_back(wanted);
-  return {region_.graph, region_.graph.input(Type::i32, Region::kOfRow + number)};
+  return {region_.graph, region_.graph.input(type, Region::kOfRow + number)};
 }
 
 namespace {

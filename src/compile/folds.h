@@ -41,7 +41,7 @@ class RowCall {
   E greatest(E e) { return fold(Region::OfRow::greatest, e); }
   E least(E e) { return fold(Region::OfRow::least, e); }
   /// The lane's number in its row.
-  E place();
+  E place() { return of_row({Region::OfRow::place, kNone}, Type::i32); }
 
   /// One for each result, in its type.
   template <class... Es>
@@ -53,7 +53,8 @@ class RowCall {
   }
 
  private:
-  E fold(Region::OfRow::How how, E e);
+  E fold(Region::OfRow::How how, E e) { return of_row({how, e.id()}, e.type()); }
+  E of_row(const Region::OfRow& wanted, Type type);
 
   Region& region_;
   const Call& call_;

@@ -21,14 +21,14 @@ int category(at::ScalarType type) {
 }
 
 // Whether arguments of the level are the CPU's and others a device's. LibTorch takes such numbers, but no batch of
-// them.
+// them. (Beside meta tensors it does not always take them.)
 bool numbers_beside_a_device(const Operator& op, const Stack& stack, Mask wrappers) {
   bool numbers = false, device = false;
   for (uint8_t i : op.tensor_args()) {
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const bool cpu = stack[i].toTensor().is_cpu();
     numbers = numbers || (cpu && (wrappers >> i & 1));
-    device = device || !cpu;
+    device = device || !(cpu || stack[i].toTensor().is_meta());
   }
   return numbers && device;
 }

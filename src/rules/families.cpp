@@ -61,8 +61,12 @@ void promote_logically(VmapFrame& frame) {
 // LibTorch takes zero-dimensional tensors of the CPU beside tensors of a device. A batch of them has a dimension.
 void move_logically(VmapFrame& frame) {
   std::optional<at::Device> device;
-  for (uint8_t i : frame.op.tensor_args())
-    if (!device && frame.is_tensor(i) && !frame.tensor(i).is_cpu()) device = frame.tensor(i).device();
+  for (uint8_t i : frame.op.tensor_args()) {
+    if (device || !frame.is_tensor(i)) continue;
+    const Tensor t = frame.tensor(i);
+    // Beside meta tensors it does not always take them.
+    if (!t.is_cpu() && !t.is_meta()) device = t.device();
+  }
   if (!device) return;
   for (uint8_t i : frame.op.tensor_args())
     if (frame.is_tensor(i) && frame.batched(i) && frame.logical_dim(i) == 0 && frame.tensor(i).is_cpu())

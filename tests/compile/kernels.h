@@ -33,6 +33,9 @@ tower::compiler::FusedGraph fused(const tower::dynamic::Function& f, const tower
 void expect_as_operators(tower::compiler::Graph graph, const tower::dynamic::Function& f,
                          const tower::dynamic::Tensors& args, double tolerance = 0);
 
+/// How many calls are left of a function, fused; its results are checked to be those of the operators.
+size_t calls_left(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args, double tolerance = 0);
+
 /// The inputs' expressions to the outputs'.
 using Build = std::function<std::vector<Id>(Expressions&, const std::vector<Id>&)>;
 
