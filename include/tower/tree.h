@@ -343,7 +343,9 @@ struct Tree<T> {
     } else {
       const auto members = tower_fields(tree);
       // Braces: the fields are mapped in order.
-      return std::apply([&](auto... field) { return Fields<T, R>(members, typename Fields<T, R>::Values{map(tree.*field)...}); }, members);
+      return std::apply(
+          [&](auto... field) { return Fields<T, R>(members, typename Fields<T, R>::Values{map(tree.*field)...}); },
+          members);
     }
   }
 };

@@ -83,7 +83,7 @@ class Level : public c10::intrusive_ptr_target {
 /// Everything Tower keeps for a thread. In one small block with static addressing: it is read for every operator.
 struct ThreadState {
   Level* top = nullptr;                      // the level whose function or rule the thread is executing
-  CallRecorder* recorder = nullptr;          // who wants to know of calls (core/explain.h)
+  CallRecorder* recorder = nullptr;          // who wants to know of calls (core/call_recorder.h)
   const void* substitutions = nullptr;       // what stands for what (frontend/substitution.cpp)
   frontend::Arguments* arguments = nullptr;  // of the functions that run (frontend/arguments.h)
   uint32_t written_arguments = 0;            // how many of them were written to
