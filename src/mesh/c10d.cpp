@@ -25,6 +25,7 @@
 #include "mesh/board.h"
 #include "mesh/gloo.h"
 #include "mesh/parcel.h"
+#include "mesh/reduction.h"
 
 namespace tower {
 namespace {
@@ -34,8 +35,6 @@ using mesh::as_bytes;
 using mesh::Board;
 using mesh::bytes_in;
 using mesh::Extremum;
-using mesh::first_message;
-using mesh::kFirst;
 using mesh::Parcel;
 using mesh::StorePointer;
 using mesh::Tensors;
@@ -54,7 +53,7 @@ class C10dGroup final : public mesh::Group {
       : Group(std::move(axis), rank, static_cast<int64_t>(members.size())),
         engine_(engine),
         members_(std::move(members)),
-        processes_(std::move(processes)) {}
+        wire_{std::move(processes), size()} {}
 
   Tensors sum(const char* name, const Tensors& tensors) override { return begin_sum(name, tensors)->wait(); }
   std::unique_ptr<Unfinished> begin_sum(const char* name, const Tensors& tensors) override;
@@ -65,11 +64,11 @@ class C10dGroup final : public mesh::Group {
   void check_agreement(const char* what, const Tensors& values) override;
   void fail(const std::string& why) noexcept override;
 
-  void close() { processes_.reset(); }
+  void close() { wire_.processes.reset(); }
 
  private:
-  class Reduction;
-  std::unique_ptr<Reduction> begin(const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors);
+  class Begun;
+  std::unique_ptr<Begun> begin(const char* name, mesh::Reduction::Kind kind, const Tensors& tensors);
   // Whether the processes' tensors are alike, or parts whose first dimension is each process's own.
   enum class Alike : uint8_t { whole, rows };
   // Runs a collective on tensors like `like`, and waits for it.
@@ -89,9 +88,9 @@ class C10dGroup final : public mesh::Group {
 
   Engine& engine_;
   std::vector<int64_t> members_;
-  GroupOfProcesses processes_;
-  int64_t number_ = 0;          // of collectives
-  Reduction* begun_ = nullptr;  // the latest, of which only first messages were sent
+  mesh::Wire wire_;
+  int64_t number_ = 0;      // of collectives
+  Begun* begun_ = nullptr;  // the latest, of which only the first message was sent
 };
 
 class Engine final : public Mesh::State {
@@ -187,122 +186,33 @@ void C10dGroup::fail(const std::string& why) noexcept {
   }
 }
 
-// NCCL and gloo reduce no complex numbers.
-Tensor as_reals(const Tensor& t) { return t.is_complex() ? at::view_as_real(t.resolve_conj()) : t; }
-
-// A mark, from 1 to 251 (NOTE [First messages]): numbers of any type hold the sum over many processes exactly. Where
-// they do not agree, at least one of them finds another sum than it must be, or another extremum.
-int64_t mark_of(const std::string& what) { return 1 + static_cast<int64_t>(std::hash<std::string>{}(what) % 251); }
-
-// Tensors of one type and device, which go together.
-struct Message {
-  std::vector<size_t> members;
-  int64_t mark = 0, numel = 0;
-  std::vector<Tensor> first = {}, second = {};  // one each
-  c10::intrusive_ptr<c10d::Work> work = {};
-};
-
-bool holds_marks(at::ScalarType type) {
-  return type == at::kDouble || type == at::kFloat || type == at::kLong || type == at::kInt;
-}
-
-// A sum or extremum on its way. Its first messages are sent when it begins, and what did not fit into them before the
-// group's next collective begins, or when it is waited for: at the same place in all processes.
-class C10dGroup::Reduction final : public Unfinished {
+// A sum or extremum on its way. What did not fit into its first message is sent before the group's next collective
+// begins, or when it is waited for: at the same place in all processes.
+class C10dGroup::Begun final : public Unfinished {
  public:
-  Reduction(C10dGroup& group, const char* name, c10d::ReduceOp::RedOpType op, const Tensors& tensors)
-      : group_(group), name_(name), op_(op), tensors_(tensors) {
-    for (size_t k = 0; k < tensors.size(); ++k) {
-      const auto goes = [&](const Message& m) {
-        const Tensor& first = tensors[m.members[0]];
-        return first.scalar_type() == tensors[k].scalar_type() && first.device() == tensors[k].device();
-      };
-      const auto found = std::find_if(messages_.begin(), messages_.end(), goes);
-      if (found != messages_.end()) found->members.push_back(k);
-      else messages_.push_back({{k}});
-    }
-    for (Message& m : messages_) {
-      const at::ScalarType type = c10::toRealValueType(tensors[m.members[0]].scalar_type());
-      for (const size_t k : m.members) m.numel += numbers_in(tensors[k]);
-      m.mark = mark_of(std::string(name) + c10::toString(type) + std::to_string(m.numel));
-      const auto options = tensors[m.members[0]].options().dtype(type);
-      m.first = {first_message(options.dtype(holds_marks(type) ? type : at::kLong))};
-      m.first[0].select(0, 0).fill_(m.mark);
-      const bool fits = holds_marks(type) && m.numel < m.first[0].numel();
-      if (!fits) m.second = {at::empty({m.numel}, options)};
-      int64_t begin = fits ? 1 : 0;
-      for (const size_t k : m.members) {
-        copy(tensors[k], fits ? m.first[0] : m.second[0], begin, /*out=*/false);
-        begin += numbers_in(tensors[k]);
-      }
-      m.work = start(m.first);
-    }
-  }
-  ~Reduction() override {
+  Begun(C10dGroup& group, const char* name, mesh::Reduction::Kind kind, const Tensors& tensors)
+      : group_(group), name_(name), reduction_(group.wire_, name, kind, tensors) {}
+  ~Begun() override {
     if (group_.begun_ == this) group_.begun_ = nullptr;
   }
 
-  std::vector<Tensor> wait() override {
-    Tensors results;
-    group_.guarded(name_, [&] { results = finish(); });
-    return results;
-  }
-  // Sends what did not fit into the first messages.
   void go_on() {
     group_.begun_ = nullptr;
-    for (Message& m : messages_) {
-      m.work->wait();
-      const int64_t found = m.first[0].select(0, 0).item<int64_t>();
-      if (found != (op_ == c10d::ReduceOp::SUM ? m.mark * group_.size() : m.mark)) group_.refuse_differing(name_);
-      if (!m.second.empty()) m.work = start(m.second);
-    }
+    if (!reduction_.go_on()) group_.refuse_differing(name_);
   }
-  Tensors finish() {
-    if (group_.begun_ == this) go_on();
-    Tensors results(tensors_.size());
-    for (Message& m : messages_) {
-      const bool fits = m.second.empty();
-      if (!fits) m.work->wait();
-      if (!fits && m.members.size() == 1 && !tensors_[m.members[0]].is_complex()) {
-        results[m.members[0]] = m.second[0].view(tensors_[m.members[0]].sizes());
-        continue;
-      }
-      // A result has memory of its own, not all of the message's.
-      int64_t begin = fits ? 1 : 0;
-      for (const size_t k : m.members) {
-        results[k] = at::empty(tensors_[k].sizes(), tensors_[k].options());
-        copy(results[k], fits ? m.first[0] : m.second[0], begin, /*out=*/true);
-        begin += numbers_in(tensors_[k]);
-      }
-    }
+  std::vector<Tensor> wait() override {
+    Tensors results;
+    group_.guarded(name_, [&] {
+      if (group_.begun_ == this) go_on();
+      results = reduction_.finish();
+    });
     return results;
   }
 
  private:
-  static int64_t numbers_in(const Tensor& t) { return t.is_complex() ? 2 * t.numel() : t.numel(); }
-  // Between a tensor and its place in a message: of many small ones, LibTorch's calls would take longer than the sum.
-  static void copy(const Tensor& t, const Tensor& message, int64_t begin, bool out) {
-    if (t.is_cpu() && t.is_contiguous() && !t.is_conj() && !t.is_neg()) {
-      auto* place = static_cast<char*>(message.mutable_data_ptr()) + begin * static_cast<int64_t>(message.itemsize());
-      if (out) std::memcpy(t.mutable_data_ptr(), place, t.nbytes());
-      else std::memcpy(place, t.const_data_ptr(), t.nbytes());
-      return;
-    }
-    const Tensor reals = as_reals(t), place = message.narrow(0, begin, reals.numel()).view(reals.sizes());
-    if (out) reals.copy_(place);
-    else place.copy_(reals);
-  }
-  c10::intrusive_ptr<c10d::Work> start(std::vector<Tensor>& buffer) const {
-    c10d::AllreduceOptions options;
-    options.reduceOp = op_;
-    return group_.processes_->getBackend(buffer[0].device().type())->allreduce(buffer, options);
-  }
-
   C10dGroup& group_;
   const char* name_;
-  c10d::ReduceOp::RedOpType op_;
-  Tensors tensors_;
-  std::vector<Message> messages_;
+  mesh::Reduction reduction_;
 };
 
 // What has begun before something else does.
@@ -310,14 +220,14 @@ void C10dGroup::go_on() {
   if (begun_) begun_->go_on();
 }
 
-std::unique_ptr<C10dGroup::Reduction> C10dGroup::begin(const char* name, c10d::ReduceOp::RedOpType op,
-                                                       const Tensors& tensors) {
-  std::unique_ptr<Reduction> reduction;
+std::unique_ptr<C10dGroup::Begun> C10dGroup::begin(const char* name, mesh::Reduction::Kind kind,
+                                                   const Tensors& tensors) {
+  std::unique_ptr<Begun> begun;
   run(name, tensors, Alike::whole, [&] {
-    reduction = std::make_unique<Reduction>(*this, name, op, tensors);
-    begun_ = reduction.get();
+    begun = std::make_unique<Begun>(*this, name, kind, tensors);
+    begun_ = begun.get();
   });
-  return reduction;
+  return begun;
 }
 
 std::unique_ptr<Unfinished> C10dGroup::begin_sum(const char* name, const Tensors& tensors) {
@@ -337,9 +247,9 @@ void C10dGroup::refuse_differing(const char* name) const {
 
 // The bytes of each process, one row for each.
 Tensor C10dGroup::gather_bytes(const Tensor& bytes) {
-  Tensor part = bytes, whole = at::empty({size() * bytes.numel()}, bytes.options());
-  processes_->getBackend(part.device().type())->_allgather_base(whole, part)->wait();
-  return whole.view({size(), bytes.numel()});
+  Tensor all;
+  mesh::wait_awake(wire_.gather(bytes, all), bytes);
+  return all;
 }
 
 std::string describe_row(const Tensor& t) {
@@ -352,8 +262,8 @@ std::string describe_row(const Tensor& t) {
 void C10dGroup::compare(const char* name, const Tensors& like, Alike alike) {
   std::string mine = "collective " + std::to_string(number_) + ", " + name + " of";
   for (const Tensor& t : like) mine += " " + (alike == Alike::whole ? describe(t) : "rows of " + describe_row(t));
-  mine.resize(std::min<size_t>(mine.size(), kFirst - 1));
-  Tensor bytes = at::zeros({kFirst}, at::kByte);
+  mine.resize(std::min<size_t>(mine.size(), mesh::kFirst - 1));
+  Tensor bytes = at::zeros({mesh::kFirst}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), mine.data(), mine.size());
   const Tensor all = gather_bytes(bytes);
   for (int64_t r = 0; r < size(); ++r) {
@@ -401,14 +311,11 @@ Tensors C10dGroup::gather(const char* name, const Tensors& parts, const std::vec
       padded.push_back(as_bytes(own));
     }
     const Tensor own = at::cat(padded);
-    Tensor first = first_message(own.options());
-    const int64_t mark = mark_of(std::string(name) + std::to_string(own.numel()));
-    first.select(0, 0).fill_(mark);
-    const bool fits = own.numel() < first.numel();
-    if (fits) first.narrow(0, 1, own.numel()).copy_(own);
-    const Tensor firsts = gather_bytes(first);
-    if (!firsts.select(1, 0).eq(mark).all().item<bool>()) refuse_differing(name);
-    const Tensor gathered = fits ? firsts.narrow(1, 1, own.numel()) : gather_bytes(own);
+    mesh::Opening opening(wire_, std::string(name) + std::to_string(own.numel()), own.numel(), own.device());
+    if (opening.fits()) opening.place(0, own.numel()).copy_(own);
+    opening.begin();
+    if (!opening.agreed()) refuse_differing(name);
+    const Tensor gathered = opening.fits() ? opening.rows(0, own.numel()) : gather_bytes(own);
     int64_t begin = 0;
     for (size_t k = 0; k < parts.size(); ++k) {
       Sizes shape(parts[k].sizes());
@@ -431,7 +338,7 @@ Tensors C10dGroup::gather(const char* name, const Tensors& parts, const std::vec
 void C10dGroup::exchange(const char* name, const Tensors& parts, const std::vector<Tensors>& give,
                          const std::vector<Tensors>& take) {
   run(name, parts, Alike::rows, [&] {
-    const auto backend = processes_->getBackend(parts[0].device().type());
+    const auto backend = wire_.backend(parts[0]);
     std::vector<Parcel> sent, received;
     for (int64_t r = 0; r < size(); ++r) {
       const Tensors &to = give[static_cast<size_t>(r)], &from = take[static_cast<size_t>(r)];

@@ -103,7 +103,11 @@ class Collective : public ListOperator {
     return axis_->group() ? gather(axis_->group(), who_, axis_->counts(), parts) : parts;
   }
   Tensors total(Tensors parts) const {
-    for (Tensor& t : parts) t = t.sum(0);
+    for (Tensor& t : parts) {
+      // What goes to others is copied there.
+      const bool is_total = axis_->group() && t.size(0) == 1 && (t.is_floating_point() || t.is_complex());
+      t = is_total ? t.select(0, 0) : t.sum(0);
+    }
     return axis_->group() ? sum(axis_->group(), who_, parts) : parts;
   }
   static Tensor repeated(const Tensor& t, int64_t times) {

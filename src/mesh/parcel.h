@@ -1,4 +1,4 @@
-// Messages: what begins each, and those that go from one process to another.
+// Messages that go from one process to another.
 #pragma once
 
 #include <ATen/Functions.h>
@@ -7,18 +7,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "mesh/group.h"
+#include "mesh/opening.h"
 
 namespace tower::mesh {
-
-// NOTE [First messages]
-// gloo ends the process where messages of one collective differ in length. So the first message of every collective has
-// the same length, whatever it is, and a mark of what is meant, which the processes compare. What does not fit into it
-// follows in a second one, when it is known that all mean the same.
-inline constexpr int64_t kFirst = 2048;  // bytes
-
-inline Tensor first_message(at::TensorOptions options) {
-  return at::zeros({kFirst / static_cast<int64_t>(options.dtype().itemsize())}, options);
-}
 
 inline Tensor as_bytes(const Tensor& t) {
   return t.resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
@@ -30,7 +21,7 @@ inline int64_t bytes_in(const Tensors& tensors) {
   return bytes;
 }
 
-// What goes from one process to another: a first message that begins with a mark, and what did not fit into it.
+// A first message that begins with a mark (NOTE [First messages]), and what did not fit into it.
 class Parcel {
  public:
   using Backend = c10::intrusive_ptr<c10d::Backend>;
@@ -41,7 +32,7 @@ class Parcel {
         tensors_(tensors),
         bytes_(bytes_in(tensors)),
         mark_(static_cast<int64_t>(std::hash<std::string>{}(name + std::to_string(bytes_)))),
-        first_{first_message(tensors[0].options().dtype(at::kByte))} {}
+        first_{at::zeros({kFirst}, tensors[0].options().dtype(at::kByte))} {}
 
   void send() {
     Tensors flat;

@@ -1,0 +1,114 @@
+#include "mesh/reduction.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace tower::mesh {
+namespace {
+
+// NCCL and gloo reduce no complex numbers.
+Tensor as_reals(const Tensor& t) { return t.is_complex() ? at::view_as_real(t.resolve_conj()) : t; }
+int64_t numbers_in(const Tensor& t) { return t.is_complex() ? 2 * t.numel() : t.numel(); }
+
+// Between a tensor and its place in a message: of many small ones, LibTorch's calls would take longer than the sum.
+void copy(const Tensor& t, const Tensor& message, int64_t begin, bool out) {
+  if (t.is_cpu() && t.is_contiguous() && !t.is_conj() && !t.is_neg()) {
+    auto* place = static_cast<char*>(message.mutable_data_ptr()) + begin * static_cast<int64_t>(message.itemsize());
+    if (out) std::memcpy(t.mutable_data_ptr(), place, t.nbytes());
+    else std::memcpy(place, t.const_data_ptr(), t.nbytes());
+    return;
+  }
+  const Tensor reals = as_reals(t), place = message.narrow(0, begin, reals.numel()).view(reals.sizes());
+  if (out) reals.copy_(place);
+  else place.copy_(reals);
+}
+
+}  // namespace
+
+Reduction::Reduction(Wire& wire, const char* name, Kind kind, const Tensors& tensors)
+    : wire_(wire), kind_(kind), tensors_(tensors) {
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    const Tensor& t = tensors[k];
+    const auto options = at::device(t.device()).dtype(c10::toRealValueType(t.scalar_type()));
+    const auto found = std::find_if(bundles_.begin(), bundles_.end(), [&](const Bundle& b) {
+      return b.options.dtype() == options.dtype() && b.options.device() == options.device();
+    });
+    Bundle& bundle = found != bundles_.end() ? *found : bundles_.emplace_back(Bundle{{}, options});
+    bundle.members.push_back(k);
+    bundle.numel += numbers_in(t);
+  }
+  std::string what = name;
+  int64_t bytes = 0;
+  bool together = true;  // on one device
+  for (Bundle& b : bundles_) {
+    what += std::string(" ") + c10::toString(c10::typeMetaToScalarType(b.options.dtype())) + std::to_string(b.numel);
+    b.begin = bytes;
+    bytes += aligned(b.numel * static_cast<int64_t>(b.options.dtype().itemsize()));
+    together = together && b.options.device() == bundles_[0].options.device();
+  }
+  opening_.emplace(wire, what, bytes, bundles_[0].options.device());
+  for (Bundle& b : bundles_) {
+    if (together && opening_->fits()) {
+      const auto length = b.numel * static_cast<int64_t>(b.options.dtype().itemsize());
+      fill(b, opening_->place(b.begin, length).view(c10::typeMetaToScalarType(b.options.dtype())));
+    } else {
+      b.message = {at::empty({b.numel}, b.options)};
+      fill(b, b.message[0]);
+    }
+  }
+  opening_->begin();
+}
+
+void Reduction::fill(const Bundle& bundle, const Tensor& message) const {
+  int64_t begin = 0;
+  for (const size_t k : bundle.members) {
+    copy(tensors_[k], message, begin, /*out=*/false);
+    begin += numbers_in(tensors_[k]);
+  }
+}
+
+bool Reduction::go_on() {
+  if (!opening_->agreed()) return false;
+  c10d::AllreduceOptions options;
+  options.reduceOp = kind_;
+  for (Bundle& b : bundles_)
+    if (!b.message.empty() && wire_.size > 1) b.work = wire_.backend(b.message[0])->allreduce(b.message, options);
+  return true;
+}
+
+// Of all its numbers.
+Tensor Reduction::reduced(const Bundle& bundle) const {
+  if (!bundle.message.empty()) {
+    wait_awake(bundle.work, bundle.message[0]);
+    return bundle.message[0];
+  }
+  const auto type = c10::typeMetaToScalarType(bundle.options.dtype());
+  const auto length = bundle.numel * static_cast<int64_t>(bundle.options.dtype().itemsize());
+  const Tensor rows = opening_->rows(bundle.begin, length).view(type);
+  if (kind_ == Kind::SUM) return rows.sum(0, /*keepdim=*/false, type);
+  return kind_ == Kind::MAX ? rows.amax(0) : rows.amin(0);
+}
+
+Tensors Reduction::finish() {
+  Tensors results(tensors_.size());
+  for (const Bundle& b : bundles_) {
+    const Tensor whole = reduced(b);
+    const Tensor& first = tensors_[b.members[0]];
+    if (b.members.size() == 1 && !first.is_complex()) {
+      results[b.members[0]] = whole.view(first.sizes());
+      continue;
+    }
+    int64_t begin = 0;
+    for (const size_t k : b.members) {
+      results[k] = at::empty(tensors_[k].sizes(), tensors_[k].options());
+      copy(results[k], whole, begin, /*out=*/true);
+      begin += numbers_in(tensors_[k]);
+    }
+  }
+  return results;
+}
+
+}  // namespace tower::mesh

@@ -1,0 +1,44 @@
+// Sums and extrema of what processes have, on their way.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "mesh/opening.h"
+
+namespace tower::mesh {
+
+using Tensors = std::vector<Tensor>;
+
+/// The first message is sent when it is made; what does not fit into that when go_on is called, which is to be at the
+/// same place in all processes. The tensors are not written to meanwhile.
+class Reduction {
+ public:
+  using Kind = c10d::ReduceOp::RedOpType;
+  Reduction(Wire& wire, const char* name, Kind kind, const Tensors& tensors);
+
+  /// Whether the processes mean the same; false: the others may do whatever else.
+  bool go_on();
+  /// After go_on. Each result has memory of its own.
+  Tensors finish();
+
+ private:
+  // Tensors of one type and device, which go together, complex ones as real numbers.
+  struct Bundle {
+    std::vector<size_t> members;
+    at::TensorOptions options = {};
+    int64_t numel = 0, begin = 0;      // in the first message
+    std::vector<Tensor> message = {};  // the second, one
+    WorkPointer work = {};
+  };
+  void fill(const Bundle& bundle, const Tensor& message) const;
+  Tensor reduced(const Bundle& bundle) const;
+
+  Wire& wire_;
+  Kind kind_;
+  Tensors tensors_;
+  std::vector<Bundle> bundles_;
+  std::optional<Opening> opening_;
+};
+
+}  // namespace tower::mesh
