@@ -73,7 +73,7 @@ State::Found State::find(const Tensors& args, const StaticKey& statics, const co
   const auto found = std::find_if(known.begin(), known.end(), [&](const Specialisation& s) {
     return std::equal(s.tensors.begin(), s.tensors.end(), args.begin(), args.end(),
                       [&](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t, as_plain); }) &&
-           s.modes == modes && s.statics == statics;
+           s.modes == modes && s.statics == statics && s.graph->assumptions_hold();
   });
   if (found != known.end()) {
     if (found != known.begin()) known.splice(known.begin(), known, found);
@@ -99,7 +99,7 @@ State::Found State::find(const Tensors& args, const StaticKey& statics, const co
 
 void State::add(Specialisation made) {
   known.remove_if([&](const Specialisation& s) {
-    return s.tensors == made.tensors && s.modes == made.modes && s.statics == made.statics;
+    return s.tensors == made.tensors && s.modes == made.modes && s.statics == made.statics && !s.graph->assumes();
   });
   const bool traced_too = made.traced;
   known.push_front(std::move(made));
@@ -113,7 +113,7 @@ void State::note_traced(const Specialisation& made, SameRest* same) {
     TORCH_WARN("tower::compile: a function was traced ", kOften, " times. From the call before to this one, ",
                difference(known.front(), made), ". Every kind of call has a graph of its own; the last ", kMostGraphs,
                " are kept.");
-  if (!same) return;
+  if (!same || made.graph->assumes()) return;
   for (const Specialisation& s : known) {
     if (!s.traced || !(s.statics == made.statics) || !(s.modes == made.modes) || !same(s.rest, made.rest)) continue;
     const auto kinds = compiler::LaneKinds::of(s.tensors, made.tensors);
@@ -186,7 +186,8 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
 
   compiler::Traced traced = compiler::trace(f, args, "compile");
   traced.graph.simplify();
-  graph = std::make_shared<const compiler::CompiledGraph>(std::move(traced.graph), state_->kernels);
+  graph = std::make_shared<const compiler::CompiledGraph>(std::move(traced.graph), state_->kernels,
+                                                          std::move(traced.assumptions));
   Specialisation made{kinds_of(args), statics, modes, std::move(graph), rest(), /*traced=*/true};
   static_parts = made.rest;
   const std::lock_guard lock(state_->mutex);

@@ -41,9 +41,13 @@ struct CompiledGraph::InParts {
   std::vector<c10::intrusive_ptr<const PartOperator>> parts;
 };
 
-CompiledGraph::CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels)
-    : plan_(std::move(graph), kernels), kernels_(std::move(kernels)) {}
+CompiledGraph::CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels, Assumptions assumptions)
+    : plan_(std::move(graph), kernels), kernels_(std::move(kernels)), assumptions_(std::move(assumptions)) {}
 CompiledGraph::~CompiledGraph() = default;
+
+bool CompiledGraph::assumptions_hold() const {
+  return std::all_of(assumptions_.begin(), assumptions_.end(), [](const auto& still) { return still(); });
+}
 
 const CompiledGraph::InParts* CompiledGraph::in_parts() const {
   std::call_once(once_, [&] {

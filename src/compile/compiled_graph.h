@@ -13,18 +13,22 @@
 #include <string>
 
 #include "compile/fused_plan.h"
+#include "compile/trace.h"
 
 namespace tower::compiler {
 
 class CompiledGraph {
  public:
   /// `kernels` are shared with other graphs of the same function.
-  CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels);
+  CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels, Assumptions assumptions = {});
   ~CompiledGraph();
 
   const Graph& graph() const { return plan_.graph(); }
   /// Whether the captured tensors still are of the shapes that the graph was made for.
   bool fits() const { return plan_.fits(); }
+  /// Whether there is more that it takes for granted than what it is called with, and whether that is so.
+  bool assumes() const { return !assumptions_.empty(); }
+  bool assumptions_hold() const;
   dynamic::Tensors run(const dynamic::Tensors& args) const;
   /// Its kernels and those of its images.
   std::string report() const;
@@ -36,6 +40,7 @@ class CompiledGraph {
 
   FusedPlan plan_;
   std::shared_ptr<Kernels> kernels_;
+  Assumptions assumptions_;
   mutable std::once_flag once_;
   mutable std::unique_ptr<const InParts> in_parts_;
 };

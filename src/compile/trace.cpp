@@ -274,6 +274,7 @@ Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const cha
     }
   }
   traced.graph = level->finish();
+  traced.assumptions = level->assumptions();
   OwnMemory own;
   for (size_t k = 0; k < traced.results.size(); ++k)
     if (traced.graph.values[static_cast<size_t>(traced.graph.results[k])].origin == Origin::constant)

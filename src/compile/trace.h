@@ -9,7 +9,9 @@
 // made while the trace runs was captured: it becomes a value of the graph, read at each run.
 #pragma once
 
+#include <functional>
 #include <unordered_map>
+#include <vector>
 
 #include "compile/graph.h"
 #include "core/wrapper.h"
@@ -17,6 +19,9 @@
 #include "tower/dynamic.h"
 
 namespace tower::compiler {
+
+/// What a graph holds to be so besides what it is called with; each says whether it still is.
+using Assumptions = std::vector<std::function<bool()>>;
 
 class Trace final : public Level {
  public:
@@ -40,8 +45,12 @@ class Trace final : public Level {
   /// Takes the tensor for a constant, not for one that the function captured.
   void know_constant(const Tensor& t) { made_here_.emplace(t.storage().unsafeGetStorageImpl(), t.storage()); }
 
+  /// Notes what the function found out that may be otherwise at another call.
+  void assume(std::function<bool()> still) { assumptions_.push_back(std::move(still)); }
+
   /// What was recorded. The trace is of no use afterwards.
   Graph finish();
+  Assumptions assumptions() { return std::move(assumptions_); }
 
  private:
   struct Values;
@@ -53,6 +62,7 @@ class Trace final : public Level {
   Graph graph_;
   std::unordered_map<const c10::TensorImpl*, std::pair<Tensor, ValueId>> plain_;  // constants and captured tensors
   std::unordered_map<const c10::StorageImpl*, c10::Storage> made_here_;           // of constants
+  Assumptions assumptions_;
   bool for_kernel_;
   const void* substitutions_;  // around the trace: the graph reads what they replace, and so is right for others
 };
@@ -61,6 +71,7 @@ class Trace final : public Level {
 struct Traced {
   Graph graph;
   dynamic::Tensors results;
+  Assumptions assumptions;
 };
 
 /// Runs `f` once. `label` is the public function that wants to know.

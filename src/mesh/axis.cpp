@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "compile/trace.h"
 #include "core/bind.h"
 #include "mesh/draws.h"
 #include "operators/lifting.h"
@@ -13,10 +14,41 @@
 
 namespace tower::mesh {
 
+namespace {
+
+Counts ask(const GroupPointer& group, int64_t here) {
+  auto counts = std::exchange(group->foretold, std::nullopt);
+  if (!counts || (*counts)[static_cast<size_t>(group->rank())] != here)
+    counts = group->gather_number("size of the axis", here);
+  return std::make_shared<const std::vector<int64_t>>(std::move(*counts));
+}
+
+// NOTE [Sizes in graphs]
+// To a graph that is kept, how many examples each process has are constants. This process's own are among the sizes of
+// the arguments that the graph is for, but not those of others. So whoever runs it asks first, as the function did when
+// it was traced. There is a graph for all sizes together that have come: either all processes have it, or all trace,
+// and what was asked is then known. Only so do they send the same messages, also in the backward pass, whose order in a
+// graph is another than while it is traced.
+void assume_in_graphs(const GroupPointer& group, const Counts& counts) {
+  for (Level* level = top(); level; level = level->below())
+    if (auto* trace = dynamic_cast<compiler::Trace*>(level))
+      trace->assume([group, counts] {
+        const Counts now = ask(group, (*counts)[static_cast<size_t>(group->rank())]);
+        if (*now != *counts) {
+          group->foretold = *now;
+          return false;
+        }
+        assume_in_graphs(group, counts);  // of those around, of which this one becomes a part
+        return true;
+      });
+}
+
+}  // namespace
+
 const Counts& Axis::counts() {
-  if (!counts_)
-    counts_ = std::make_shared<const std::vector<int64_t>>(group_ ? group_->gather_number("size of the axis", here_)
-                                                                  : std::vector<int64_t>{here_});
+  if (counts_) return counts_;
+  counts_ = group_ ? ask(group_, here_) : std::make_shared<const std::vector<int64_t>>(1, here_);
+  if (group_) assume_in_graphs(group_, counts_);
   return counts_;
 }
 int64_t Axis::size() { return group_ ? std::reduce(counts()->begin(), counts()->end()) : here_; }

@@ -400,8 +400,9 @@ Tensors psum(const Tensors& tensors, std::string_view axis) {
 
 Tensors pmean(const Tensors& tensors, std::string_view axis) {
   AxisVmap& level = find_axis(axis, "pmean");
+  const int64_t size = level.examples()->size();  // first: what is compiled asks for it before all else
   Tensors sums = call<mesh::Psum>(tensors, level);
-  for (Tensor& t : sums) t = t / level.examples()->size();
+  for (Tensor& t : sums) t = t / size;
   return sums;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ class Group {
   virtual void check_agreement(const char* what, const Tensors& values) = 0;
   /// The number that each process has.
   std::vector<int64_t> gather_number(const char* name, int64_t number);
+  /// What was gathered for who asks next.
+  std::optional<std::vector<int64_t>> foretold;
   /// Tells the other processes, who may be waiting for this one, that it will not come, and why.
   virtual void fail(const std::string& why) noexcept = 0;
 

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <random>
 #include <sstream>
 #include <thread>
 
@@ -20,18 +21,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// One that nobody listens at now.
+// One that nobody listens at now, and that the system gives to no connection meanwhile: those are above 32768.
 int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  const bool found = ::bind(socket, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  ::close(socket);
-  if (!found) throw std::runtime_error("no free port");
-  return ntohs(address.sin_port);
+  static std::minstd_rand numbers(static_cast<unsigned>(::getpid()));
+  for (int tries = 0; tries < 100; ++tries) {
+    const int port = std::uniform_int_distribution<int>(16'384, 32'767)(numbers);
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    const bool free = ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    ::close(socket);
+    if (free) return port;
+  }
+  throw std::runtime_error("no free port");
 }
 
 std::string output_of(pid_t test, int rank) {
