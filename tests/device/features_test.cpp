@@ -179,6 +179,16 @@ TEST_F(OnTheDevice, FeaturesGiveWhatTheyGiveOnTheCpu) {
   }
 }
 
+TEST_F(OnItsStreams, FeaturesRunOnTheCurrentOne) {
+  for (const auto& [name, run] : features()) {
+    SCOPED_TRACE(name);
+    synchronize();
+    const Tensors found = aside([&] { return run(doubles()); });
+    EXPECT_TRUE(main_->query()) << "something was queued on the default stream";
+    side_->synchronize();
+  }
+}
+
 TEST_F(OnTheDevice, DerivativesCanBeChecked) { tower::check_grads(mixed, some({3}), 2); }
 
 TEST_F(OnTheDevice, DrawsComeFromItsGeneratorAndAreRepeated) {

@@ -1,7 +1,9 @@
-// LibTorch's autocast around and inside of transformed functions, and LibTorch's autograd around them.
+// LibTorch's autocast around and inside of transformed functions, and LibTorch's autograd around them; on the device
+// under test.
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "support/device.h"
 #include "support/libtorch_duals.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
@@ -11,18 +13,20 @@
 
 namespace {
 
+at::DeviceType type() { return support::device().type(); }
+
 class Autocast {
  public:
   explicit Autocast(at::ScalarType dtype = at::kBFloat16)
-      : enabled_(at::autocast::is_autocast_enabled(at::kCPU)), dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
+      : enabled_(at::autocast::is_autocast_enabled(type())), dtype_(at::autocast::get_autocast_dtype(type())) {
+    at::autocast::set_autocast_enabled(type(), true);
+    at::autocast::set_autocast_dtype(type(), dtype);
     at::autocast::increment_nesting();
   }
   ~Autocast() {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, enabled_);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
+    at::autocast::set_autocast_enabled(type(), enabled_);
+    at::autocast::set_autocast_dtype(type(), dtype_);
   }
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -69,7 +73,7 @@ const Cast kCasts[] = {
     {"in_place_after_mm", [](const Tensor& x, const Tensor& w) { return x.mm(w).mul_(2).add_(1); }},
     {"written_to_a_float32_tensor",
      [](const Tensor& x, const Tensor& w) {
-       const Tensor out = at::zeros({3, 4});
+       const Tensor out = at::zeros({3, 4}, x.options());
        out.copy_(x.mm(w));
        out[1].add_(x[0]);
        return out * x;
@@ -77,7 +81,7 @@ const Cast kCasts[] = {
     {"an_island_without_autocast",
      [](const Tensor& x, const Tensor& w) {
        const Tensor y = x.mm(w);
-       const c10::impl::ExcludeDispatchKeyGuard off(c10::DispatchKey::AutocastCPU);
+       const c10::impl::ExcludeDispatchKeyGuard off(at::autocast::get_autocast_dispatch_key_from_device_type(type()));
        return x.mm(w) + y;
      }},
     {"losses",
@@ -85,7 +89,9 @@ const Cast kCasts[] = {
     {"norms", [](const Tensor& x, const Tensor& w) { return x.mm(w).norm(2, 1).sum() + at::cdist(x.mm(w), x).sum(); }},
 };
 
-Tensor waves(at::IntArrayRef sizes, double phase) { return at::sin(numbers(sizes) * 1.3 + phase).to(at::kFloat); }
+Tensor waves(at::IntArrayRef sizes, double phase) {
+  return at::sin(numbers(sizes) * 1.3 + phase).to(at::kFloat).to(support::device());
+}
 
 class Autocasts : public testing::TestWithParam<Cast> {
  protected:
@@ -158,7 +164,8 @@ TEST_P(Autocasts, InCompositionsHaveTheGradientsOfEachExample) {
     };
   };
   std::vector<Tensors> rows;
-  for (int64_t i = 0; i < 2; ++i) rows.push_back(support::autograd_vjp(loss(inside()), example(i), {at::ones({})}));
+  for (int64_t i = 0; i < 2; ++i)
+    rows.push_back(support::autograd_vjp(loss(inside()), example(i), {at::ones({}, x_.options())}));
   const Tensors expected{at::stack({rows[0][0], rows[1][0]}), at::stack({rows[0][1], rows[1][1]})};
   EXPECT_TRUE(near(td::vmap(td::grad(loss(inside()), {0, 1}), {0, 0}, {0})({x_, w_}), expected));
   const Function total = [&](const Tensors& in) { return Tensors{td::vmap(loss(inside()), {0, 0}, {0})(in)[0].sum()}; };
@@ -174,15 +181,15 @@ INSTANTIATE_TEST_SUITE_P(Each, Autocasts, testing::ValuesIn(kCasts),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(AutocastAround, SeesNothingOfFloat64AndLeavesTheThreadAsItWas) {
-  const Tensor x = numbers({2, 3, 3}) / 9;
+  const Tensor x = numbers({2, 3, 3}).to(support::device()) / 9;
   {
     Autocast around;
     const auto f = support::of_one([](const Tensor& m) { return m.mm(m); });
     EXPECT_TRUE(support::same(td::vmap(f, {0}, {0})({x})[0], x.bmm(x)));
-    EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
+    EXPECT_TRUE(at::autocast::is_autocast_enabled(type()));
     EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
   }
-  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(type()));
   support::expect_intact();
 }
 
@@ -200,7 +207,7 @@ TEST(AutocastAround, KeepsNoCastOfOneTransformForTheNext) {
 
 TEST(LibTorchsAutograd, FlowsThroughWritesViewsAndFactoriesInside) {
   const auto f = [](const Tensor& x, const Tensor& w) {
-    const Tensor y = at::zeros({3, 4});
+    const Tensor y = at::zeros({3, 4}, x.options());
     y.copy_(x);
     y[1].mul_(w[0]);
     const Tensor out = y.mm(w), turned = out.t();
@@ -272,7 +279,7 @@ TEST(LibTorchsDualTensors, KeepTheTangentThatTheyHaveOutsideThroughWritesInside)
       c10::NoGradGuard no_grad;
       z.slice(0, 1).mul_(w.slice(0, 1));  // forward mode follows
     }
-    const Tensor out = at::zeros({3});
+    const Tensor out = at::zeros({3}, x.options());
     out.copy_(y * z);
     out[1].add_(w[0]);
     return out * x;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "device/apart.h"
+#include "apart/apart.h"
 
 namespace support {
 namespace {

@@ -1,4 +1,4 @@
-// The device that the suite runs on: TOWER_TEST_DEVICE=cuda, or apart:1 (device/apart.h) where there is no GPU; else
+// The device that the suite runs on: TOWER_TEST_DEVICE=cuda, or apart:1 (apart/apart.h) where there is no GPU; else
 // the CPU. The databases, the matrix, the random programs, and what else script/common lists make their tensors there;
 // other tests are the CPU's.
 #pragma once

@@ -1,12 +1,13 @@
 // A call: Loan (what a kernel of the CPU gets for tensors of the device, and what becomes of its results), run_on_cpu
 // (the fallback). Below: memory, generators, the guard, hooks, registration.
-#include "device/apart.h"
+#include "apart/apart.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/_sparse_csr_tensor_unsafe.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -17,6 +18,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +26,10 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "apart/casts.h"
+#include "apart/pinned.h"
+#include "apart/streams.h"
 
 namespace apart {
 namespace {
@@ -43,20 +49,30 @@ constexpr uintptr_t kFar = uintptr_t{1} << 55;
 void* far_from(void* p) { return p ? reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) | kFar) : nullptr; }
 void* near_to(const void* p) { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) & ~kFar); }
 
-thread_local c10::DeviceIndex current_device = 0;
+thread_local c10::DeviceIndex current = 0;
 
-c10::Device with_index(c10::Device device) { return {kType, device.has_index() ? device.index() : current_device}; }
+c10::Device with_index(c10::Device device) { return {kType, device.has_index() ? device.index() : current}; }
 
 // Memory that belongs to a storage of the CPU.
 c10::DataPtr far_memory_of(const c10::Storage& storage, c10::Device device) {
-  auto* owner = new c10::Storage(storage);
-  return {far_from(storage.mutable_data()), owner, [](void* p) { delete static_cast<c10::Storage*>(p); }, device};
+  const auto give_back = [](void* p) {
+    const std::unique_ptr<c10::Storage> owner(static_cast<c10::Storage*>(p));
+    given_back(far_from(owner->mutable_data()));
+  };
+  void* memory = far_from(storage.mutable_data());
+  made(memory, device.index());
+  return {memory, new c10::Storage(storage), give_back, device};
 }
 
 struct FarAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* memory = c10::alloc_cpu(bytes);
-    return {far_from(memory), memory, c10::free_cpu, {kType, current_device}};
+    made(far_from(memory), current);
+    const auto give_back = [](void* p) {
+      given_back(far_from(p));
+      c10::free_cpu(p);
+    };
+    return {far_from(memory), memory, give_back, {kType, current}};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
@@ -81,7 +97,7 @@ struct FarGenerator final : at::CPUGeneratorImpl {
 at::Generator& default_generator(c10::DeviceIndex index) {
   static std::array<at::Generator, kDevices> all{at::make_generator<FarGenerator>(0),
                                                  at::make_generator<FarGenerator>(1)};
-  return all.at(static_cast<size_t>(index < 0 ? current_device : index));
+  return all.at(static_cast<size_t>(index < 0 ? current : index));
 }
 
 // The CPU's default generator draws what `generator` would draw.
@@ -119,27 +135,35 @@ Tensor tensor_like(const Tensor& t, c10::Storage storage, c10::DispatchKey key) 
   return result;
 }
 
+enum class Use : uint8_t { none, reads, writes };
+
+// A view's argument is shown, not read.
+Use use_of(const c10::Argument& argument) {
+  if (argument.alias_info() == nullptr) return Use::reads;
+  return argument.alias_info()->isWrite() ? Use::writes : Use::none;
+}
+
 class Loan {
  public:
   // What a kernel of the CPU may have for this value.
-  IValue lend(const IValue& v) {
-    if (v.isTensor()) return lend(v.toTensor());
+  IValue lend(const IValue& v, Use use) {
+    if (v.isTensor()) return lend(v.toTensor(), use);
     if (v.isTensorList()) {
       c10::List<Tensor> list;
-      for (const Tensor& t : v.toTensorVector()) list.push_back(lend(t));
+      for (const Tensor& t : v.toTensorVector()) list.push_back(lend(t, use));
       return list;
     }
     if (v.isOptionalTensorList()) {
       c10::List<std::optional<Tensor>> list;
       for (const IValue& t : v.toListRef())
-        list.push_back(t.isTensor() ? std::optional<Tensor>(lend(t.toTensor())) : std::nullopt);
+        list.push_back(t.isTensor() ? std::optional<Tensor>(lend(t.toTensor(), use)) : std::nullopt);
       return list;
     }
     if (v.isDevice() && v.toDevice().type() == kType) {
       device_ = with_index(v.toDevice());
       return c10::Device(c10::kCPU);
     }
-    if (v.isStorage() && v.toStorage().device_type() == kType) return lend(v.toStorage());
+    if (v.isStorage() && v.toStorage().device_type() == kType) return lend(v.toStorage(), Use::none);
     if (v.isGenerator() && v.toGenerator().device().type() == kType) {
       generator_ = v.toGenerator();
       return {};
@@ -147,7 +171,7 @@ class Loan {
     return v;
   }
 
-  Tensor lend(const Tensor& t) {
+  Tensor lend(const Tensor& t, Use use) {
     if (!is_far(t)) {
       if (t.defined() && t.device().is_cpu()) near_tensor_ |= t.dim() > 0;
       return t;
@@ -156,11 +180,12 @@ class Loan {
     if (*device_ != t.device()) refuse(t.device());
     if (t.layout() == at::kSparseCsr) {
       kernels_ = c10::DispatchKey::SparseCsrCPU;
-      return with_parts(t, [this](const Tensor& part) { return lend(part); });
+      return with_parts(t, [&](const Tensor& part) { return lend(part, use); });
     }
+    const c10::Storage near_storage = lend(t.storage(), use);
     for (const auto& [far, near] : tensors_)
       if (far.is_same(t)) return near;
-    tensors_.emplace_back(t, tensor_like(t, lend(t.storage()), c10::DispatchKey::CPU));
+    tensors_.emplace_back(t, tensor_like(t, near_storage, c10::DispatchKey::CPU));
     return tensors_.back().second;
   }
 
@@ -170,6 +195,14 @@ class Loan {
     static const std::set<std::string> takes_positions{"aten::index", "aten::index_put", "aten::index_put_",
                                                        "aten::_index_put_impl_", "aten::_unsafe_index"};
     if (near_tensor_ && (into_near || takes_positions.count(op.operator_name().name) == 0)) refuse(c10::kCPU);
+  }
+
+  // The kernel's place on the current stream.
+  void queue_up(const std::string& kernel) const {
+    c10::SmallVector<Used, 8> used;
+    for (const auto& [far, near, use] : storages_)
+      if (use != Use::none) used.push_back({far.data(), use == Use::writes});
+    queue(device().index(), kernel, used);
   }
 
   // The kernel's results, and what it did to the arguments.
@@ -184,7 +217,7 @@ class Loan {
   }
 
   void settle() {
-    for (auto& [far, near] : storages_) {
+    for (auto& [far, near, use] : storages_) {
       if (near.data() == near_to(far.data())) continue;
       far.set_data_ptr_noswap(far_memory_of(near, far.device()));
       far.set_nbytes(near.nbytes());
@@ -201,17 +234,25 @@ class Loan {
   }
 
   c10::DispatchKey kernels() const { return kernels_; }
-  c10::Device device() const { return device_.value_or(c10::Device(kType, current_device)); }
+  c10::Device device() const { return device_.value_or(c10::Device(kType, current)); }
   const std::optional<at::Generator>& generator() const { return generator_; }
 
  private:
-  c10::Storage lend(const c10::Storage& far) {
-    for (const auto& [known, near] : storages_)
-      if (known.unsafeGetStorageImpl() == far.unsafeGetStorageImpl()) return near;
+  struct Lent {
+    c10::Storage far, near;
+    Use use;
+  };
+
+  c10::Storage lend(const c10::Storage& far, Use use) {
+    for (Lent& lent : storages_) {
+      if (lent.far.unsafeGetStorageImpl() != far.unsafeGetStorageImpl()) continue;
+      lent.use = std::max(lent.use, use);
+      return lent.near;
+    }
     c10::Storage near(c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(far.nbytes()),
         c10::DataPtr(near_to(far.mutable_data()), c10::Device(c10::kCPU)), c10::GetCPUAllocator(), /*resizable=*/true));
-    storages_.emplace_back(far, near);
+    storages_.push_back({far, near, use});
     return near;
   }
 
@@ -234,12 +275,12 @@ class Loan {
   }
 
   c10::Storage take(const c10::Storage& near) {
-    for (const auto& [far, known] : storages_)
+    for (const auto& [far, known, use] : storages_)
       if (known.unsafeGetStorageImpl() == near.unsafeGetStorageImpl()) return far;
     c10::Storage far(
         c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(near.nbytes()),
                                               far_memory_of(near, device()), &allocator(), /*resizable=*/true));
-    storages_.emplace_back(far, near);
+    storages_.push_back({far, near, Use::none});
     return far;
   }
 
@@ -249,22 +290,27 @@ class Loan {
   }
 
   std::vector<std::pair<Tensor, Tensor>> tensors_;  // of the device, and what stands in for it
-  std::vector<std::pair<c10::Storage, c10::Storage>> storages_;
+  std::vector<Lent> storages_;
   c10::DispatchKey kernels_ = c10::DispatchKey::CPU;
   std::optional<c10::Device> device_;
   std::optional<at::Generator> generator_;
   bool near_tensor_ = false;
 };
 
-std::atomic<long> values_read{0};
+std::atomic<long> made_to_wait{0};
+void make_wait(c10::DeviceIndex device) {
+  ++made_to_wait;
+  wait(device);
+}
 
 void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const size_t count = op.schema().arguments().size(), first = stack->size() - count;
   const bool into_near = count > 0 && (*stack)[first].isTensor() && !is_far((*stack)[first].toTensor());
   Loan loan;
-  for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = loan.lend((*stack)[i]);
+  for (size_t i = first; i < stack->size(); ++i)
+    (*stack)[i] = loan.lend((*stack)[i], use_of(op.schema().arguments()[i - first]));
   loan.check_devices(op, into_near);
-  if (op.operator_name().name == "aten::_local_scalar_dense") ++values_read;
+  loan.queue_up(op.operator_name().name);
   {
     // Of an operator that is not LibTorch's nobody knows whether it draws.
     std::optional<DrawingFrom> draws;
@@ -272,14 +318,34 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
       draws.emplace(loan.generator().value_or(default_generator(loan.device().index())));
     op.redispatchBoxed(c10::DispatchKeySet(loan.kernels()), stack);
   }
+  if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
+    make_wait(loan.device().index());
   loan.settle();
   for (size_t i = first; i < stack->size(); ++i) (*stack)[i] = loan.take((*stack)[i]);
 }
 
+// Until a copy has come, its target shows that it has not.
+void copy_late(c10::DeviceIndex device, const Tensor& from, const Tensor& to) {
+  to.fill_(to.is_floating_point() || to.is_complex() ? std::numeric_limits<double>::quiet_NaN() : -1);
+  later(device, [from = from.clone(), to] {
+    const at::AutoDispatchBelowAutograd guard;
+    to.copy_(from);
+  });
+}
+
 // Between the devices.
-Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
+Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   Loan source, target;
-  target.lend(to).copy_(source.lend(from));
+  const Tensor near_from = source.lend(from, Use::reads), near_to = target.lend(to, Use::writes);
+  const bool between = is_far(from) && is_far(to) && from.device() != to.device();
+  if (between) meet(from.device().index(), to.device().index());
+  if (is_far(from)) source.queue_up("copy");
+  if (is_far(to)) target.queue_up("copy");
+  const bool late = non_blocking && !is_far(to) && is_pinned(to.const_data_ptr());
+  if (late) copy_late(from.device().index(), near_from, near_to);
+  else near_to.copy_(near_from);
+  if (between) meet(from.device().index(), to.device().index());
+  if (!is_far(to) && !late) make_wait(from.device().index());
   return to;
 }
 
@@ -290,35 +356,22 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
 
 // ---- the guard, hooks, registration --------------------------------------------------------------------------------
 
-struct Guard final : c10::impl::DeviceGuardImplInterface {
+struct Guard final : StreamsOfGuard {
   c10::DeviceType type() const override { return kType; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device before = getDevice();
     setDevice(device);
     return before;
   }
-  c10::Device getDevice() const override { return {kType, current_device}; }
+  c10::Device getDevice() const override { return {kType, current}; }
   void setDevice(c10::Device device) const override {
     TORCH_CHECK(device.type() == kType && device.index() < kDevices, "there is no device ", device);
     uncheckedSetDevice(device);
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
-    if (device.has_index()) current_device = device.index();
+    if (device.has_index()) current = device.index();
   }
-  c10::Stream getStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, with_index(device));
-  }
-  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getStream(device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return getStream(stream.device()); }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
-  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
 };
 
 struct Hooks final : at::PrivateUse1HooksInterface {
@@ -326,17 +379,16 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return kDevices; }
-  c10::DeviceIndex getCurrentDevice() const override { return current_device; }
-  void setCurrentDevice(c10::DeviceIndex index) const override { current_device = index; }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
-    return std::exchange(current_device, index);
-  }
+  c10::DeviceIndex getCurrentDevice() const override { return current; }
+  void setCurrentDevice(c10::DeviceIndex index) const override { current = index; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override { return std::exchange(current, index); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override { return default_generator(index); }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return at::make_generator<FarGenerator>(index < 0 ? current_device : index);
+    return at::make_generator<FarGenerator>(index < 0 ? current : index);
   }
-  at::Device getDeviceFromPtr(void*) const override { return {kType, current_device}; }
-  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  at::Device getDeviceFromPtr(void*) const override { return {kType, current}; }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  bool isPinnedPtr(const void* memory) const override { return is_pinned(memory); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     c10::DataPtr memory = allocator().allocate(bytes);
     allocator().copy_data(memory.get(), storage.data(), std::min(bytes, storage.nbytes()));
@@ -371,7 +423,11 @@ void register_backend() {
     parts.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   static torch::Library casts(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
   casts.fallback(torch::CppFunction::makeFallthrough());
+  register_casts();
   static torch::Library aten(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  aten.impl("record_stream", [](Tensor& t, c10::Stream stream) {
+    c10::impl::getDeviceGuardImpl(kType)->recordDataPtrOnStream(t.storage().data_ptr(), stream);
+  });
   aten.impl("_copy_from", &copy_from);
   aten.impl("_copy_from_and_resize", &copy_from_and_resize);
   // A copy reads what is conjugated or negated lazily as it is; LibTorch knows that of copy_ alone.
@@ -395,6 +451,8 @@ void install() {
   std::call_once(once, register_backend);
 }
 
-long reads() { return values_read; }
+long waits() { return made_to_wait; }
+
+c10::DeviceIndex current_device() { return current; }
 
 }  // namespace apart

@@ -8,9 +8,11 @@
 //   strictness  tensors of the CPU beside those of the device are refused where a GPU refuses them, and so are tensors
 //               of its other device: there are two.
 //   generators  one for each device; the CPU's is as it was after draws on the device.
+//   streams     kernels run when they are called; those that a GPU might run in another order are refused (streams.h).
+//   autocast    casts for the operators that LibTorch lists for every device (casts.cpp).
+//   pinning     what is copied to pinned memory without waiting comes when the program waits (pinned.h).
 //
-// It has no streams, and no kernels of its own: LibTorch's composite kernels choose as they do for devices unknown to
-// them.
+// It has no kernels of its own: LibTorch's composite kernels choose as they do for devices unknown to them.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,7 +24,8 @@ inline constexpr c10::DeviceIndex kDevices = 2;
 /// Registers the backend with LibTorch, which then knows devices "apart:0" and "apart:1". For the rest of the process.
 void install();
 
-/// How often values of its tensors were read (item, a bool): each makes a program wait for a GPU.
-long reads();
+/// How often operators made the program wait: those that give a value (item, a bool) or a size that depends on values,
+/// and copies to the CPU.
+long waits();
 
 }  // namespace apart
