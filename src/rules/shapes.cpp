@@ -237,11 +237,20 @@ void shapes() {
       })
       .no_derivative();
 
+  // The examples are where the batch is.
+  op<at::_ops::is_pinned>().vmap([](VmapFrame& f) { f.call(); }).no_derivative();
+
   // ---- copies ----
   op<at::_ops::clone>().element([](Raw x) { return x; }).vmap(copy_vmap<1>).linear<0>(itself);
   op<at::_ops::_to_copy>().element([](Raw x) { return x; }).vmap(copy_vmap<6>).linear<0>([](Ct<0> ct, Shape x) {
     return ct->device() == x.device ? *ct : ct->to(x.device);
   });
+  op<at::_ops::_pin_memory>()
+      .vmap([](VmapFrame& f) {
+        f.out_dims.assign(1, f.in_dims[0]);
+        f.call();
+      })
+      .linear<0>(itself);
 
   // ---- orders ----
   op<at::_ops::flip>().along({1}).linear<0>([](Ct<0> ct, Skip, const Ints& dims) { return ct->flip(dims); });
