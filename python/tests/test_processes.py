@@ -1,6 +1,8 @@
 """Named axes and processes: against the same over the batch dimension, and one process with the whole batch."""
 
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -73,3 +75,15 @@ def test_processes_give_what_one_gives(tmp_path):
         pytest.skip("Tower was built without gloo's headers")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sorted(ended.stdout.splitlines()[-2:]) == ["[0] well", "[1] well"], ended.stdout
+
+
+def test_the_documents_program_prints_what_it_says(tmp_path):
+    page = pathlib.Path(LAUNCH).parents[1] / "docs" / "processes.md"
+    program, said = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page.read_text(), re.DOTALL).groups()
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    for count in (1, 2, 3):
+        ended = subprocess.run(
+            [LAUNCH, "-n", str(count), sys.executable, path], capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert sorted(ended.stdout.splitlines()) == [f"[{rank}] {said.strip()}" for rank in range(count)]
