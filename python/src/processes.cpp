@@ -3,8 +3,10 @@
 #include <pybind11/stl.h>
 #include <tower/collectives.h>
 
+#if TOWER_HAS_C10D
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#endif
 
 #include "function.h"
 #include "module.h"
@@ -18,6 +20,16 @@ std::vector<MeshAxis> axes_of(const Axes& axes) {
   std::vector<MeshAxis> result;
   for (const auto& [name, size] : axes) result.push_back({name, size});
   return result;
+}
+
+// torch.distributed registers its groups by name.
+Mesh mesh_from_group([[maybe_unused]] const std::string& group, const Axes& axes, std::chrono::milliseconds timeout,
+                     bool check) {
+#if TOWER_HAS_C10D
+  return Mesh::from_group(c10d::resolve_process_group(group), axes_of(axes), {timeout, check});
+#else
+  return Mesh::from_environment(axes_of(axes), {timeout, check});  // says that there are none
+#endif
 }
 
 template <class F>
@@ -58,12 +70,9 @@ void define_processes(py::module_& module) {
   module.def("mesh_from_environment", [](const Axes& axes, std::chrono::milliseconds timeout, bool check) {
     return without_gil([&] { return Mesh::from_environment(axes_of(axes), {timeout, check}); });
   });
-  // torch.distributed registers its groups by name.
   module.def("mesh_from_group",
              [](const std::string& group, const Axes& axes, std::chrono::milliseconds timeout, bool check) {
-               return without_gil([&] {
-                 return Mesh::from_group(c10d::resolve_process_group(group), axes_of(axes), {timeout, check});
-               });
+               return without_gil([&] { return mesh_from_group(group, axes, timeout, check); });
              });
   module.def("psum", &reduce<dynamic::psum>);
   module.def("pmean", &reduce<dynamic::pmean>);

@@ -71,8 +71,8 @@ def test_processes_give_what_one_gives(tmp_path):
     program.write_text(textwrap.dedent(PROGRAM))
     ended = subprocess.run([sys.executable, LAUNCH, "-n", "2", sys.executable, str(program)], capture_output=True,
                            text=True, timeout=120)
-    if "without the headers of gloo" in ended.stdout:
-        pytest.skip("Tower was built without gloo's headers")
+    if "was built without" in ended.stdout:
+        pytest.skip("Tower was built without c10d or gloo")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sorted(ended.stdout.splitlines()[-2:]) == ["[0] well", "[1] well"], ended.stdout
 

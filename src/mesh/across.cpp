@@ -13,6 +13,11 @@
 
 namespace tower::mesh {
 
+std::string Group::where(const char* name) const {
+  return std::string(name) + " over axis '" + axis_ + "' (process " + std::to_string(rank_) + " of " +
+         std::to_string(size_) + ")";
+}
+
 std::vector<int64_t> Group::gather_number(const char* name, int64_t number) {
   DispatchGuard keys;
   keys.see_no_operator();  // a trace does not record it

@@ -6,15 +6,12 @@
 // that says what it is. When one fails, or the mapped function throws, the process writes what happened on the board, a
 // store that all can read, and then closes its connections. So the others' collectives fail at once, whatever their
 // timeout, and they read there whom it was. Nothing is repaired: the mesh is of no more use, but the process can go on.
-#include "mesh/mesh.h"
-#include "tower/errors.h"
-
-#if __has_include(<torch/csrc/distributed/c10d/ProcessGroup.hpp>)
 #include <ATen/Functions.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -24,8 +21,11 @@
 #include "core/operator.h"
 #include "mesh/board.h"
 #include "mesh/gloo.h"
+#include "mesh/mesh.h"
+#include "mesh/owner.h"
 #include "mesh/parcel.h"
 #include "mesh/reduction.h"
+#include "tower/errors.h"
 
 namespace tower {
 namespace {
@@ -55,6 +55,7 @@ class C10dGroup final : public mesh::Group {
         members_(std::move(members)),
         wire_{std::move(processes), size()} {}
 
+  mesh::Owner& owner() override;
   Tensors sum(const char* name, const Tensors& tensors) override { return begin_sum(name, tensors)->wait(); }
   std::unique_ptr<Unfinished> begin_sum(const char* name, const Tensors& tensors) override;
   Tensors extremum(const char* name, Extremum which, const Tensors& tensors) override;
@@ -81,10 +82,6 @@ class C10dGroup final : public mesh::Group {
   void compare(const char* name, const Tensors& like, Alike alike);
   [[noreturn]] void refuse_differing(const char* name) const;
   Tensor gather_bytes(const Tensor& bytes);
-  std::string where(const char* name) const {
-    return std::string(name) + " over axis '" + axis() + "' (process " + std::to_string(rank()) + " of " +
-           std::to_string(size()) + ")";
-  }
 
   Engine& engine_;
   std::vector<int64_t> members_;
@@ -95,8 +92,12 @@ class C10dGroup final : public mesh::Group {
 
 class Engine final : public Mesh::State {
  public:
-  Engine(std::vector<MeshAxis> axes, int64_t rank, MeshOptions options, StorePointer store)
-      : State(std::move(axes), rank, options), store_(std::move(store)), board_(store_, rank) {}
+  Engine(std::vector<MeshAxis> axes, int64_t rank, MeshOptions options, StorePointer store,
+         std::shared_ptr<mesh::Owner> owner)
+      : State(std::move(axes), rank, options),
+        store_(std::move(store)),
+        board_(store_, rank),
+        owner_(std::move(owner)) {}
 
   // Process 0 has the board, and stays until the others have read it.
   ~Engine() override {
@@ -111,6 +112,7 @@ class Engine final : public Mesh::State {
         std::make_unique<C10dGroup>(*this, axes()[axis].name, rank_along(axis), members(axis), processes));
   }
 
+  mesh::Owner& owner() { return *owner_; }
   const std::string& broken() const { return broken_; }
   /// Says so on the board, and closes all connections.
   void give_up(const std::string& on_board, const std::string& why) {
@@ -145,9 +147,12 @@ class Engine final : public Mesh::State {
 
   StorePointer store_;
   Board board_;
+  std::shared_ptr<mesh::Owner> owner_;
   std::vector<std::unique_ptr<C10dGroup>> groups_;
   std::string broken_;
 };
+
+mesh::Owner& C10dGroup::owner() { return engine_.owner(); }
 
 template <class Start>
 void C10dGroup::run(const char* name, const Tensors& like, Alike alike, Start&& start) {
@@ -161,13 +166,16 @@ void C10dGroup::run(const char* name, const Tensors& like, Alike alike, Start&& 
 
 template <class F>
 void C10dGroup::guarded(const char* name, F&& f) {
+  const mesh::Use use(*this, name);
   if (!engine_.broken().empty())
     throw MeshError(where(name) + ": the mesh is of no more use since " + engine_.broken() + ".");
   DispatchGuard keys;
   keys.see_no_operator();
   keys.skip_libtorch_autograd();
   try {
+    use.check();
     f();
+    use.check();
   } catch (const MeshError& error) {
     engine_.give_up(Board::reason(error.what()), error.what());
     throw;
@@ -191,7 +199,7 @@ void C10dGroup::fail(const std::string& why) noexcept {
 class C10dGroup::Begun final : public Unfinished {
  public:
   Begun(C10dGroup& group, const char* name, mesh::Reduction::Kind kind, const Tensors& tensors)
-      : group_(group), name_(name), reduction_(group.wire_, name, kind, tensors) {}
+      : group_(group), use_(group, name), name_(name), reduction_(group.wire_, name, kind, tensors) {}
   ~Begun() override {
     if (group_.begun_ == this) group_.begun_ = nullptr;
   }
@@ -211,6 +219,7 @@ class C10dGroup::Begun final : public Unfinished {
 
  private:
   C10dGroup& group_;
+  mesh::Use use_;
   const char* name_;
   mesh::Reduction reduction_;
 };
@@ -384,10 +393,31 @@ GroupOfProcesses group_of_gloo(const StorePointer& store, int64_t rank, size_t s
   return group;
 }
 
-// The meshes of a program are made in the same order everywhere.
-std::string next_name() {
-  static std::atomic<int> count = 0;
-  return "tower/" + std::to_string(count++);
+// Meshes whose axes have the same names are made in the same order everywhere. Each process numbers its own, in the
+// store: of a group there are as many as were made of that group.
+std::string name_of_mesh(const StorePointer& shared, int64_t rank, const std::vector<MeshAxis>& axes) {
+  std::string name = "tower/";
+  for (const MeshAxis& axis : axes) name += axis.name + "/";
+  return name + std::to_string(shared->add(name + "made by " + std::to_string(rank), 1));
+}
+
+// The store of process 0 stays until the process ends, for others may make their next mesh while it has its last.
+void keep(const StorePointer& server, int port) {
+  static std::mutex mutex;
+  static auto& servers = *new std::map<int, StorePointer>;
+  const std::lock_guard lock(mutex);
+  servers.try_emplace(port, server);
+}
+
+// Meshes of one group send their messages by the same connections: to threads they are one.
+std::shared_ptr<mesh::Owner> owner_of(const GroupOfProcesses& group) {
+  static std::mutex mutex;
+  static auto& owners = *new std::map<const c10d::ProcessGroup*, std::weak_ptr<mesh::Owner>>;
+  const std::lock_guard lock(mutex);
+  std::erase_if(owners, [](const auto& entry) { return entry.second.expired(); });
+  std::shared_ptr<mesh::Owner> owner = owners[group.get()].lock();
+  if (!owner) owners[group.get()] = owner = std::make_shared<mesh::Owner>();
+  return owner;
 }
 
 }  // namespace
@@ -406,8 +436,9 @@ Mesh Mesh::from_environment(std::vector<MeshAxis> axes, MeshOptions options) {
     store_options.timeout = options.timeout;
     store_options.multiTenant = true;
     const StorePointer shared = c10::make_intrusive<c10d::TCPStore>(address, store_options);
-    const StorePointer store = c10::make_intrusive<c10d::PrefixStore>(next_name(), shared);
-    auto engine = std::make_shared<Engine>(std::move(axes), rank, options, store);
+    if (rank == 0) keep(shared, port);
+    const StorePointer store = c10::make_intrusive<c10d::PrefixStore>(name_of_mesh(shared, rank, axes), shared);
+    auto engine = std::make_shared<Engine>(std::move(axes), rank, options, store, std::make_shared<mesh::Owner>());
     for (size_t i = 0; i < engine->axes().size(); ++i) {
       const auto members = engine->members(i);
       const auto own =
@@ -426,9 +457,9 @@ Mesh Mesh::from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::
                       MeshOptions options) {
   if (!group) throw MeshError("Mesh::from_group: there is no group.");
   axes = mesh::sized(std::move(axes), group->getSize());
-  const std::string name = next_name();
+  const std::string name = name_of_mesh(group->getStore(), group->getRank(), axes);
   const StorePointer store = c10::make_intrusive<c10d::PrefixStore>(name, group->getStore());
-  auto engine = std::make_shared<Engine>(std::move(axes), group->getRank(), options, store);
+  auto engine = std::make_shared<Engine>(std::move(axes), group->getRank(), options, store, owner_of(group));
   for (size_t i = 0; i < engine->axes().size(); ++i) {
     if (engine->axes().size() == 1) {
       engine->add(i, group);
@@ -444,18 +475,3 @@ Mesh Mesh::from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::
 }
 
 }  // namespace tower
-
-#else
-
-namespace tower {
-
-Mesh Mesh::from_environment(std::vector<MeshAxis>, MeshOptions) {
-  throw MeshError("Mesh::from_environment: this LibTorch was built without its distributed engine (c10d).");
-}
-Mesh Mesh::from_group(const c10::intrusive_ptr<c10d::ProcessGroup>&, std::vector<MeshAxis>, MeshOptions) {
-  throw MeshError("Mesh::from_group: this LibTorch was built without its distributed engine (c10d).");
-}
-
-}  // namespace tower
-
-#endif

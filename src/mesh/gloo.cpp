@@ -1,13 +1,11 @@
-#if __has_include(<torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>)
-#if __has_include(<gloo/transport/device.h>)
-#define USE_C10D_GLOO
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#endif
+#include "mesh/gloo.h"
 
 #include <cstdlib>
 
-#include "mesh/gloo.h"
-#include "tower/errors.h"
+#include "tower/mesh.h"
+#ifdef USE_C10D_GLOO
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#endif
 
 namespace tower::mesh {
 
@@ -26,10 +24,11 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>&, int, int, std::chrono::milliseconds,
                                             const std::string&) {
   throw MeshError(
-      "Mesh::from_environment: Tower was built without the headers of gloo, LibTorch's engine for CPUs. Install them "
-      "(Debian: libgloo-dev) and build Tower again, or make a process group yourself and use Mesh::from_group.");
+      "Mesh::from_environment: Tower was built without gloo, LibTorch's engine for CPUs: its headers were missing, or "
+      "this LibTorch has none. Install the headers (Debian: libgloo-dev) and build Tower again, or make a process "
+      "group "
+      "yourself and use Mesh::from_group.");
 }
 #endif
 
 }  // namespace tower::mesh
-#endif

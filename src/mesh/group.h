@@ -18,6 +18,8 @@ using Tensors = std::vector<Tensor>;
 
 enum class Extremum : uint8_t { largest, smallest };
 
+class Owner;
+
 /// Every process of the group calls the same functions in the same order; each returns when all have. They throw
 /// MeshError, which names the axis and the collective. After that the group is of no more use.
 class Group {
@@ -30,6 +32,10 @@ class Group {
   const std::string& axis() const { return axis_; }
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
+  /// For messages: a collective, over which axis, in which process.
+  std::string where(const char* name) const;
+  /// Of the mesh (NOTE [One thread at a time]).
+  virtual Owner& owner() = 0;
 
   /// The sums of what the processes have: one message for each dtype among them. `name`: the collective, for messages.
   virtual Tensors sum(const char* name, const Tensors& tensors) = 0;

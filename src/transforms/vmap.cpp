@@ -3,12 +3,14 @@
 #include <ATen/Functions.h>
 
 #include <numeric>
+#include <optional>
 
 #include "core/bind.h"
 #include "core/memory.h"
 #include "frontend/arguments.h"
 #include "mesh/axis.h"
 #include "mesh/mesh.h"
+#include "mesh/owner.h"
 #include "tower/collectives.h"
 #include "tower/detail/flat.h"
 #include "tower/detail/spellings.h"
@@ -198,8 +200,12 @@ Tensors map_in_chunks(const dynamic::FunctionWithAux& f, const Tensors& args, co
 // An exception in one process reaches the others as one.
 template <class F>
 auto telling_others(const mesh::GroupPointer& group, F&& f) {
+  std::optional<mesh::Use> use;
+  if (group) use.emplace(*group, "vmap");
   try {
-    return f();
+    auto results = f();
+    if (use) use->check();
+    return results;
   } catch (const InvisibleTensorError&) {
     throw;  // an operator around will run the function again, in every process
   } catch (const std::exception& error) {

@@ -26,18 +26,31 @@ Tensor total(const Mesh& mesh, const Tensor& x) {
                      {.out_dims = std::nullopt, .axis = "data", .across = mesh})(x);
 }
 
+constexpr auto kToldAfter = "told after ";
+
+// With the test's results, for the table in docs/processes.md.
+void record_times(const std::vector<Ended>& ended) {
+  std::string times;
+  for (const Ended& e : ended)
+    for (size_t at = e.said.find(kToldAfter); at != std::string::npos; at = e.said.find(kToldAfter, at + 1))
+      times += e.said.substr(at, e.said.find(" s: ", at) - at + 2) + "; ";
+  testing::Test::RecordProperty("times", times);
+}
+
 // What a process says of a collective that fails, and that it is alive afterwards.
 void expect_failure(const std::function<void()>& call) {
   const auto start = std::chrono::steady_clock::now();
   const std::string text = message_of<tower::MeshError>(call);
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), kInTime);
-  std::cout << text << '\n';
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EXPECT_LT(seconds, kInTime);
+  std::cout << kToldAfter << seconds << " s: " << text << '\n';
   EXPECT_TRUE(same(tower::grad([](const Tensor& z) { return z * z; })(number(3)), number(6)));
   support::expect_intact();
 }
 
 // All but the faulty one are expected to say `what`.
 void expect_told(const std::vector<Ended>& ended, const std::string& what) {
+  record_times(ended);
   for (size_t r = 0; r < ended.size(); ++r) {
     EXPECT_TRUE(ended[r].in_time) << r << " after " << ended[r].seconds << " s: " << ended[r].said;
     if (r == kFaulty) continue;
@@ -70,6 +83,7 @@ TEST_F(Faults, TheProcessThatHoldsTheStoreMayBeTheOne) {
     if (rank == 0) ::raise(SIGKILL);
     expect_failure([&] { total(mesh, waves({2})); });
   });
+  record_times(ended);
   EXPECT_EQ(ended[1].status, 0) << ended[1].said;
   EXPECT_TRUE(contains(ended[1].said, "process 0")) << ended[1].said;
 }
@@ -145,6 +159,7 @@ std::vector<Ended> differing(bool check, const std::function<Tensor(const Tensor
 }
 
 void expect_both_told(const std::vector<Ended>& ended, const std::string& what) {
+  record_times(ended);
   for (const Ended& e : ended) {
     EXPECT_EQ(e.status, 0) << e.said;
     EXPECT_TRUE(contains(e.said, what)) << e.said;
@@ -168,6 +183,7 @@ Tensor to_others(const Tensor& e, bool faulty) {
 TEST_F(Faults, CollectivesThatDifferAreErrorsWithoutTheCheck) {
   for (const auto f : {of_other_shape, of_other_dtype, by_another, once_more, to_others_of_other_shape, to_others})
     for (const Ended& e : differing(false, f)) {
+      record_times({e});
       EXPECT_EQ(e.status, 0) << e.said;
       EXPECT_TRUE(contains(e.said, "over axis 'data'") || contains(e.said, "process")) << e.said;
     }

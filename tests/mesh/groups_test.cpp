@@ -1,35 +1,18 @@
 // Meshes of groups that the program made: of some of the processes, with timeouts of their own, with several axes.
-#include <csignal>
-#include <cstdlib>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include "mesh/groups.h"
 
-#include "mesh/gloo.h"
+#include <csignal>
+#include <thread>
+
 #include "mesh/harness.h"
 #include "support/prelude.h"
 #include "tower/tower.h"
 
 namespace {
 
+using processes::Group;
+using processes::group_of;
 using tower::Mesh;
-using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-
-// Of the processes of torchrun's environment those that call it, all with the same name.
-Group group_of(int rank, int size, const std::string& name, std::chrono::seconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
-  options.isServer = std::string_view(std::getenv("RANK")) == "0";
-  options.waitWorkers = false;
-  options.multiTenant = true;
-  const auto shared = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, shared);
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
-  group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-                    tower::mesh::make_gloo(store, rank, size, timeout, "127.0.0.1"));
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-  return group;
-}
 
 Tensor total(const Mesh& mesh, const Tensor& x, const char* axis) {
   return tower::vmap([&](const Tensor& e) { return tower::psum(e, axis); },
@@ -75,6 +58,46 @@ TEST(Groups, HaveSeveralAxesWhereTheirBackendCanBeSplit) {
     const Tensor x = waves({4}), own = x.narrow(0, rank, 1), grid = x.view({2, 2});
     EXPECT_TRUE(same(total(mesh, own, "data"), grid.sum(0)[rank % 2]));
     EXPECT_TRUE(same(total(mesh, own, "model"), grid.sum(1)[rank / 2]));
+  });
+}
+
+// The second process is in two groups, of which it makes the other mesh first.
+TEST(Groups, OfWhichAProcessIsInSeveralTellItsReasons) {
+  if (!processes::can_start()) GTEST_SKIP() << "Tower was built without gloo's headers";
+  const auto ended = processes::start(3, [](int rank) {
+    const auto mesh_with = [&](int first) {
+      return Mesh::from_group(group_of(rank - first, 2, std::to_string(first), std::chrono::seconds(5)),
+                              {{"data", -1}});
+    };
+    if (rank == 2) {
+      mesh_with(1);
+      return;
+    }
+    const Mesh other = rank == 1 ? mesh_with(1) : Mesh(), mesh = mesh_with(0);
+    const auto f = [&](const Tensor& e) {
+      if (rank == 1) throw std::runtime_error("no more of this");
+      return tower::psum(e, "data");
+    };
+    const auto mapped = tower::vmap(f, {.axis = "data", .across = mesh});
+    if (rank == 1) message_of<std::runtime_error>([&] { mapped(waves({2})); });
+    else std::cout << message_of<tower::MeshError>([&] { mapped(waves({2})); }) << std::endl;
+  });
+  EXPECT_EQ(ended[0].status, 0) << ended[0].said;
+  EXPECT_TRUE(contains(ended[0].said, "process 1 gave up: no more of this")) << ended[0].said;
+}
+
+// Two meshes of one group send messages by the same connections.
+TEST(Groups, WithSeveralMeshesAreUsedByOneThreadAtATime) {
+  processes::expect_all(1, [](int) {
+    const Group group = group_of(0, 1, "one", std::chrono::seconds(5));
+    const Mesh mesh = Mesh::from_group(group, {{"data", -1}}), again = Mesh::from_group(group, {{"data", -1}});
+    std::string text;
+    const auto f = [&](const Tensor& e) {
+      std::thread([&] { text = message_of<tower::MeshError>([&] { total(again, waves({2}), "data"); }); }).join();
+      return e;
+    };
+    message_of<tower::MeshError>([&] { tower::vmap(f, {.axis = "data", .across = mesh})(waves({2})); });
+    EXPECT_TRUE(contains(text, "two threads use the mesh at the same time")) << text;
   });
 }
 

@@ -19,6 +19,11 @@ struct Ended {
   std::string said;     ///< on standard output and error
 };
 
+/// By a process: that one of its results was compared with that of one process.
+void count_comparison();
+/// How many all processes of all tests counted.
+int64_t comparisons();
+
 /// Whether a mesh of processes can be made here.
 bool can_start();
 

@@ -4,28 +4,18 @@
 #include <thread>
 
 #include "mesh/harness.h"
+#include "mesh/on_the_way_back.h"
 #include "support/prelude.h"
-#include "tower/function.h"
 #include "tower/tower.h"
 
 namespace {
 
 using processes::expect_all;
 using processes::mesh_of_all;
+using processes::on_the_way_back;
 using tower::Mesh;
 
 constexpr int64_t kWeights = 600'000;  // doubles: more than goes together with others
-
-// What is done where the derivative of `x` is computed, in the backward pass.
-template <class F>
-Tensor on_the_way_back(const Tensor& x, F f) {
-  const auto forward = [](const Tensor& t) { return std::pair(t * 1, t); };
-  const auto backward = [f](const Tensor&, const Tensor& cotangent) {
-    f();
-    return cotangent;
-  };
-  return tower::custom_vjp([](const Tensor& t) { return t * 1; }, forward, backward)(x);
-}
 
 // Of two layers; the second's weights are summed first.
 template <class Before, class Between>

@@ -34,7 +34,7 @@ void expect_programs_equal(const Mesh& mesh, size_t fewest, size_t most, int eve
         if (transforms < fewest || transforms > most || number++ % every != 0) continue;
         const auto whole = mesh_programs::run(program, outside, inside, {}, {.axis = "data"});
         const auto spread = mesh_programs::run(program, outside, inside, part, {.axis = "data", .across = mesh});
-        for (size_t k = 0; k < whole.values.size(); ++k) {
+        for (size_t k = 0; k < whole.values.size(); ++k, processes::count_comparison()) {
           const auto dim = whole.mapped[k];
           EXPECT_TRUE(same(spread.values[k], dim ? part.of(whole.values[k], *dim) : whole.values[k]))
               << program.name << ", outside " << outside << ", inside " << inside << ", result " << k;
