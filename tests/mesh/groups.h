@@ -1,7 +1,9 @@
 // Groups of c10d that a test makes itself.
 #pragma once
 
+#include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
