@@ -199,6 +199,17 @@ void refuse_rows(const Tensor& t) {
         "inside of the mapped function, or use jacfwd by what is shared.");
 }
 
+void refuse_twice(const Group& group) {
+  for (Level* level = top(); level; level = level->below()) {
+    const auto* running = dynamic_cast<AxisVmap*>(level);
+    if (running && running->examples()->group().get() == &group)
+      throw ArgumentError(
+          "vmap over axis '" + group.axis() + "': inside of a vmap across the same processes. Each has a part " +
+          "of the outer examples, and would pair it with its part of the inner ones alone. Map over one of them "
+          "in each process (leave out .across), or across another axis of the mesh.");
+  }
+}
+
 void check_agreement(Group& group, const char* what, Tensors values) {
   for (Tensor& t : values) t = value_under_all_levels(t);
   group.check_agreement(what, values);

@@ -85,6 +85,10 @@ void refuse_columns(const Tensor& t);
 /// The same if jacrev differentiates `t`, a mapped result.
 void refuse_rows(const Tensor& t);
 
+/// Throws ArgumentError if a running vmap is across these processes already: each would have, of its own part of the
+/// outer examples, its own part of the inner ones, and nobody the others.
+void refuse_twice(const Group& group);
+
 /// Where a program is checked, throws unless the values under all levels are the same in all processes.
 void check_agreement(Group& group, const char* what, Tensors values);
 

@@ -92,12 +92,12 @@ class C10dGroup final : public mesh::Group {
 
 class Engine final : public Mesh::State {
  public:
-  Engine(std::vector<MeshAxis> axes, int64_t rank, MeshOptions options, StorePointer store,
-         std::shared_ptr<mesh::Owner> owner)
+  /// `of`: the group that it is of, whose store others may still ask when this process has its mesh.
+  Engine(std::vector<MeshAxis> axes, int64_t rank, MeshOptions options, StorePointer store, GroupOfProcesses of = {})
       : State(std::move(axes), rank, options),
+        of_(std::move(of)),
         store_(std::move(store)),
-        board_(store_, rank),
-        owner_(std::move(owner)) {}
+        board_(store_, rank) {}
 
   // Process 0 has the board, and stays until the others have read it.
   ~Engine() override {
@@ -113,6 +113,7 @@ class Engine final : public Mesh::State {
   }
 
   mesh::Owner& owner() { return *owner_; }
+  void share(std::shared_ptr<mesh::Owner> owner) { owner_ = std::move(owner); }
   const std::string& broken() const { return broken_; }
   /// Says so on the board, and closes all connections.
   void give_up(const std::string& on_board, const std::string& why) {
@@ -145,9 +146,10 @@ class Engine final : public Mesh::State {
  private:
   mesh::Group& group(size_t axis) override { return *groups_[axis]; }
 
+  GroupOfProcesses of_;
   StorePointer store_;
   Board board_;
-  std::shared_ptr<mesh::Owner> owner_;
+  std::shared_ptr<mesh::Owner> owner_ = std::make_shared<mesh::Owner>();
   std::vector<std::unique_ptr<C10dGroup>> groups_;
   std::string broken_;
 };
@@ -382,13 +384,12 @@ int number_in(const char* name) {
   return static_cast<int>(number);
 }
 
-GroupOfProcesses group_of_gloo(const StorePointer& store, int64_t rank, size_t size, const MeshOptions& options,
-                               const std::string& address) {
-  const bool here = address == "localhost" || address == "127.0.0.1";
-  const int own = static_cast<int>(rank), all = static_cast<int>(size);
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, own, all);
+// Of processes that have a backend for the CPU.
+GroupOfProcesses group_of(const StorePointer& store, int rank, int size,
+                          const c10::intrusive_ptr<c10d::Backend>& backend) {
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
   const auto type = c10d::ProcessGroup::BackendType::GLOO;
-  group->setBackend(at::kCPU, type, mesh::make_gloo(store, own, all, options.timeout, here ? address : ""));
+  group->setBackend(at::kCPU, type, backend);
   group->setDefaultBackend(type);
   return group;
 }
@@ -409,7 +410,18 @@ void keep(const StorePointer& server, int port) {
   servers.try_emplace(port, server);
 }
 
-// Meshes of one group send their messages by the same connections: to threads they are one.
+// A mesh has connections of its own, which it closes when it is of no more use, and which the program's messages do not
+// meet: gloo ends a process whose messages meet others. Null: they cannot be made.
+GroupOfProcesses own_connections(c10d::ProcessGroup& group, const StorePointer& store, int64_t rank, size_t size,
+                                 std::chrono::milliseconds timeout) {
+  const auto devices = group.getDeviceTypes();
+  if (devices.size() != 1 || !devices[0].is_cpu()) return {};
+  const int own = static_cast<int>(rank), all = static_cast<int>(size);
+  const auto backend = mesh::make_gloo_like(*group.getBackend(at::kCPU), store, own, all, timeout);
+  return backend ? group_of(store, own, all, backend) : GroupOfProcesses{};
+}
+
+// Meshes without connections of their own send their messages by those of the group: to threads they are one.
 std::shared_ptr<mesh::Owner> owner_of(const GroupOfProcesses& group) {
   static std::mutex mutex;
   static auto& owners = *new std::map<const c10d::ProcessGroup*, std::weak_ptr<mesh::Owner>>;
@@ -424,6 +436,9 @@ std::shared_ptr<mesh::Owner> owner_of(const GroupOfProcesses& group) {
 
 Mesh Mesh::from_environment(std::vector<MeshAxis> axes, MeshOptions options) {
   const int rank = number_in("RANK"), size = number_in("WORLD_SIZE"), port = number_in("MASTER_PORT");
+  if (rank >= size)
+    throw MeshError("Mesh::from_environment: RANK is " + std::to_string(rank) + ", but there are " +
+                    std::to_string(size) + " processes (WORLD_SIZE), numbered from 0.");
   const std::string address = variable("MASTER_ADDR");
   axes = mesh::sized(std::move(axes), size);
   try {
@@ -438,12 +453,15 @@ Mesh Mesh::from_environment(std::vector<MeshAxis> axes, MeshOptions options) {
     const StorePointer shared = c10::make_intrusive<c10d::TCPStore>(address, store_options);
     if (rank == 0) keep(shared, port);
     const StorePointer store = c10::make_intrusive<c10d::PrefixStore>(name_of_mesh(shared, rank, axes), shared);
-    auto engine = std::make_shared<Engine>(std::move(axes), rank, options, store, std::make_shared<mesh::Owner>());
+    auto engine = std::make_shared<Engine>(std::move(axes), rank, options, store);
     for (size_t i = 0; i < engine->axes().size(); ++i) {
       const auto members = engine->members(i);
       const auto own =
           c10::make_intrusive<c10d::PrefixStore>(engine->axes()[i].name + "/" + std::to_string(members[0]), store);
-      engine->add(i, group_of_gloo(own, engine->rank_along(i), members.size(), options, address));
+      const int rank_here = static_cast<int>(engine->rank_along(i)), all = static_cast<int>(members.size());
+      const bool here = address == "localhost" || address == "127.0.0.1";
+      engine->add(
+          i, group_of(own, rank_here, all, mesh::make_gloo(own, rank_here, all, options.timeout, here ? address : "")));
     }
     return Mesh(std::move(engine));
   } catch (const c10::Error& error) {
@@ -459,17 +477,19 @@ Mesh Mesh::from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::
   axes = mesh::sized(std::move(axes), group->getSize());
   const std::string name = name_of_mesh(group->getStore(), group->getRank(), axes);
   const StorePointer store = c10::make_intrusive<c10d::PrefixStore>(name, group->getStore());
-  auto engine = std::make_shared<Engine>(std::move(axes), group->getRank(), options, store, owner_of(group));
+  auto engine = std::make_shared<Engine>(std::move(axes), group->getRank(), options, store, group);
   for (size_t i = 0; i < engine->axes().size(); ++i) {
-    if (engine->axes().size() == 1) {
-      engine->add(i, group);
-      break;
-    }
-    std::vector<int> members;
-    for (const int64_t r : engine->members(i)) members.push_back(static_cast<int>(r));
-    engine->add(
-        i, group->splitGroup(members, options.timeout, std::nullopt,
-                             name + "/" + engine->axes()[i].name + "/" + std::to_string(members[0]), std::nullopt));
+    const std::string label = engine->axes()[i].name + "/" + std::to_string(engine->members(i)[0]);
+    const StorePointer of_axis = c10::make_intrusive<c10d::PrefixStore>(label, store);
+    const std::vector<int64_t> members = engine->members(i);
+    GroupOfProcesses processes =
+        own_connections(*group, of_axis, engine->rank_along(i), members.size(), options.timeout);
+    if (!processes) engine->share(owner_of(group));
+    if (!processes && engine->axes().size() == 1) processes = group;
+    if (!processes)
+      processes = group->splitGroup({members.begin(), members.end()}, options.timeout, std::nullopt, name + "/" + label,
+                                    std::nullopt);
+    engine->add(i, processes);
   }
   return Mesh(std::move(engine));
 }

@@ -12,5 +12,9 @@ namespace tower::mesh {
 /// empty: LibTorch finds one.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout, const std::string& host);
+/// Connections of its own between processes of `given`, by the same devices; null if that is not gloo's, or Tower does
+/// not know gloo.
+c10::intrusive_ptr<c10d::Backend> make_gloo_like(c10d::Backend& given, const c10::intrusive_ptr<c10d::Store>& store,
+                                                 int rank, int size, std::chrono::milliseconds timeout);
 
 }  // namespace tower::mesh

@@ -205,6 +205,14 @@ TEST(Meshes, SayWhatIsMissing) {
       << text;
 }
 
+TEST(Meshes, HaveProcessesThatAreNumbered) {
+  processes::expect_all(1, [](int) {
+    ::setenv("RANK", "7", 1);
+    const std::string text = message_of<tower::MeshError>([] { Mesh::from_environment({{"data", -1}}); });
+    EXPECT_TRUE(contains(text, "RANK is 7, but there are 1 processes (WORLD_SIZE), numbered from 0")) << text;
+  });
+}
+
 TEST(Meshes, HaveAxesThatFitTheProcesses) {
   processes::expect_all(1, [](int) {
     const auto refused = [](std::vector<tower::MeshAxis> axes) {

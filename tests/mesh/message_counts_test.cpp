@@ -1,11 +1,8 @@
 // How many messages programs send: counted by a backend that notes what it is asked for.
-#include <utility>
-
 #include "material_newton/newton.h"
 #include "mesh/groups.h"
 #include "mesh/harness.h"
 #include "mesh/on_the_way_back.h"
-#include "mesh/opening.h"
 #include "private_digits/network.h"
 #include "support/prelude.h"
 #include "tower/tower.h"
@@ -13,39 +10,9 @@
 namespace {
 
 using processes::expect_all;
+using processes::Noting;
 using processes::on_the_way_back;
 using tower::Mesh;
-using Work = c10::intrusive_ptr<c10d::Work>;
-
-// Gloo's, which notes for each message what it is: one from each process to all ("all"), with which every collective
-// begins, a sum or extremum of what was too large for that, for each dtype, or a message to another process ("to 1").
-class Noting final : public c10d::Backend {
- public:
-  explicit Noting(processes::Backend gloo) : Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)) {}
-
-  void note(const std::string& what) { said_ += (said_.empty() ? "" : " ") + what; }
-  std::string said() { return std::exchange(said_, {}); }
-
-  const std::string getBackendName() const override { return "noting"; }
-  Work allreduce(std::vector<Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    note(options.reduceOp == c10d::ReduceOp::RedOpType::SUM ? "sum" : "extremum");
-    return gloo_->allreduce(tensors, options);
-  }
-  Work _allgather_base(Tensor& whole, Tensor& part, const c10d::AllgatherOptions& options) override {
-    note("all");
-    return gloo_->_allgather_base(whole, part, options);
-  }
-  Work send(std::vector<Tensor>& tensors, int process, int tag) override {
-    note((static_cast<int64_t>(tensors[0].nbytes()) == tower::mesh::kFirst ? "to " : "rest to ") +
-         std::to_string(process));
-    return gloo_->send(tensors, process, tag);
-  }
-  Work recv(std::vector<Tensor>& tensors, int process, int tag) override { return gloo_->recv(tensors, process, tag); }
-
- private:
-  processes::Backend gloo_;
-  std::string said_;
-};
 
 struct Noted {
   explicit Noted(int rank, int size) {

@@ -209,6 +209,17 @@ TEST(AcrossProcesses, JacobiansThatWouldMixProcessesAreRefused) {
                  "it differentiates a result of which each process has a part");
 }
 
+TEST(AcrossProcesses, OfTwoVmapsAcrossTheSameProcessesTheInnerOneIsRefused) {
+  expect_all(2, [](int) {
+    const Mesh mesh = mesh_of_all();
+    const auto f = [](const Tensor& x, const Tensor& y) { return tower::psum(x * y, "data"); };
+    const auto inner = tower::vmap(f, {.in_dims = {std::nullopt, 0}, .axis = "data", .across = mesh});
+    const auto outer = tower::vmap(inner, {.in_dims = {0, std::nullopt}, .axis = "data", .across = mesh});
+    const std::string text = message_of<tower::ArgumentError>([&] { outer(waves({2}), waves({3})); });
+    EXPECT_TRUE(contains(text, "inside of a vmap across the same processes")) << text;
+  });
+}
+
 // ---- around the mapped function ------------------------------------------------------------------------------------
 
 TEST(AcrossProcesses, SumsOutsideHaveTheDerivativeOfTheProgramOfAll) {
