@@ -78,9 +78,10 @@ TEST(Threads, EachWithAMeshOfItsOwnRunAtTheSameTime) {
 // The processes' threads come to it in different orders.
 TEST(Threads, MakeMeshesAtTheSameTimeWhoseAxesHaveOtherNames) {
   expect_all(2, [](int rank) {
+    tower::sum_across(mesh_of_all(), "data", number(1));  // both are there
     in_threads(kThreads, [&](int i) {
       const int place = rank == 0 ? i : kThreads - 1 - i;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50 * place));
+      std::this_thread::sleep_for(std::chrono::milliseconds(150 * place));
       const std::string axis = "axis of thread " + std::to_string(i);
       const Mesh mesh = mesh_of(axis);
       expect_derivatives(i, mesh, axis);
