@@ -7,10 +7,12 @@
 #include <tower/version.h>
 
 #include "function.h"
+#include "tower/mesh.h"
 
 namespace {
 
 PyObject* max_steps_error = nullptr;       // torch_tower.MaxStepsError
+PyObject* mesh_error = nullptr;            // torch_tower.MeshError
 PyObject* no_convergence_error = nullptr;  // torch_tower.NoConvergenceError
 
 // Tower's errors as the kinds of exception that torch.func raises; LibTorch's as torch raises them.
@@ -23,6 +25,8 @@ void translate(std::exception_ptr error) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const tower::MaxStepsError& e) {
     PyErr_SetString(max_steps_error, e.what());
+  } catch (const tower::MeshError& e) {
+    PyErr_SetString(mesh_error, e.what());
   } catch (const tower::NoConvergenceError& e) {
     PyErr_SetString(no_convergence_error, e.what());
   } catch (const tower::Error& e) {
@@ -56,6 +60,7 @@ PYBIND11_MODULE(_C, module) {
   tower::detail::set_spellings(kSpellings);
   module.attr("version") = tower::version();
   max_steps_error = py::exception<tower::MaxStepsError>(module, "MaxStepsError", PyExc_RuntimeError).release().ptr();
+  mesh_error = py::exception<tower::MeshError>(module, "MeshError", PyExc_RuntimeError).release().ptr();
   no_convergence_error =
       py::exception<tower::NoConvergenceError>(module, "NoConvergenceError", PyExc_RuntimeError).release().ptr();
   tower::python::define_transforms(module);

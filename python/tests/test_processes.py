@@ -87,3 +87,22 @@ def test_the_documents_program_prints_what_it_says(tmp_path):
             [LAUNCH, "-n", str(count), sys.executable, path], capture_output=True, text=True, timeout=120)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert sorted(ended.stdout.splitlines()) == [f"[{rank}] {said.strip()}" for rank in range(count)]
+
+
+def test_who_loses_another_process_can_save_and_exit(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent("""
+        import os, signal, torch, torch_tower
+        mesh = torch_tower.Mesh.from_environment({"data": -1}, timeout=10)
+        total = torch_tower.vmap(lambda x: torch_tower.psum(x, "data"), axis="data", across=mesh, out_dims=None)
+        total(torch.ones(2))
+        if mesh.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            total(torch.ones(2))
+        except torch_tower.MeshError as error:
+            print("saved by", mesh, "process 1" in str(error))
+    """))
+    ended = subprocess.run([LAUNCH, "-n", "3", sys.executable, path], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 128 + 9, ended.stdout + ended.stderr
+    assert sorted(ended.stdout.splitlines()) == [f"[{r}] saved by Mesh({{'data': 3}}, rank={r}) True" for r in (0, 2)]

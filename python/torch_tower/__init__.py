@@ -53,6 +53,7 @@ from ._functions import linear_backward, register_sparsity  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
 from ._processes import (  # noqa: E402
     Mesh,
+    MeshError,
     all_gather,
     all_to_all,
     axis_index,
@@ -97,6 +98,7 @@ __all__ = [
     "LoopResult",
     "MaxStepsError",
     "Mesh",
+    "MeshError",
     "NoConvergenceError",
     "SparseDerivative",
     "Sparsity",

@@ -12,6 +12,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from . import _C
 
+MeshError = _C.MeshError
+MeshError.__module__ = "torch_tower"
+MeshError.__doc__ = "Something is wrong between processes: one died, hangs, failed, or does something else than the others."
+
 
 class Mesh:
     """Processes that share the examples of a vmap, numbered along named axes: {"data": 4, "model": 2}.
@@ -22,6 +26,9 @@ class Mesh:
 
     def __init__(self, handle: Any):
         self._handle = handle
+
+    def __repr__(self) -> str:
+        return f"Mesh({self.axes}, rank={self.rank})"
 
     @staticmethod
     def from_environment(axes: dict[str, int], *, timeout: float = 300, check: bool = False) -> "Mesh":

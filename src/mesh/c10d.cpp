@@ -94,10 +94,7 @@ class Engine final : public Mesh::State {
  public:
   /// `of`: the group that it is of, whose store others may still ask when this process has its mesh.
   Engine(std::vector<MeshAxis> axes, int64_t rank, MeshOptions options, StorePointer store, GroupOfProcesses of = {})
-      : State(std::move(axes), rank, options),
-        of_(std::move(of)),
-        store_(std::move(store)),
-        board_(store_, rank) {}
+      : State(std::move(axes), rank, options), of_(std::move(of)), store_(std::move(store)), board_(store_, rank) {}
 
   // Process 0 has the board, and stays until the others have read it.
   ~Engine() override {
@@ -113,6 +110,10 @@ class Engine final : public Mesh::State {
   }
 
   mesh::Owner& owner() { return *owner_; }
+  /// Waits until all processes are there: who went on and ended would close connections that others are still making.
+  void meet() {
+    for (const auto& group : groups_) group->gather_number("the mesh's first message", rank());
+  }
   void share(std::shared_ptr<mesh::Owner> owner) { owner_ = std::move(owner); }
   const std::string& broken() const { return broken_; }
   /// Says so on the board, and closes all connections.
@@ -463,6 +464,7 @@ Mesh Mesh::from_environment(std::vector<MeshAxis> axes, MeshOptions options) {
       engine->add(
           i, group_of(own, rank_here, all, mesh::make_gloo(own, rank_here, all, options.timeout, here ? address : "")));
     }
+    engine->meet();
     return Mesh(std::move(engine));
   } catch (const c10::Error& error) {
     throw MeshError("Mesh::from_environment: process " + std::to_string(rank) + " of " + std::to_string(size) +
@@ -491,6 +493,7 @@ Mesh Mesh::from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::
                                     std::nullopt);
     engine->add(i, processes);
   }
+  engine->meet();
   return Mesh(std::move(engine));
 }
 
