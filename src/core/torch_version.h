@@ -7,7 +7,7 @@
 #include <memory>
 
 #if __has_include(<ATen/ops/_upsample_lanczos2d_aa.h>)
-#define TOWER_HAS_LANCZOS 1  // from 2.13 on
+#define TOWER_HAS_LANCZOS 1  // from 2.12 on
 #endif
 
 namespace tower::torch_version {

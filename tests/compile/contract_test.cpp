@@ -39,6 +39,9 @@ size_t contractions(const Function& f, const Tensors& args, double tolerance = 1
   return n;
 }
 
+// A bare {0, 2} is a pointer and a length, too, which before LibTorch 2.13 may be names.
+using Dims = at::IntArrayRef;
+
 Tensor outer(const Tensors& in) { return in[0].unsqueeze(2) * in[1].unsqueeze(1); }
 Tensors pair(int64_t n, at::ScalarType dtype = at::kFloat) {
   return {at::randn({n, 20}, at::kDouble).to(dtype), at::randn({n, 30}, at::kDouble).to(dtype)};
@@ -68,7 +71,7 @@ TEST(Contraction, FewExamplesAndNoneAreRight) {
 TEST(Contraction, SumsOfSquaresAndNormsOverAnyDimensions) {
   const auto sums = [](auto f) { return [f](const Tensors& in) { return Tensors{f(outer(in))}; }; };
   EXPECT_EQ(contractions(sums([](const Tensor& g) { return g.square().sum(); }), pair(64)), 1u);
-  EXPECT_EQ(contractions(sums([](const Tensor& g) { return g.pow(2).sum({0, 2}, true); }), pair(64)), 1u);
+  EXPECT_EQ(contractions(sums([](const Tensor& g) { return g.pow(2).sum(Dims{0, 2}, true); }), pair(64)), 1u);
   EXPECT_EQ(contractions(sums([](const Tensor& g) { return (g * g).sum(1); }), pair(64)), 1u);
   EXPECT_EQ(contractions(sums([](const Tensor& g) { return at::linalg_vector_norm(g, 2, {{1, 2}}); }), pair(64)), 1u);
   EXPECT_EQ(contractions(sums([](const Tensor& g) { return g.transpose(1, 2).norm(2, {1, 2}); }), pair(64)), 1u);
@@ -106,13 +109,15 @@ TEST(Contraction, WeightedTermsAreSquaredWithTheirWeights) {
   const Tensor weights = at::randn({64}), of_rows = at::randn({64, 20});
   const auto weighted = [&](const Tensors& in) { return weights.view({64, 1, 1}) * outer(in) * of_rows.unsqueeze(2); };
   EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{weighted(in).square().sum({1, 2})}; }, pair(64)), 1u);
-  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{weighted(in).norm(2, {0, 2})}; }, pair(64)), 1u);
+  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{weighted(in).norm(2, Dims{0, 2})}; }, pair(64)), 1u);
 }
 
 TEST(Contraction, SumsOverSeveralDimensionsThatDoNotFollowEachOther) {
   for (const int64_t n : {0, 1, 7, 64}) {
     const Tensors in{at::randn({20, n, 3}).permute({1, 2, 0}), at::randn({n, 30, 3}).transpose(1, 2)};
-    const Function f = [](const Tensors& a) { return Tensors{(a[0].unsqueeze(3) * a[1].unsqueeze(2)).sum({0, 1})}; };
+    const Function f = [](const Tensors& a) {
+      return Tensors{(a[0].unsqueeze(3) * a[1].unsqueeze(2)).sum(Dims{0, 1})};
+    };
     EXPECT_EQ(contractions(f, in), n < 7 ? 0u : 1u);
   }
 }
@@ -120,7 +125,7 @@ TEST(Contraction, SumsOverSeveralDimensionsThatDoNotFollowEachOther) {
 TEST(Contraction, ExpandedFactorsCountForEachTerm) {
   const Tensors in{at::randn({1, 20}).expand({64, 20}), at::randn({1, 30}).expand({64, 30})};
   EXPECT_EQ(contractions([](const Tensors& a) { return Tensors{outer(a).sum(0)}; }, in), 1u);
-  EXPECT_EQ(contractions([](const Tensors& a) { return Tensors{outer(a).square().sum({0, 2})}; }, in), 1u);
+  EXPECT_EQ(contractions([](const Tensors& a) { return Tensors{outer(a).square().sum(Dims{0, 2})}; }, in), 1u);
 }
 
 TEST(Contraction, UnderAVmapToo) {

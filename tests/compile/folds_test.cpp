@@ -40,7 +40,7 @@ const std::vector<Named>& of_floats() {
       {"sum of all", [](const Tensor& x) { return Tensors{x.sum()}; }},
       {"sum over both",
        [](const Tensor& x) {
-         return Tensors{x.sum({0, 1}, true)};
+         return Tensors{x.sum(at::IntArrayRef{0, 1}, true)};
        }},
       {"mean",
        [](const Tensor& x) {
@@ -81,7 +81,7 @@ const std::vector<Named>& of_floats() {
        }},
       {"logsumexp",
        [](const Tensor& x) {
-         return Tensors{at::logsumexp(x, {1}), at::logsumexp(x, {0, 1})};
+         return Tensors{at::logsumexp(x, {1}), at::logsumexp(x, at::IntArrayRef{0, 1})};
        }},
       {"softmax", [](const Tensor& x) { return Tensors{at::softmax(x, 1)}; }},
       {"log_softmax", [](const Tensor& x) { return Tensors{at::log_softmax(x, 1)}; }},
@@ -278,7 +278,7 @@ TEST(Folds, OverOtherDimensionsThanTheLast) {
   TOWER_NEEDS_LLVM();
   const Function f = [](const Tensors& in) {
     const Tensor x = in[0] + 1;
-    return Tensors{x.sum(0), at::softmax(x, 0), x.mean({0, 2}), x.argmax(1)};
+    return Tensors{x.sum(0), at::softmax(x, 0), x.mean(at::IntArrayRef{0, 2}), x.argmax(1)};
   };
   calls_left(f, {numbers({3, 4, 5})}, 1e-5);
   calls_left(f, {numbers({30, 40, 50})}, 1e-4);

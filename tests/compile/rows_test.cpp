@@ -62,7 +62,7 @@ TEST(Rows, DimensionsOfOneElementAndThoseThatAreKept) {
   TOWER_NEEDS_LLVM();
   const Function f = [](const Tensors& in) {
     const Tensor x = in[0].exp() + 1;
-    return Tensors{x.sum({0, 2}, true), x.sum({2}), x.sum({0, 2})};
+    return Tensors{x.sum(at::IntArrayRef{0, 2}, true), x.sum({2}), x.sum(at::IntArrayRef{0, 2})};
   };
   EXPECT_EQ(calls_left(f, {numbers({5, 40, 1, 3, 33})}, 1e-5), 1u);
 }
