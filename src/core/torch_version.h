@@ -5,6 +5,7 @@
 #include <torch/headeronly/version.h>
 
 #include <memory>
+#include <string_view>
 
 #if __has_include(<ATen/ops/_upsample_lanczos2d_aa.h>)
 #define TOWER_HAS_LANCZOS 1  // from 2.12 on
@@ -12,9 +13,13 @@
 
 namespace tower::torch_version {
 
-/// Whether this is the version that Tower is written with: it has every operator that rules and tests name. Rules for
-/// those that the dispatcher does not know are left out (rules::record_of).
-inline constexpr bool kNewest = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13;
+/// Whether LibTorch got an operator that rules and tests name in a version after this one. Rules for those that the
+/// dispatcher does not know are left out (rules::record_of), and so are their tests.
+inline bool comes_later(std::string_view op) {
+  constexpr int minor = TORCH_VERSION_MAJOR > 2 ? 1000 : TORCH_VERSION_MINOR;
+  if (op == "aten::_foreach_mm") return minor < 13;
+  return minor < 12 && (op == "aten::_foreach_clone" || op.starts_with("aten::_upsample_lanczos2d_aa"));
+}
 
 /// How LibTorch's graph holds its nodes: by std::shared_ptr before 2.13.
 using NodePtr = decltype(torch::autograd::Edge::function);

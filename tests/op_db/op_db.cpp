@@ -221,7 +221,7 @@ class FileReader {
       const std::string base = full_name.substr(0, full_name.find('.'));
       const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
       entry.op = c10::Dispatcher::singleton().findSchema({base, overload});
-      if (!entry.op && !tower::torch_version::kNewest) continue;
+      if (!entry.op && tower::torch_version::comes_later(base)) continue;
       if (!entry.op)
         throw std::runtime_error("LibTorch has no operator " + base +
                                  (dot == std::string::npos ? "" : name.substr(dot)));
