@@ -1,18 +1,44 @@
 import os
+import re
 
 import pytest
 import torch
 import torch_tower
 
+# TOWER_TEST_DEVICE=cuda: what a test makes without naming a device is there.
+DEVICE = os.environ.get("TOWER_TEST_DEVICE") or "cpu"
+if DEVICE.startswith("apart"):
+    import apart
 
-@pytest.fixture(autouse=True)
-def on_device():
-    """TOWER_TEST_DEVICE=cuda: what a test makes without naming a device is there."""
-    if name := os.environ.get("TOWER_TEST_DEVICE"):
-        with torch.device(name):
-            yield
-    else:
-        yield
+    apart.install()
+if DEVICE != "cpu":
+    torch.set_default_device(DEVICE)
+
+
+# What the device, or NumPy beside it, says of what it does not have.
+LACKING = re.compile(
+    r"can't convert \S+ device type tensor to numpy|Could not run '\S+' with arguments from the '\S+' backend"
+    r"|missing kernel for \S+"
+)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "cpu(why): the test is about the CPU alone")
+
+
+def pytest_runtest_setup(item):
+    if DEVICE != "cpu" and (mark := item.get_closest_marker("cpu")):
+        pytest.skip(f"the CPU's: {mark.args[0]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    try:
+        return (yield)
+    except (TypeError, RuntimeError) as error:
+        if DEVICE != "cpu" and LACKING.search(str(error)):
+            pytest.skip(f"{DEVICE} cannot: {str(error).splitlines()[0][:160]}")
+        raise
 
 
 @pytest.fixture(autouse=True)

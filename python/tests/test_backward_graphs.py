@@ -98,9 +98,10 @@ PROGRAMS = {
         lambda x, w, b: torch._C._nn.thnn_conv2d(x, w, (2, 2), b, 1, 1),
         *(numbers(2, 2, 4, 4), numbers(3, 2, 2, 2), numbers(3)),
     ),
+    # The kernel is the CPU's.
     "grid sampler's kernel": (
         lambda x, grid: torch._grid_sampler_2d_cpu_fallback(x, grid, 0, 0, False),
-        *(numbers(1, 2, 4, 4, dtype=torch.float32), 0.3 * numbers(1, 3, 3, 2, dtype=torch.float32)),
+        *(numbers(1, 2, 4, 4, dtype=torch.float32).cpu(), 0.3 * numbers(1, 3, 3, 2, dtype=torch.float32).cpu()),
     ),
     "resampling": (lambda x: aten._upsample_lanczos2d_aa(x, (3, 5), False), numbers(1, 2, 6, 4)),
 }
@@ -117,7 +118,7 @@ def test_a_batch_of_gradients_through_a_graph_is_the_loop_over_them(name, no_loo
         return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs))
 
     for place in (0, y.dim()):
-        vs = torch.stack([numbers(k, *y.shape)[0].to(y.dtype) for k in (1, 2, 3)], place)
+        vs = torch.stack([numbers(k, *y.shape)[0].to(y) for k in (1, 2, 3)], place)
         batch = vmap(gradients, in_dims=place)(vs)
         loop = [torch.stack(column) for column in zip(*(gradients(v) for v in vs.unbind(place)))]
         for actual, expected in zip(batch, loop, strict=True):

@@ -245,6 +245,7 @@ def test_other_threads_run_while_a_transform_computes():
     assert during >= min(5, (end - start) / 0.02)
 
 
+@pytest.mark.cpu("LibTorch's engine has a thread for each other device")
 def test_python_code_in_libtorchs_autograd_runs_inside_a_pullback():
     ran = []
 

@@ -98,6 +98,7 @@ def test_who_replaces_a_method_of_tensors_gets_its_own_inside_of_a_transform(mon
     assert texts == ["theirs", "[theirs]", "theirs"]
 
 
+@pytest.mark.cpu("the texts name no device")
 def test_replaced_printing_can_be_taken_back(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "__repr__", lambda self: "theirs")

@@ -1,9 +1,12 @@
 """What tensors inside a transform print."""
 
+import pytest
 import torch
 import torch_tower
 from support import assert_same
 from torch_tower import grad, jvp, vmap
+
+pytestmark = pytest.mark.cpu("the texts name no device")
 
 
 def seen(transform, *args):

@@ -80,6 +80,7 @@ def test_static_parts_and_structures_are_kept(tmp_path):
         loaded({"a": randn(4), "b": randn(4)}, 2, how="sum")
 
 
+@pytest.mark.cpu("only the CPU's tensors are stored")
 def test_captured_tensors_are_stored_by_value(tmp_path):
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
     f = compile(vmap(module))

@@ -33,7 +33,7 @@ def test_the_jacobian_is_a_sparse_tensor_of_torch(layout):
 
 def test_patterns_are_those_of_matrices():
     pattern = torch_tower.jacobian_sparsity(stencil, some())
-    expected = torch.func.jacrev(stencil)(some() + 0.3) != 0
+    expected = torch.func.jacrev(stencil)(some() + 0.3).cpu() != 0
     assert torch.equal(pattern.mask(), expected)
     assert torch.equal(torch_tower.Sparsity.of(expected.double().to_sparse_csr()).mask(), expected)
     assert torch.equal(pattern.transposed().mask(), expected.T)
@@ -158,7 +158,7 @@ def test_loops_of_any_number_of_steps():
             lambda u: u.norm() > 1, lambda u: (u + torch.nn.functional.pad(u[:-1], (1, 0))) / 3, x
         )
 
-    triangle = torch.ones(4, 4, dtype=torch.bool).tril()
+    triangle = torch.ones(4, 4, dtype=torch.bool, device="cpu").tril()
     for scale in (0, 1, 100):
         x = scale * torch.ones(4, dtype=torch.float64)
         assert torch.equal(torch_tower.jacobian_sparsity(swept, x).mask(), triangle)
@@ -181,4 +181,4 @@ def test_values_decide_only_where_they_are_asked_to():
     x = torch.ones(4, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="reads a value that depends on x"):
         torch_tower.jacobian_sparsity(chosen, x)
-    assert torch.equal(torch_tower.jacobian_sparsity(chosen, x, values_decide=True).mask(), torch.eye(4).bool())
+    assert torch.equal(torch_tower.jacobian_sparsity(chosen, x, values_decide=True).mask(), torch.eye(4, device="cpu").bool())

@@ -55,6 +55,10 @@ void refuse_inside_functorch(const Level& level) {
         "inside of Tower's transforms works.");
 }
 
+// LibTorch's engine has a thread for each device that is not the CPU, on which a transform's tensors are unknown: what
+// of it runs inside of a transform (torch.func's transforms, a backward) stays on the transform's thread.
+thread_local const Scope* keeps_engine_here = nullptr;
+
 }  // namespace
 
 Scope::Scope(c10::intrusive_ptr<Level> level) : level_(std::move(level)), previous_(thread_state.top) {
@@ -70,10 +74,18 @@ Scope::Scope(c10::intrusive_ptr<Level> level) : level_(std::move(level)), previo
   if (!previous_) {
     refuse_libtorch_functions();
     enter_torchscript_as_written();
+    if (autograd_state().get_multithreading_enabled()) {
+      autograd_state().set_multithreading_enabled(false);
+      keeps_engine_here = this;
+    }
   }
 }
 
 Scope::~Scope() {
+  if (keeps_engine_here == this) {
+    autograd_state().set_multithreading_enabled(true);
+    keeps_engine_here = nullptr;
+  }
   if (!previous_) {
     leave_torchscript_as_written();
     allow_libtorch_functions();

@@ -7,7 +7,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <ATen/ops/_sparse_csr_tensor_unsafe.h>
+#include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -178,7 +178,7 @@ class Loan {
     }
     if (!device_) device_ = t.device();
     if (*device_ != t.device()) refuse(t.device());
-    if (t.layout() == at::kSparseCsr) {
+    if (at::sparse_csr::is_sparse_compressed(t)) {
       kernels_ = c10::DispatchKey::SparseCsrCPU;
       return with_parts(t, [&](const Tensor& part) { return lend(part, use); });
     }
@@ -261,13 +261,14 @@ class Loan {
   static Tensor with_parts(const Tensor& t, const F& other) {
     const auto* impl = at::sparse_csr::get_sparse_csr_impl(t);
     const Tensor values = other(impl->values());
-    return at::_sparse_csr_tensor_unsafe(other(impl->compressed_indices()), other(impl->plain_indices()), values,
-                                         t.sizes(), values.options().layout(at::kSparseCsr));
+    return at::_sparse_compressed_tensor_unsafe(other(impl->compressed_indices()), other(impl->plain_indices()), values,
+                                                t.sizes(), values.options().layout(t.layout()));
   }
 
   Tensor take(const Tensor& t) {
     if (!t.defined() || !t.device().is_cpu()) return t;
-    if (t.layout() == at::kSparseCsr) return with_parts(t, [this](const Tensor& part) { return take(part); });
+    if (at::sparse_csr::is_sparse_compressed(t))
+      return with_parts(t, [this](const Tensor& part) { return take(part); });
     if (!t.has_storage()) return t;
     for (const auto& [far, near] : tensors_)
       if (near.is_same(t)) return far;
@@ -419,7 +420,7 @@ void register_backend() {
   static torch::Library sparse(torch::Library::IMPL, "_", c10::DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
   sparse.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   static torch::Library parts(torch::Library::IMPL, "aten", c10::DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
-  for (const char* name : {"crow_indices", "col_indices", "values"})
+  for (const char* name : {"crow_indices", "col_indices", "ccol_indices", "row_indices", "values"})
     parts.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   static torch::Library casts(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
   casts.fallback(torch::CppFunction::makeFallthrough());

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/linear.h>
 
+#include <thread>
+
 #include "device/on_the_device.h"
 #include "tower/nn.h"
 #include "tower/tower.h"
@@ -201,6 +203,26 @@ TEST_F(OnTheDevice, DrawsComeFromItsGeneratorAndAreRepeated) {
   const Tensor drawn = tower::vmap(kept, {.randomness = tower::Randomness::same})(at::stack({x, x}));
   EXPECT_TRUE(same(drawn[0], drawn[1]));
   EXPECT_FALSE(at::equal(generator.get_state(), before));
+}
+
+// Outside, the engine has a thread for the device; the levels of a transform are those of the thread that runs it.
+TEST_F(OnTheDevice, LibTorchsEngineStaysOnTheThreadOfATransform) {
+  std::thread::id ran;
+  const Tensor w = some({3}).requires_grad_(), y = w.square().sum();
+  w.register_hook([&](const Tensor&) { ran = std::this_thread::get_id(); });
+  const auto backward = [&] { return torch::autograd::grad({y}, {w}, {}, /*retain_graph=*/true)[0]; };
+  const auto f = [&](const Tensor& x) {
+    tower::grad(energy)(x);
+    return (x * backward()).sum();
+  };
+  const Tensor xs = some({2, 3});
+  const Tensor gradient = backward();
+  EXPECT_NE(ran, std::this_thread::get_id());
+  EXPECT_TRUE(same(tower::vmap(f)(xs), (xs * gradient).sum(1)));
+  EXPECT_EQ(ran, std::this_thread::get_id());
+  EXPECT_THROW(tower::grad([&](const Tensor& x) -> Tensor { TORCH_CHECK(false, x.dim()); })(xs), c10::Error);
+  backward();
+  EXPECT_NE(ran, std::this_thread::get_id());
 }
 
 TEST_F(OnTheDevice, TheCurrentDeviceIsLeftAsItWas) {
