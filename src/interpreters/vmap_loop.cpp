@@ -35,7 +35,9 @@ void announce_loop(const Level& level, const Operator& op) {
              " has no batching rule; it runs once for each example of the batch, which is slow.");
 }
 
-// The arguments of one example; `b` < 0 makes an example of zeros, to learn shapes from when the batch is empty.
+// The arguments of one example; `b` < 0 makes an example of zeros, to learn shapes from when the batch is empty. Zeros
+// that follow from the argument, as what is computed of them does: a process without examples has the derivatives that
+// others have, and sums them with these.
 Stack example(const VmapFrame& frame, int64_t b) {
   Stack stack(frame.stack.begin(), frame.stack.end());
   replace_tensors(frame.op, stack, [&](const Tensor& t, LeafRef leaf) {
@@ -43,6 +45,7 @@ Stack example(const VmapFrame& frame, int64_t b) {
         frame.op.kind(leaf.arg) == ArgKind::tensor ? frame.in_dims[leaf.arg] : frame.list_dims[leaf.arg][leaf.element];
     if (dim == VmapFrame::kUnbatched) return t;
     if (b >= 0) return t.select(dim, b);
+    if (t.is_floating_point() || t.is_complex()) return t.sum(dim);
     Sizes sizes(t.sizes());
     sizes.erase(sizes.begin() + dim);
     return at::zeros(sizes, t.options());

@@ -74,7 +74,7 @@ Tensor sample(const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding
   std::vector<Tensor> where;  // by spatial dimension; the grid lists them last first
   for (int64_t d = 0; d < rank; ++d) {
     const int64_t size = x.size(d + 2);
-    const Tensor at = unnormalized(grid.select(-1, rank - 1 - d).reshape({items, -1}), size, corners);
+    const Tensor at = unnormalized(grid.select(-1, rank - 1 - d).flatten(1), size, corners);
     where.push_back(mode == bicubic ? at : padded(at, size, padding, corners));
   }
   Tensor result;

@@ -117,15 +117,20 @@ void image_vmap(VmapFrame& f) {
 }
 
 // The kernel does not work out the shape of an empty result.
-void pixel_unshuffle_vmap(VmapFrame& f) {
-  auto sizes = logical_sizes(f, 0);
-  const int64_t factor = f.stack[1].toInt();
-  if (f.batch_size > 0 || sizes.size() < 3 || factor <= 0) return image_vmap(f);
+Tensor unshuffled(const Tensor& t, int64_t factor) {
+  if (t.numel() > 0 || t.dim() < 3 || factor <= 0) return at::pixel_unshuffle(t, factor);
+  Ints sizes = t.sizes().vec();
   const size_t rank = sizes.size();
   sizes[rank - 3] *= factor * factor;
   sizes[rank - 2] /= factor;
   sizes[rank - 1] /= factor;
-  f.result(at::zeros(with_batch(f, sizes), f.tensor(0).options()));
+  return t.reshape(sizes);
+}
+
+void pixel_unshuffle_vmap(VmapFrame& f) {
+  if (f.batch_size > 0 || f.logical_dim(0) < 3) return image_vmap(f);
+  f.to_front(0, false);
+  f.result(unshuffled(f.tensor(0), f.stack[1].toInt()));
 }
 
 // Channels are dimension 1, behind the items; the batch is merged into these.
@@ -276,7 +281,7 @@ void shapes() {
 
   // ---- images ----
   op<at::_ops::pixel_shuffle>().vmap(image_vmap).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
-    return at::pixel_unshuffle(*ct, factor);
+    return unshuffled(*ct, factor);
   });
   op<at::_ops::pixel_unshuffle>().vmap(pixel_unshuffle_vmap).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
     return at::pixel_shuffle(*ct, factor);
