@@ -131,8 +131,8 @@ void activation_backwards() {
       });
   op<at::_ops::_prelu_kernel_backward>().pointwise().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& slope) {
-        const Tensor positive = x > 0;
-        return std::tuple(at::where(positive, g, g * slope), zero_where(positive, g * x));
+        const Tensor positive = x > 0, by_x = at::where(positive, g, g * slope);
+        return std::tuple(by_x, zero_where(positive, g * x).expand_as(by_x));
       });
   op<at::_ops::rrelu_with_noise_backward>()
       .vmap(vmap_expanded)
