@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "compile/trace.h"
 #include "core/bind.h"
 #include "mesh/draws.h"
 #include "operators/lifting.h"
+#include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"
 
 namespace tower::mesh {
@@ -59,7 +61,9 @@ namespace {
 bool may_be_differentiated(Tensor t) {
   if (!t.is_floating_point() && !t.is_complex()) return false;
   while (Wrapper* w = as_wrapper(t)) {
-    if (w->level().kind() != Kind::vmap) return true;
+    const Kind kind = w->level().kind();
+    const bool follows = kind == Kind::jvp || kind == Kind::vjp;
+    if (follows ? w->payload().tracked() : kind != Kind::vmap) return true;
     Tensor value = w->payload().value;
     t = std::move(value);
   }
@@ -230,6 +234,25 @@ std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts) {
   return counts;
 }
 
+Tensor examples_of(AxisVmap& level) {
+  DispatchGuard keys;
+  keys.see_no_operator();
+  return wrap(level, Payload{at::arange(level.batch_size(), at::kLong), {}, 0});
+}
+
+namespace {
+thread_local Running* innermost = nullptr;
+}
+
+Running::Running(AxisVmap& level) : around_(std::exchange(innermost, this)), level_(level) {}
+Running::~Running() { innermost = around_; }
+
+AxisVmap* Running::find(std::string_view axis) {
+  for (Running* r = innermost; r; r = r->around_)
+    if (r->level_.examples()->name() == axis) return &r->level_;
+  return nullptr;
+}
+
 AxisVmap& find_axis(std::string_view name, const char* who) {
   std::string names;
   bool compiled = false;
@@ -246,6 +269,12 @@ AxisVmap& find_axis(std::string_view name, const char* who) {
     if (named->examples()->name() == name) return *named;
     names += (names.empty() ? "'" : ", '") + named->examples()->name() + "'";
   }
+  if (AxisVmap* hidden = Running::find(name))
+    detail::ForeignFrame::raise(InvisibleTensorError(
+        hidden->describe() + ": " + who + " speaks of axis '" + std::string(name) +
+            "' in a rule or an implementation whose operands do not differ between its examples, so that it is not "
+            "seen. Pass something that does, as axis_index.",
+        examples_of(*hidden)));
   throw ArgumentError(std::string(who) + ": there is no axis '" + std::string(name) + "' here; " +
                       (names.empty()
                            ? "no vmap that is running has a named axis. Give one a name: vmap(f, {.axis = \"" +

@@ -95,7 +95,31 @@ void check_agreement(Group& group, const char* what, Tensors values);
 /// Numbers that were counted in this process's part of `of`, of all processes that it is spread over.
 std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts);
 
-/// The innermost running vmap of that name. Throws ArgumentError, which says what names there are.
+/// A number for each example, of which each has its own; mapped over by the level.
+Tensor examples_of(AxisVmap& level);
+
+// NOTE [Hidden axes]
+// The function of an operator that lifts what it captures (checkpoint, cond, a loop) is evaluated where only the levels
+// are seen that an operand is mapped over. What it says to the examples of another vmap is a capture, too: it captures
+// them. So all running axes are known, and one that is not seen is asked for by its examples, with which the operator
+// is called again.
+class Running {
+ public:
+  explicit Running(AxisVmap& level);
+  ~Running();
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  /// The innermost of that name, seen or not; null if there is none.
+  static AxisVmap* find(std::string_view axis);
+
+ private:
+  Running* around_;
+  AxisVmap& level_;
+};
+
+/// The innermost running vmap of that name. Throws ArgumentError, which says what names there are, and
+/// InvisibleTensorError where it is hidden.
 AxisVmap& find_axis(std::string_view name, const char* who);
 
 }  // namespace tower::mesh

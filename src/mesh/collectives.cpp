@@ -318,13 +318,7 @@ class AllToAll final : public Collective {
   }
 };
 
-// What makes a call come to the level.
-Tensor examples_of(AxisVmap& level) {
-  DispatchGuard keys;
-  keys.see_no_operator();
-  return wrap(level, Payload{at::arange(level.batch_size(), at::kLong), {}, 0});
-}
-
+// The examples make a call come to the level.
 template <class T, class... Args>
 Tensors call(const Tensors& operands, AxisVmap& level, Args&&... args) {
   if (operands.empty()) return {};

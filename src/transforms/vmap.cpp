@@ -154,6 +154,7 @@ Tensors map_axis(const dynamic::FunctionWithAux& f, const Tensors& args, const D
                  const mesh::GroupPointer& group) {
   const auto level =
       c10::make_intrusive<mesh::AxisVmap>(std::make_shared<mesh::Axis>(axis, batch_size, group), randomness, "vmap");
+  const mesh::Running running(*level);
   if (!group) return map_once(f, args, dims, out_dims, level).first;
   Tensors shared;
   for (size_t i = 0; i < args.size(); ++i) {
