@@ -88,9 +88,9 @@ constexpr int kExamples = 3;
 /// The tensors that the operator gets: the leaves, projected onto their domains.
 Tensors arguments_from(const op_db::Sample& sample, const Tensors& leaves);
 /// The case's operator as a function of the tensors of its sample; all outputs.
-Problem problem_of(const Case& c);
+Problem problem_of(const Case& c, int examples = kExamples);
 /// The same with the outputs that have derivatives.
-Problem differentiable_problem_of(const Case& c);
+Problem differentiable_problem_of(const Case& c, int examples = kExamples);
 /// Whether any input and any output has a derivative.
 bool has_derivatives(const Problem& problem);
 /// Whether all tensors have the precision that finite differences need.

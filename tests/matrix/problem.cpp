@@ -94,7 +94,7 @@ Tensors arguments_from(const op_db::Sample& sample, const Tensors& leaves) {
   return arguments;
 }
 
-Problem problem_of(const Case& c) {
+Problem problem_of(const Case& c, int examples) {
   Problem problem;
   const auto op = *c.entry.op;
   // The function outlives the case: it keeps its own copy of the sample.
@@ -107,10 +107,11 @@ Problem problem_of(const Case& c) {
   if (c.sample.leaves.empty()) {  // a factory: it is called once for each example of something that it does not use
     problem.differentiable = {false};
     problem.mappable = {true};
-    problem.examples.assign(kExamples, {at::zeros({}, at::dtype(at::kDouble).device(support::device()))});
+    problem.examples.assign(static_cast<size_t>(examples),
+                            {at::zeros({}, at::dtype(at::kDouble).device(support::device()))});
     return problem;
   }
-  for (int i = 0; i < kExamples; ++i) problem.examples.push_back(op_db::make_leaves(c.entry, c.sample, c.dtype, i));
+  for (int i = 0; i < examples; ++i) problem.examples.push_back(op_db::make_leaves(c.entry, c.sample, c.dtype, i));
   for (size_t i = 0; i < problem.mappable.size(); ++i) {
     if (problem.mappable[i]) continue;
     for (auto& example : problem.examples) example[i] = problem.examples[0][i];
@@ -118,8 +119,8 @@ Problem problem_of(const Case& c) {
   return problem;
 }
 
-Problem differentiable_problem_of(const Case& c) {
-  Problem problem = problem_of(c);
+Problem differentiable_problem_of(const Case& c, int examples) {
+  Problem problem = problem_of(c, examples);
   if (c.entry.unspecified) problem.differentiable.assign(problem.differentiable.size(), false);
   problem.f = [f = problem.f, chosen = c.entry.differentiable_outputs](const Tensors& leaves) {
     return differentiable_outputs(f(leaves), chosen);

@@ -1,6 +1,7 @@
 #include "mesh/harness.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -123,13 +124,16 @@ std::vector<Ended> start(int count, const std::function<void(int)>& body, std::c
   return ended;
 }
 
+void expect_well(const std::vector<Ended>& ended) {
+  for (size_t r = 0; r < ended.size(); ++r) {
+    EXPECT_TRUE(ended[r].in_time) << "process " << r << " of " << ended.size() << " hung:\n" << ended[r].said;
+    EXPECT_EQ(ended[r].status, 0) << "process " << r << " of " << ended.size() << ":\n" << ended[r].said;
+  }
+}
+
 void expect_all(int count, const std::function<void(int)>& body) {
   if (!can_start()) GTEST_SKIP() << "Tower was built without gloo's headers";
-  const auto ended = start(count, body);
-  for (size_t r = 0; r < ended.size(); ++r) {
-    EXPECT_TRUE(ended[r].in_time) << "process " << r << " of " << count << " hung:\n" << ended[r].said;
-    EXPECT_EQ(ended[r].status, 0) << "process " << r << " of " << count << ":\n" << ended[r].said;
-  }
+  expect_well(start(count, body));
 }
 
 void count_comparison() { ++counter(); }
@@ -139,6 +143,17 @@ bool can_start() { return TOWER_TESTS_START; }
 
 tower::Mesh mesh_of_all(bool check) {
   return tower::Mesh::from_environment({{"data", -1}}, {.timeout = std::chrono::seconds(5), .check = check});
+}
+
+bool all_went_well(const tower::Mesh& mesh, bool here) {
+  try {
+    double failed = here ? 0 : 1;
+    for (const tower::MeshAxis& axis : mesh.axes())
+      failed = tower::sum_across(mesh, axis.name, at::scalar_tensor(failed, at::kDouble)).item<double>();
+    return failed == 0;
+  } catch (const tower::MeshError&) {
+    return false;
+  }
 }
 
 }  // namespace processes

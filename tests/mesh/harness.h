@@ -32,10 +32,15 @@ bool can_start();
 std::vector<Ended> start(int count, const std::function<void(int rank)>& body,
                          std::chrono::seconds limit = std::chrono::seconds(30));
 
-/// Expects all of them to end well.
+/// Expects all of them to have ended well.
+void expect_well(const std::vector<Ended>& ended);
 void expect_all(int count, const std::function<void(int rank)>& body);
 
 /// One axis "data" over all processes, with a timeout for tests of faults.
 tower::Mesh mesh_of_all(bool check = false);
+
+/// Whether something went well in all processes of a mesh. False, too, where it is of no more use: all of them then
+/// make another.
+bool all_went_well(const tower::Mesh& mesh, bool here);
 
 }  // namespace processes
