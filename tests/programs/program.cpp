@@ -14,7 +14,7 @@ namespace programs {
 Tensors Program::operator()(const Tensors& arguments) const {
   Tensors registers = arguments;
   for (const Step& step : steps) {
-    const Action& action = actions()[step.action];
+    const Action& action = *step.action;
     const Tensor result = action.run(Call{registers, step});
     if (action.kind != Kind::writes) registers.push_back(result);
   }
@@ -37,9 +37,9 @@ std::string Program::text() const {
   }
   size_t next = inputs.size();
   for (const Step& step : steps) {
-    const Action& action = actions()[step.action];
+    const Action& action = *step.action;
     if (action.kind != Kind::writes) text += "r" + std::to_string(next++) + " = ";
-    for (const char* c = action.text; *c; ++c) {
+    for (const char* c = action.text.c_str(); *c; ++c) {
       if (*c == '$') text += "r" + std::to_string(step.operands[static_cast<size_t>(*++c - '0')]);
       else if (*c == '#') text += std::to_string(step.numbers[static_cast<size_t>(*++c - '0')]);
       else text += *c;
@@ -64,7 +64,7 @@ Program Program::without(size_t k) const {
       stays = stays && renamed[operand] != gone;
       operand = renamed[operand];
     }
-    if (actions()[step.action].kind != Kind::writes) renamed.push_back(stays ? next++ : gone);
+    if (step.action->kind != Kind::writes) renamed.push_back(stays ? next++ : gone);
     if (stays) result.steps.push_back(std::move(step));
   }
   return result;
@@ -125,9 +125,8 @@ bool is_small(const Tensor& t) {
 }
 
 // An input cannot change its shape in place: the caller's tensor could not follow.
-std::string text_of(const Step& step) { return actions()[step.action].text; }
-bool changes_shape(const Step& step) {
-  const std::string text = text_of(step);
+bool changes_shape(const Action& action) {
+  const std::string& text = action.text;
   return text == "$0.t_()" || text == "$0.unsqueeze_(0)" || text == "$0.squeeze_()";
 }
 
@@ -144,10 +143,10 @@ Tensors values_for(const std::vector<std::vector<int64_t>>& shapes) {
 
 }  // namespace
 
-Program generate(uint64_t seed) {
+Program generate(uint64_t seed, const std::vector<Action>& from, size_t inputs) {
   std::mt19937_64 random(seed);
   Program program;
-  for (int k = 0; k < 2; ++k) {
+  for (size_t k = 0; k < inputs; ++k) {
     std::vector<int64_t> shape(random() % 3);
     for (int64_t& s : shape) s = static_cast<int64_t>(1 + random() % 3);
     program.inputs.push_back(shape);
@@ -158,15 +157,14 @@ Program generate(uint64_t seed) {
   for (int attempts = 0; program.steps.size() < length && attempts < 400; ++attempts) {
     Draw draw(random, registers, writable);
     Step step;
-    const size_t index = random() % actions().size();
-    const Action& action = actions()[index];
+    const Action& action = from[random() % from.size()];
     Tensor result;
     try {
       action.draw(draw);
       step = draw.step();
-      step.action = index;
-      if (changes_shape(step) && step.operands[0] < program.inputs.size()) continue;
-      result = action.run(Call{registers, step});
+      step.action = &action;
+      if (changes_shape(action) && step.operands[0] < program.inputs.size()) continue;
+      result = (action.alone ? action.alone : action.run)(Call{registers, step});
     } catch (const NoSuchOperands&) {
       continue;
     }

@@ -26,8 +26,10 @@ using Tensors = std::vector<Tensor>;
 /// Thrown while a step is drawn where no operands fit; another action is tried then.
 struct NoSuchOperands {};
 
+struct Action;
+
 struct Step {
-  size_t action;                 // in actions()
+  const Action* action;
   std::vector<size_t> operands;  // registers; the first one is what is written to or viewed
   std::vector<int64_t> numbers;  // dimensions, indices, sizes
 };
@@ -78,12 +80,14 @@ enum class Kind {
 
 struct Action {
   Kind kind;
-  const char* text;  // $k is operand k, #k number k
+  std::string text;  // $k is operand k, #k number k
   std::function<void(Draw&)> draw;
   std::function<Tensor(const Call&)> run;
+  // A stand-in of like size while a program is drawn, where `run` speaks of a vmap around it.
+  std::function<Tensor(const Call&)> alone = {};
 };
 
-/// All actions that programs are made of.
+/// The actions that ordinary programs are made of.
 const std::vector<Action>& actions();
 
 struct Program {
@@ -97,8 +101,8 @@ struct Program {
   Program without(size_t k) const;
 };
 
-/// The program of a seed.
-Program generate(uint64_t seed);
+/// The program of a seed, made of actions that outlive it.
+Program generate(uint64_t seed, const std::vector<Action>& from = actions(), size_t inputs = 2);
 
 /// The smallest program found by leaving out steps for which `fails` still holds.
 Program shrunk(Program program, const std::function<bool(const Program&)>& fails);

@@ -72,7 +72,7 @@ TEST(RandomProgramsThemselves, MixAllKindsOfActionsAndAreMostlyDifferentiableByL
   size_t differentiable = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const Program program = generate(seed);
-    for (const Step& step : program.steps) ++used[step.action];
+    for (const Step& step : program.steps) ++used[static_cast<size_t>(step.action - actions().data())];
     differentiable += libtorch_differentiates(program);
   }
   for (size_t k = 0; k < used.size(); ++k) EXPECT_GE(used[k], 3U) << actions()[k].text;
@@ -84,12 +84,12 @@ TEST(RandomProgramsThemselves, AreShrunkToTheStepsThatMatter) {
   size_t writes = 0;
   const auto has_two_writes = [](const Program& p) {
     size_t n = 0;
-    for (const Step& step : p.steps) n += actions()[step.action].kind == Kind::writes;
+    for (const Step& step : p.steps) n += step.action->kind == Kind::writes;
     return n >= 2;
   };
   ASSERT_TRUE(has_two_writes(program)) << program.text();
   const Program small = shrunk(program, has_two_writes);
-  for (const Step& step : small.steps) writes += actions()[step.action].kind == Kind::writes;
+  for (const Step& step : small.steps) writes += step.action->kind == Kind::writes;
   EXPECT_EQ(writes, 2U);
   EXPECT_LT(small.steps.size(), program.steps.size());
   EXPECT_NE(small.text().find("_("), std::string::npos) << small.text();
