@@ -214,6 +214,20 @@ void refuse_twice(const Group& group) {
   }
 }
 
+void refuse_rows_of_gradients(const Tensor& of) {
+  for (Tensor t = of; Wrapper* w = as_wrapper(t);) {
+    const bool by_rows = w->level().kind() == Kind::vjp && w->payload().tracked();
+    for (const Level* around = by_rows ? w->level().below() : nullptr; around; around = around->below())
+      if (around->kind() == Kind::vjp && around->label() == std::string_view("jacrev"))
+        throw UnsupportedError(
+            around->describe() + ": it is around a derivative (" + w->level().describe() +
+            ") by an argument of which each process has a part, which is a part, too: the processes would take its "
+            "rows at the same time, and what is summed over them would mix. Use jacfwd by what is shared.");
+    Tensor value = w->payload().value;
+    t = std::move(value);
+  }
+}
+
 void check_agreement(Group& group, const char* what, Tensors values) {
   for (Tensor& t : values) t = value_under_all_levels(t);
   group.check_agreement(what, values);

@@ -84,6 +84,9 @@ class AxisVmap final : public Vmap {
 void refuse_columns(const Tensor& t);
 /// The same if jacrev differentiates `t`, a mapped result.
 void refuse_rows(const Tensor& t);
+/// The same if jacrev is around a gradient by `t`, a mapped argument: that gradient is a part, too, whose rows jacrev
+/// might take.
+void refuse_rows_of_gradients(const Tensor& t);
 
 /// Throws ArgumentError if a running vmap is across these processes already: each would have, of its own part of the
 /// outer examples, its own part of the inner ones, and nobody the others.

@@ -12,7 +12,8 @@
 namespace tower::mesh {
 
 inline Tensor as_bytes(const Tensor& t) {
-  return t.resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
+  const Tensor whole = t.resolve_conj().resolve_neg().contiguous();
+  return whole.as_strided({whole.numel()}, {1}).view(at::kByte);  // of one element view() keeps any stride
 }
 
 inline int64_t bytes_in(const Tensors& tensors) {

@@ -159,6 +159,7 @@ Tensors map_axis(const dynamic::FunctionWithAux& f, const Tensors& args, const D
   Tensors shared;
   for (size_t i = 0; i < args.size(); ++i) {
     if (dims[i]) mesh::refuse_columns(args[i]);
+    if (dims[i]) mesh::refuse_rows_of_gradients(args[i]);
     shared.push_back(dims[i] ? Tensor() : args[i]);
   }
   mesh::check_agreement(*group, "argument", shared);

@@ -109,4 +109,22 @@ TEST(AroundProcesses, JacobiansInChunksAndOfJacobiansAreThoseOfTheWholeBatch) {
   });
 }
 
+// A gradient by a part is a part: the processes would take its rows at the same time.
+TEST(AroundProcesses, RowsOfAGradientByAPartAreRefusedInAllProcesses) {
+  expect_all(2, [](int) {
+    const Processes first;  // whose store the others share
+    const auto expect_refused = [](const auto& transform) {
+      const Processes p;
+      const std::string text = message_of<tower::UnsupportedError>([&] { transform(loss_of(p.mesh))(p.part()); });
+      EXPECT_TRUE(contains(text, "by an argument of which each process has a part")) << text;
+    };
+    expect_refused([](const Function& f) { return td::jacrev(td::jacrev(f, {1}), {1}); });
+    expect_refused([](const Function& f) { return td::jacrev(td::grad(f, {1}), {0}); });
+    // jacfwd by what is shared is right.
+    const Processes p;
+    const auto mixed = [](const Function& f) { return td::jacfwd(td::grad(f, {1}), {0}); };
+    EXPECT_TRUE(same(mixed(loss_of(p.mesh))(p.part())[0], p.own(mixed(loss_of({}))(p.whole())[0])));
+  });
+}
+
 }  // namespace

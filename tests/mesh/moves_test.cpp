@@ -68,6 +68,17 @@ TEST(Moves, OfUnevenPartsPassTheCheck) {
   expect_all(3, [](int) { expect_moves(mesh_of_all(true)); });
 }
 
+// Of a single element a stride says nothing, and may be any.
+TEST(Moves, TakeSingleElementsOfEachProcess) {
+  expect_all(2, [](int) {
+    const Mesh mesh = mesh_of_all();
+    const auto f = [](const Tensor& e) { return tower::all_to_all(e, "data", 0, 0); };
+    const Tensor x = waves({2, 2});
+    EXPECT_TRUE(same(tower::vmap(f, {.axis = "data", .across = mesh})(x.narrow(0, mesh.rank(), 1)),
+                     x.t().narrow(0, mesh.rank(), 1)));
+  });
+}
+
 // The third process waits until the first two have what they want of each other.
 TEST(Moves, ArePassedByProcessesThatHaveNoPartInThem) {
   const std::string done = testing::TempDir() + "tower_moved_" + std::to_string(::getpid());

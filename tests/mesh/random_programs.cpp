@@ -177,6 +177,7 @@ class Nesting {
         return [f = f(w), along = directions(ins, phase, w)](const Tensors& x) { return td::jvp(f, x, along).second; };
       };
     if (kind == 'r') {
+      for (const Value& v : typed_.ins) gradient_by_part_ = gradient_by_part_ || is_spread(v, spread_);
       typed_.in = [f, outs = typed_.outs, phase](const World& w) -> Function {
         return [f = f(w), along = directions(outs, phase, w)](const Tensors& x) { return td::vjp(f, x).second(along); };
       };
@@ -229,7 +230,9 @@ class Nesting {
     Value result = joined(y, x);
     if (kind == 'H') result = joined(result, x);
     if (c10::multiply_integers(result.sizes) > 3000) return false;
-    mixes_ = mixes_ || (kind != 'R' && is_spread(x, spread_)) || (kind != 'F' && is_spread(y, spread_));
+    mixes_ = mixes_ || (kind != 'R' && is_spread(x, spread_)) ||
+             (kind != 'F' && (is_spread(y, spread_) || gradient_by_part_));
+    gradient_by_part_ = gradient_by_part_ || (kind != 'F' && is_spread(x, spread_));
     typed_.in = [f = typed_.in, kind, out, argument](const World& w) -> Function {
       const Function one = [f = f(w), out](const Tensors& in) { return Tensors{f(in)[out]}; };
       if (kind == 'F') return td::jacfwd(one, {argument});
@@ -243,7 +246,7 @@ class Nesting {
   size_t spread_;
   Typed typed_;
   std::string text_;
-  bool mixes_ = false;
+  bool mixes_ = false, gradient_by_part_ = false;
 };
 
 // The program over copies, for it may write to its arguments.
