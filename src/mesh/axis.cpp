@@ -203,17 +203,6 @@ void refuse_rows(const Tensor& t) {
         "inside of the mapped function, or use jacfwd by what is shared.");
 }
 
-void refuse_twice(const Group& group) {
-  for (Level* level = top(); level; level = level->below()) {
-    const auto* running = dynamic_cast<AxisVmap*>(level);
-    if (running && running->examples()->group().get() == &group)
-      throw ArgumentError(
-          "vmap over axis '" + group.axis() + "': inside of a vmap across the same processes. Each has a part " +
-          "of the outer examples, and would pair it with its part of the inner ones alone. Map over one of them "
-          "in each process (leave out .across), or across another axis of the mesh.");
-  }
-}
-
 void refuse_rows_of_gradients(const Tensor& of) {
   for (Tensor t = of; Wrapper* w = as_wrapper(t);) {
     const bool by_rows = w->level().kind() == Kind::vjp && w->payload().tracked();
@@ -265,6 +254,15 @@ AxisVmap* Running::find(std::string_view axis) {
   for (Running* r = innermost; r; r = r->around_)
     if (r->level_.examples()->name() == axis) return &r->level_;
   return nullptr;
+}
+
+void Running::refuse_twice(const Group& group) {
+  for (Running* r = innermost; r; r = r->around_)
+    if (r->level_.examples()->group().get() == &group)
+      throw ArgumentError(
+          "vmap over axis '" + group.axis() + "': inside of a vmap across the same processes. Each has a part " +
+          "of the outer examples, and would pair it with its part of the inner ones alone. Map over one of them "
+          "in each process (leave out .across), or across another axis of the mesh.");
 }
 
 AxisVmap& find_axis(std::string_view name, const char* who) {

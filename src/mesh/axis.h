@@ -88,10 +88,6 @@ void refuse_rows(const Tensor& t);
 /// might take.
 void refuse_rows_of_gradients(const Tensor& t);
 
-/// Throws ArgumentError if a running vmap is across these processes already: each would have, of its own part of the
-/// outer examples, its own part of the inner ones, and nobody the others.
-void refuse_twice(const Group& group);
-
 /// Where a program is checked, throws unless the values under all levels are the same in all processes.
 void check_agreement(Group& group, const char* what, Tensors values);
 
@@ -115,6 +111,9 @@ class Running {
 
   /// The innermost of that name, seen or not; null if there is none.
   static AxisVmap* find(std::string_view axis);
+  /// Throws ArgumentError if one is across these processes: each would have, of its own part of the outer examples, its
+  /// own part of the inner ones, and nobody the others.
+  static void refuse_twice(const Group& group);
 
  private:
   Running* around_;

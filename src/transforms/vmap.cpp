@@ -224,7 +224,7 @@ Tensors map_named(const dynamic::FunctionWithAux& f, const Tensors& args, const 
   if (examples.axis.empty())
     throw ArgumentError("vmap: it is to map across a mesh, but along which axis is not said. Give .axis its name.");
   const auto group = examples.across.defined() ? examples.across.state()->group(examples.axis) : nullptr;
-  if (group) mesh::refuse_twice(*group);
+  if (group) mesh::Running::refuse_twice(*group);
   return telling_others(group, [&] {
     if (options.chunk_size)
       throw ArgumentError("vmap: axis '" + examples.axis +
