@@ -13,6 +13,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <random>
@@ -112,13 +113,16 @@ std::vector<Ended> start(int count, const std::function<void(int)>& body, std::c
       --left;
       ended[r].seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       if (WIFEXITED(status)) ended[r].status = WEXITSTATUS(status);
+      else ended[r].signal = WTERMSIG(status);
     }
   }
   for (int rank = 0; rank < count; ++rank) {
     const std::string path = output_of(test, rank);
     std::stringstream text;
     text << std::ifstream(path).rdbuf();
-    ended[static_cast<size_t>(rank)].said = text.str();
+    Ended& its = ended[static_cast<size_t>(rank)];
+    its.said = text.str();
+    if (its.signal != 0) its.said += std::string("ended by ") + ::strsignal(its.signal) + '\n';
     ::unlink(path.c_str());
   }
   return ended;
@@ -132,8 +136,8 @@ void expect_well(const std::vector<Ended>& ended) {
 }
 
 void expect_all(int count, const std::function<void(int)>& body) {
-  if (!can_start()) GTEST_SKIP() << "Tower was built without gloo's headers";
-  expect_well(start(count, body));
+  if (!can_start()) GTEST_SKIP() << "Tower was built without meshes of processes";
+  expect_well(start(count, body, std::chrono::seconds(60)));
 }
 
 void count_comparison() { ++counter(); }
@@ -142,7 +146,7 @@ int64_t comparisons() { return counter(); }
 bool can_start() { return TOWER_TESTS_START; }
 
 tower::Mesh mesh_of_all(bool check) {
-  return tower::Mesh::from_environment({{"data", -1}}, {.timeout = std::chrono::seconds(5), .check = check});
+  return tower::Mesh::from_environment({{"data", -1}}, {.timeout = std::chrono::seconds(20), .check = check});
 }
 
 bool all_went_well(const tower::Mesh& mesh, bool here) {

@@ -122,7 +122,7 @@ TEST(LoopsAcrossProcesses, AgreeWithCheckpoints) {
 // Whether to go on is a value that all are said to have. The process that ends earlier has ended, and the other is
 // told. A compiled loop is one call, whose operands differ as its state does: there the processes agree.
 TEST(LoopsAcrossProcesses, WhosePredicateIsSaidToBeTheSameAndIsNotDoNotHang) {
-  if (!processes::can_start()) GTEST_SKIP() << "Tower was built without gloo's headers";
+  if (!processes::can_start()) GTEST_SKIP() << "Tower was built without meshes of processes";
   for (const bool compiles : {false, true}) {
     const auto ended = processes::start(2, [&](int rank) {
       const Mesh mesh = mesh_of_all();

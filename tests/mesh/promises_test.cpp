@@ -10,7 +10,7 @@ using tower::Mesh;
 
 // Two processes, of which both are expected to be told `what` where programs are checked.
 void expect_found(const std::string& what, const std::function<void(const Mesh&, const Tensor& own)>& program) {
-  if (!processes::can_start()) GTEST_SKIP() << "Tower was built without gloo's headers";
+  if (!processes::can_start()) GTEST_SKIP() << "Tower was built without meshes of processes";
   const auto ended = processes::start(2, [&](int rank) {
     const Mesh mesh = mesh_of_all(/*check=*/true);
     const Tensor own = number(1.0 + rank);
