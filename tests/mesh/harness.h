@@ -14,7 +14,7 @@ namespace processes {
 
 struct Ended {
   int status = -1;      ///< what it exited with; -1: a signal ended it
-  int signal = 0;  // that ended it, if one did
+  int signal = 0;       ///< that ended it, if one did
   bool in_time = true;  ///< or the harness killed it
   double seconds = 0;   ///< until it ended
   std::string said;     ///< on standard output and error
