@@ -1,11 +1,13 @@
 // The mesh on LibTorch's distributed engine, c10d.
 //
 // A tour. Engine is the mesh's state: it makes a C10dGroup for each axis, and knows how a process finds out what went
-// wrong with another. A collective is one call of the group's backend for each dtype (sum, extremum), one for all
-// (gather, in bytes) or a message to each process that is to have something (exchange), each behind a first message
-// that says what it is. When one fails, or the mapped function throws, the process writes what happened on the board, a
-// store that all can read, and then closes its connections. So the others' collectives fail at once, whatever their
-// timeout, and they read there whom it was. Nothing is repaired: the mesh is of no more use, but the process can go on.
+// wrong with another. A collective begins with a message from each process to all (mesh/opening.h), which says what it
+// is and has room for little ones. What is larger follows in one call of the group's backend for each dtype (sums and
+// extrema: mesh/reduction.h), or for all of it (gather, in bytes). Exchange has a message for each process that is to
+// have something (mesh/parcel.h). When one fails, or the mapped function throws, the process writes what happened on
+// the board, a store that all can read, and then closes its connections. So the others' collectives fail at once,
+// whatever their timeout, and they read there whom it was. Nothing is repaired: the mesh is of no more use, but the
+// process can go on.
 #include <ATen/Functions.h>
 
 #include <cstdlib>
