@@ -4,10 +4,10 @@
 #include <tower/detail/spellings.h>
 #include <tower/linear_solve.h>
 #include <tower/loops.h>
+#include <tower/mesh.h>
 #include <tower/version.h>
 
 #include "function.h"
-#include "tower/mesh.h"
 
 namespace {
 

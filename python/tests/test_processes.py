@@ -1,19 +1,12 @@
 """Named axes and processes: against the same over the batch dimension, and one process with the whole batch."""
 
-import os
-import pathlib
 import re
-import socket
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
 import torch_tower
+from several import ROOT, of_several, run_in_processes
 from torch_tower import grad, vmap
-
-LAUNCH = os.path.join(os.path.dirname(__file__), "..", "..", "script", "launch")
 
 
 def test_collectives_are_code_over_the_batch_dimension():
@@ -67,47 +60,23 @@ PROGRAM = """
 """
 
 
-def reach_each_other() -> bool:
-    """Not where there is no network at all, not even the loopback interface."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        try:
-            socket.create_connection(listener.getsockname(), timeout=5).close()
-        except OSError:
-            return False
-    return True
-
-
-of_several = pytest.mark.skipif(not reach_each_other(), reason="no loopback interface, so processes cannot meet")
-
-
 @of_several
 def test_processes_give_what_one_gives(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    ended = subprocess.run([sys.executable, LAUNCH, "-n", "2", sys.executable, str(program)], capture_output=True,
-                           text=True, timeout=120)
-    if "was built without" in ended.stdout:
-        pytest.skip("Tower was built without c10d or gloo")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert sorted(ended.stdout.splitlines()[-2:]) == ["[0] well", "[1] well"], ended.stdout
+    lines = run_in_processes(2, PROGRAM, tmp_path)
+    assert [line for line in lines if line.endswith("] well")] == ["[0] well", "[1] well"], lines
 
 
 @of_several
 def test_the_documents_program_prints_what_it_says(tmp_path):
-    page = pathlib.Path(LAUNCH).parents[1] / "docs" / "processes.md"
-    program, said = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page.read_text(), re.DOTALL).groups()
-    path = tmp_path / "program.py"
-    path.write_text(program)
+    page = (ROOT / "docs" / "processes.md").read_text()
+    program, said = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL).groups()
     for count in (1, 2, 3):
-        ended = subprocess.run(
-            [LAUNCH, "-n", str(count), sys.executable, path], capture_output=True, text=True, timeout=120)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        assert sorted(ended.stdout.splitlines()) == [f"[{rank}] {said.strip()}" for rank in range(count)]
+        assert run_in_processes(count, program, tmp_path) == [f"[{rank}] {said.strip()}" for rank in range(count)]
 
 
+@of_several
 def test_who_loses_another_process_can_save_and_exit(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent("""
+    program = """
         import os, signal, torch, torch_tower
         mesh = torch_tower.Mesh.from_environment({"data": -1}, timeout=10)
         total = torch_tower.vmap(lambda x: torch_tower.psum(x, "data"), axis="data", across=mesh, out_dims=None)
@@ -118,7 +87,6 @@ def test_who_loses_another_process_can_save_and_exit(tmp_path):
             total(torch.ones(2))
         except torch_tower.MeshError as error:
             print("saved by", mesh, "process 1" in str(error))
-    """))
-    ended = subprocess.run([LAUNCH, "-n", "3", sys.executable, path], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 128 + 9, ended.stdout + ended.stderr
-    assert sorted(ended.stdout.splitlines()) == [f"[{r}] saved by Mesh({{'data': 3}}, rank={r}) True" for r in (0, 2)]
+    """
+    lines = run_in_processes(3, program, tmp_path, status=128 + 9)
+    assert lines == [f"[{r}] saved by Mesh({{'data': 3}}, rank={r}) True" for r in (0, 2)]

@@ -1,13 +1,6 @@
 """Functions that Python defines, mapped across two processes: they give what one process gives on the whole batch."""
 
-import os
-import subprocess
-import sys
-import textwrap
-
-import pytest
-
-LAUNCH = os.path.join(os.path.dirname(__file__), "..", "..", "script", "launch")
+from several import of_several, run_in_processes
 
 # Each is a loss of shared parameters and of an example.
 PROGRAM = """
@@ -114,13 +107,7 @@ PROGRAM = """
 """
 
 
+@of_several
 def test_functions_of_all_kinds_give_what_they_give_in_one_process(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    ended = subprocess.run([sys.executable, LAUNCH, "-n", "2", sys.executable, str(program)], capture_output=True,
-                           text=True, timeout=120)
-    if "without the headers of gloo" in ended.stdout:
-        pytest.skip("Tower was built without gloo's headers")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    said = sorted(ended.stdout.splitlines()[-2:])
-    assert said == ["[0] 38 well", "[1] 38 well"], ended.stdout
+    lines = run_in_processes(2, PROGRAM, tmp_path)
+    assert [line for line in lines if line.endswith(" well")] == ["[0] 38 well", "[1] 38 well"], lines

@@ -32,11 +32,10 @@ Reduction::Reduction(Wire& wire, const char* name, Kind kind, const Tensors& ten
     : wire_(wire), kind_(kind), tensors_(tensors) {
   for (size_t k = 0; k < tensors.size(); ++k) {
     const Tensor& t = tensors[k];
-    const auto options = at::device(t.device()).dtype(c10::toRealValueType(t.scalar_type()));
-    const auto found = std::find_if(bundles_.begin(), bundles_.end(), [&](const Bundle& b) {
-      return b.options.dtype() == options.dtype() && b.options.device() == options.device();
-    });
-    Bundle& bundle = found != bundles_.end() ? *found : bundles_.emplace_back(Bundle{{}, options});
+    const at::ScalarType type = c10::toRealValueType(t.scalar_type());
+    const auto found = std::find_if(bundles_.begin(), bundles_.end(),
+                                    [&](const Bundle& b) { return b.type == type && b.device == t.device(); });
+    Bundle& bundle = found != bundles_.end() ? *found : bundles_.emplace_back(Bundle{type, t.device()});
     bundle.members.push_back(k);
     bundle.numel += numbers_in(t);
   }
@@ -44,18 +43,17 @@ Reduction::Reduction(Wire& wire, const char* name, Kind kind, const Tensors& ten
   int64_t bytes = 0;
   bool together = true;  // on one device
   for (Bundle& b : bundles_) {
-    what += std::string(" ") + c10::toString(c10::typeMetaToScalarType(b.options.dtype())) + std::to_string(b.numel);
+    what += std::string(" ") + c10::toString(b.type) + std::to_string(b.numel);
     b.begin = bytes;
-    bytes += aligned(b.numel * static_cast<int64_t>(b.options.dtype().itemsize()));
-    together = together && b.options.device() == bundles_[0].options.device();
+    bytes += aligned(b.bytes());
+    together = together && b.device == bundles_[0].device;
   }
-  opening_.emplace(wire, what, bytes, bundles_[0].options.device());
+  opening_.emplace(wire, what, bytes, bundles_[0].device);
   for (Bundle& b : bundles_) {
     if (together && opening_->fits()) {
-      const auto length = b.numel * static_cast<int64_t>(b.options.dtype().itemsize());
-      fill(b, opening_->place(b.begin, length).view(c10::typeMetaToScalarType(b.options.dtype())));
+      fill(b, opening_->place(b.begin, b.bytes()).view(b.type));
     } else {
-      b.message = {at::empty({b.numel}, b.options)};
+      b.message = {at::empty({b.numel}, at::device(b.device).dtype(b.type))};
       fill(b, b.message[0]);
     }
   }
@@ -85,10 +83,8 @@ Tensor Reduction::reduced(const Bundle& bundle) const {
     wait_awake(bundle.work, bundle.message[0]);
     return bundle.message[0];
   }
-  const auto type = c10::typeMetaToScalarType(bundle.options.dtype());
-  const auto length = bundle.numel * static_cast<int64_t>(bundle.options.dtype().itemsize());
-  const Tensor rows = opening_->rows(bundle.begin, length).view(type);
-  if (kind_ == Kind::SUM) return rows.sum(0, /*keepdim=*/false, type);
+  const Tensor rows = opening_->rows(bundle.begin, bundle.bytes()).view(bundle.type);
+  if (kind_ == Kind::SUM) return rows.sum(0, /*keepdim=*/false, bundle.type);
   return kind_ == Kind::MAX ? rows.amax(0) : rows.amin(0);
 }
 

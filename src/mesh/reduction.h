@@ -25,11 +25,13 @@ class Reduction {
  private:
   // Tensors of one type and device, which go together, complex ones as real numbers.
   struct Bundle {
-    std::vector<size_t> members;
-    at::TensorOptions options = {};
-    int64_t numel = 0, begin = 0;      // in the first message
+    at::ScalarType type;
+    at::Device device;
+    std::vector<size_t> members = {};
+    int64_t numel = 0, begin = 0;      // begin: in the first message
     std::vector<Tensor> message = {};  // the second, one
     WorkPointer work = {};
+    int64_t bytes() const { return numel * static_cast<int64_t>(c10::elementSize(type)); }
   };
   void fill(const Bundle& bundle, const Tensor& message) const;
   Tensor reduced(const Bundle& bundle) const;
