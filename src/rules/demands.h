@@ -29,6 +29,7 @@ class Example {
   Sizes sizes(size_t arg) const;
   int64_t numel(size_t arg) const { return c10::multiply_integers(sizes(arg)); }
   at::ScalarType dtype(size_t arg) const { return args_[arg].toTensor().scalar_type(); }
+  at::Device device(size_t arg) const { return args_[arg].toTensor().device(); }
   bool is_complex(size_t arg) const { return c10::isComplexType(dtype(arg)); }
   /// The tensors of list argument `arg`; those that are not given have the dtype Undefined.
   std::vector<Meta> list(size_t arg) const;

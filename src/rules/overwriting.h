@@ -18,6 +18,14 @@ void evaluate_overwriting(Stack& stack) {
   stack.assign(1, base);
 }
 
+/// The same for kernels that give rows, whatever the order of the first argument in memory.
+template <class Op, bool (*write)(const Tensor& base, const Stack& stack)>
+void evaluate_in_rows(Stack& stack) {
+  static const Operator& record = record_of(Op::name, Op::overload_name);
+  if (stack[0].toTensor().is_contiguous()) evaluate_overwriting<Op, write>(stack);
+  else record.handle()->callBoxed(stack);
+}
+
 /// Whether `part` can be written into plain memory like `base` without a conversion, and nothing follows it.
 bool goes_into(const Tensor& part, const Tensor& base);
 

@@ -187,7 +187,9 @@ void pooling() {
       [](Ct<0> ct, Skip, const Tensor& indices) { return at_indices(*ct, indices, 3); });
   demands<at::_ops::max_unpool2d>(demand_same_shape);
   demands<at::_ops::max_unpool3d>(demand_same_shape);
-  demands<at::_ops::max_pool1d>([](const Example& e) { demand_floating(e, 0); });
+  demands<at::_ops::max_pool1d>([](const Example& e) {
+    if (e.device(0).is_cpu()) demand_floating(e, 0);  // which has a kernel of its own for one dimension
+  });
 }
 
 }  // namespace tower::rules

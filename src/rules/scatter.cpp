@@ -63,14 +63,6 @@ void pull_back_scatter(VjpFrame& f) {
 
 // ---- scatter along a dimension: in place ----
 
-// For kernels that give rows, whatever the order of the tensor in memory.
-template <class Op, bool (*write)(const Tensor& base, const Stack& stack)>
-void evaluate_in_rows(Stack& stack) {
-  static const Operator& record = record_of(Op::name, Op::overload_name);
-  if (stack[0].toTensor().is_contiguous()) evaluate_overwriting<Op, write>(stack);
-  else record.handle()->callBoxed(stack);
-}
-
 bool fits_along(const Tensor& base, const Stack& stack, int64_t least_index) {
   if (base.dim() == 0) return false;
   const int64_t size = base.size(at::maybe_wrap_dim(stack[1].toInt(), base.dim()));

@@ -77,7 +77,7 @@ void selection() {
 
   op<at::_ops::masked_fill_Scalar>()
       .pointwise()
-      .evaluated_by(evaluate_overwriting<at::_ops::masked_fill_Scalar, fill_where>)
+      .evaluated_by(evaluate_in_rows<at::_ops::masked_fill_Scalar, fill_where>)
       .element([](E x, Raw mask, E value) { return where(mask, value, x); })
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& mask) { return t->masked_fill(mask, 0); });

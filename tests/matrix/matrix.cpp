@@ -81,6 +81,13 @@ void Report::fail(const std::string& what, const std::string& message) {
                 << message.substr(0, backtrace);
 }
 
+bool runs_on_device(const Case& c) {
+  return support::runs_on_device(c.entry.name, [&] {
+    const Problem problem = problem_of(c);
+    problem.f(problem.examples[0]);
+  });
+}
+
 // ---- tests ---------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -115,7 +122,7 @@ class OperatorTest : public testing::Test {
         op_db::Sample sample;
         ASSERT_NO_THROW(sample = op_db::parse_sample(*entry_, text, dtype)) << entry_->name << "(" << text << ")";
         report.enter(sample, dtype);
-        if (!bad && !runs_on_device(sample, dtype, report)) continue;
+        if (!bad && !runs_on_device({*entry_, sample, dtype, report})) continue;
         report.run("check", [&] { check_({*entry_, sample, dtype, report}); });
       }
     }
@@ -125,13 +132,6 @@ class OperatorTest : public testing::Test {
   }
 
  private:
-  bool runs_on_device(const op_db::Sample& sample, at::ScalarType dtype, Report& report) const {
-    return support::runs_on_device(entry_->name, [&] {
-      const Problem problem = problem_of({*entry_, sample, dtype, report});
-      problem.f(problem.examples[0]);
-    });
-  }
-
   std::shared_ptr<const op_db::Entry> entry_;
   Check check_;
   Samples samples_;
