@@ -21,6 +21,12 @@ inline bool comes_later(std::string_view op) {
   return minor < 12 && (op == "aten::_foreach_clone" || op.starts_with("aten::_upsample_lanczos2d_aa"));
 }
 
+/// Whether LibTorch differentiates the operator from a version after this one on. Tower does in all.
+inline bool derivative_comes_later(std::string_view op) {
+  constexpr int minor = TORCH_VERSION_MAJOR > 2 ? 1000 : TORCH_VERSION_MINOR;
+  return minor < 12 && (op == "aten::aminmax" || op == "aten::narrow_copy");
+}
+
 /// How LibTorch's graph holds its nodes: by std::shared_ptr before 2.13.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
