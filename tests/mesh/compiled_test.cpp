@@ -41,6 +41,22 @@ TEST(CompiledAcrossProcesses, FollowThePartsOfOthers) {
   });
 }
 
+// As without compile: a graph that is there already does not hide whose rows they are.
+TEST(CompiledAcrossProcesses, RefuseJacobiansOfParts) {
+  const auto ended = processes::start(2, [](int) {
+    const Mesh mesh = mesh_of_all();
+    const auto part = [](const Tensor& w, const Tensor& e) { return tower::psum(e * w, "data") * e; };
+    const auto mapped = tower::vmap(part, {.in_dims = {std::nullopt, 0}, .axis = "data", .across = mesh});
+    const auto compiled = tower::compile(mapped);
+    const Tensor w = waves({3}), x = waves({2, 3});
+    const auto of_shared = [&](const Tensor& v) { return compiled(v, x); };
+    EXPECT_TRUE(same(tower::jacfwd(of_shared)(w), tower::jacfwd([&](const Tensor& v) { return mapped(v, x); })(w)));
+    const std::string text = message_of<tower::UnsupportedError>([&] { tower::jacrev(of_shared)(w); });
+    EXPECT_TRUE(contains(text, "a result of which each process has a part")) << text;
+  });
+  for (const auto& process : ended) EXPECT_EQ(process.status, 0) << process.said;
+}
+
 // Where one process traces and sends something first, the other asks for sizes: they find out.
 TEST(CompiledAcrossProcesses, ThatCannotFollowSaySo) {
   const auto ended = processes::start(2, [](int rank) {
