@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "apart/asserts.h"
 #include "apart/casts.h"
 #include "apart/pinned.h"
 #include "apart/streams.h"
@@ -305,6 +306,7 @@ void make_wait(c10::DeviceIndex device) {
 }
 
 void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  check_alive();
   const size_t count = op.schema().arguments().size(), first = stack->size() - count;
   const bool into_near = count > 0 && (*stack)[first].isTensor() && !is_far((*stack)[first].toTensor());
   Loan loan;
@@ -317,7 +319,13 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
     std::optional<DrawingFrom> draws;
     if (op.hasTag(at::Tag::nondeterministic_seeded) || op.operator_name().getNamespace() != "aten")
       draws.emplace(loan.generator().value_or(default_generator(loan.device().index())));
-    op.redispatchBoxed(c10::DispatchKeySet(loan.kernels()), stack);
+    const Stack lent(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+    try {
+      op.redispatchBoxed(c10::DispatchKeySet(loan.kernels()), stack);
+    } catch (const c10::Error&) {
+      after_refusal(op, lent);
+      throw;
+    }
   }
   if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
     make_wait(loan.device().index());
@@ -336,6 +344,7 @@ void copy_late(c10::DeviceIndex device, const Tensor& from, const Tensor& to) {
 
 // Between the devices.
 Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
+  check_alive();
   Loan source, target;
   const Tensor near_from = source.lend(from, Use::reads), near_to = target.lend(to, Use::writes);
   const bool between = is_far(from) && is_far(to) && from.device() != to.device();

@@ -10,6 +10,8 @@
 //   generators  one for each device; the CPU's is as it was after draws on the device.
 //   streams     kernels run when they are called; those that a GPU might run in another order are refused (streams.h).
 //   autocast    casts for the operators that LibTorch lists for every device (casts.cpp).
+//   wrong values that a kernel finds, such as indices that are out of range, lose the device: from then on it refuses
+//               everything, as a GPU does (asserts.h).
 //   pinning     what is copied to pinned memory without waiting comes when the program waits (pinned.h).
 //
 // It has no kernels of its own: LibTorch's composite kernels choose as they do for devices unknown to them.
@@ -23,6 +25,9 @@ inline constexpr c10::DeviceIndex kDevices = 2;
 
 /// Registers the backend with LibTorch, which then knows devices "apart:0" and "apart:1". For the rest of the process.
 void install();
+
+/// As in a new process, where the device was lost.
+void recover();
 
 /// How often operators made the program wait: those that give a value (item, a bool) or a size that depends on values,
 /// and copies to the CPU.

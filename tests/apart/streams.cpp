@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apart/apart.h"
+#include "apart/asserts.h"
 
 namespace apart {
 namespace {
@@ -196,6 +197,7 @@ bool StreamsOfGuard::queryStream(const c10::Stream& stream) const {
 }
 
 void StreamsOfGuard::synchronizeStream(const c10::Stream& stream) const {
+  check_alive();
   Account& all = account();
   const std::lock_guard lock(all.mutex);
   all.finish(all.known[number(stream)]);
@@ -203,6 +205,7 @@ void StreamsOfGuard::synchronizeStream(const c10::Stream& stream) const {
 }
 
 void StreamsOfGuard::synchronizeDevice(c10::DeviceIndex device) const {
+  check_alive();
   Account& all = account();
   const std::lock_guard lock(all.mutex);
   for (size_t s = 0; s < kStreams; ++s) all.finish(all.known[static_cast<size_t>(device) * kStreams + s]);

@@ -55,6 +55,17 @@ TEST_F(Apart, TensorsOfItsOtherDeviceAreRefused) {
   EXPECT_TRUE(contains(message_of<c10::Error>([&] { near.index({places.to(far.device())}); }), "apart:1 and cpu"));
 }
 
+TEST_F(Apart, WrongValuesLoseIt) {
+  const auto refused = [&](const Tensor& index) { return !message_of<c10::Error>([&] { far.index_select(0, index); }).empty(); };
+  const Tensor right = at::tensor({2, 0}, far.options().dtype(at::kLong)), wrong = right + 2;
+  EXPECT_TRUE(refused(right.view({1, 2})));
+  EXPECT_TRUE(same(far.index_select(0, right).cpu(), near.index_select(0, right.cpu())));  // a wrong shape does not
+  EXPECT_TRUE(refused(wrong));
+  EXPECT_TRUE(contains(message_of<c10::Error>([&] { far + 1; }), "the device is lost"));
+  apart::recover();
+  EXPECT_TRUE(same((far + 1).cpu(), near + 1));
+}
+
 TEST_F(Apart, ItsDrawsAreItsGenerators) {
   const Tensor state = at::detail::getDefaultCPUGenerator().get_state();
   at::Generator generator = at::globalContext().defaultGenerator(far.device());

@@ -112,6 +112,8 @@ void check_compiled(const std::vector<std::string>& outer_to_inner, const Case& 
 void check_compiled_lanes(const std::string& inner, const Case& c);
 /// Whether LibTorch has the operator on the device under test with these arguments.
 bool runs_on_device(const Case& c);
+/// Whether a bad sample would take the device under test from the tests that follow.
+bool loses_device(const Case& c);
 /// Runs `body`, and counts the refusal of an operator that reads values.
 void unless_values_are_read(const Case& c, const std::function<void()>& body);
 void check_in_place(const Case& c);

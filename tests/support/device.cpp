@@ -7,6 +7,7 @@
 #include <map>
 
 #include "apart/apart.h"
+#include "apart/asserts.h"
 
 namespace support {
 namespace {
@@ -27,7 +28,24 @@ std::map<std::string, LeftOut>& left_out() {
   static std::map<std::string, LeftOut> all;
   return all;
 }
-long ran = 0;
+long ran = 0, wrong_values = 0;
+
+c10::IValue on_cpu(const c10::IValue& v) {
+  if (v.isTensor()) return v.toTensor().defined() ? v.toTensor().cpu() : v;
+  if (v.isDevice()) return at::Device(at::kCPU);
+  if (v.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& t : v.toTensorVector()) list.push_back(on_cpu(t).toTensor());
+    return list;
+  }
+  if (v.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& t : v.toListRef())
+      list.push_back(t.isTensor() ? std::optional<at::Tensor>(on_cpu(t).toTensor()) : std::nullopt);
+    return list;
+  }
+  return v;
+}
 
 }  // namespace
 
@@ -49,17 +67,33 @@ bool runs_on_device(const std::string& name, const std::function<void()>& plain_
   }
 }
 
+bool loses_device(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
+  if (device().is_cpu()) return false;
+  torch::jit::Stack there;
+  for (const c10::IValue& v : arguments) there.push_back(on_cpu(v));
+  try {
+    torch::jit::Stack call = there;
+    op.callBoxed(call);
+    return false;
+  } catch (const std::exception&) {
+    const bool loses = apart::is_refused_for_values(op, there);
+    wrong_values += loses;
+    return loses;
+  }
+}
+
 long calls_left_out() {
-  long calls = 0;
+  long calls = wrong_values;
   for (const auto& [name, entry] : left_out()) calls += entry.calls;
   return calls;
 }
 
 void print_left_out() {
   if (device().is_cpu()) return;
-  const long calls = calls_left_out();
-  std::printf("on %s: %ld calls ran, %ld of %zu operators were left out, as LibTorch cannot run them there%s\n",
-              device().str().c_str(), ran, calls, left_out().size(), calls ? ":" : "");
+  const long calls = calls_left_out() - wrong_values;
+  std::printf("on %s: %ld calls ran, %ld with wrong values were left out, which would lose a GPU, and %ld of %zu operators, "
+              "as LibTorch cannot run them there%s\n",
+              device().str().c_str(), ran, wrong_values, calls, left_out().size(), calls ? ":" : "");
   for (const auto& [name, entry] : left_out())
     std::printf("  %s, %ld times: %s\n", name.c_str(), entry.calls, entry.why.substr(0, entry.why.find('\n')).c_str());
 }

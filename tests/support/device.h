@@ -4,6 +4,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/core/Device.h>
 
 #include <functional>
@@ -16,6 +18,11 @@ at::Device device();
 /// Runs a plain call, and tells whether LibTorch has it on the device: nothing that it throws there comes out, but is
 /// counted under `name`. On the CPU it is not run.
 bool runs_on_device(const std::string& name, const std::function<void()>& plain_call);
+
+/// Whether a call is refused for wrong values, such as indices that are out of range. Kernels find those: a GPU's when
+/// the call has returned, and the device is lost to the tests that follow. Such calls are counted; on the CPU all are
+/// made.
+bool loses_device(const c10::OperatorHandle& op, const torch::jit::Stack& arguments);
 
 /// How many calls were left out.
 long calls_left_out();

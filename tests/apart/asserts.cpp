@@ -1,0 +1,70 @@
+#include "apart/asserts.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <mutex>
+#include <string>
+
+#include "apart/apart.h"
+
+namespace apart {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+
+std::mutex mutex;
+std::string assertion;  // which the device is lost by
+
+Tensor harmless(const Tensor& t) {
+  if (!t.defined() || t.layout() != at::kStrided) return t;
+  const bool whole = at::isIntegralType(t.scalar_type(), /*includeBool=*/true);
+  return at::full(t.sizes(), whole ? at::Scalar(0) : at::Scalar(0.5), t.options());
+}
+
+IValue harmless(const IValue& v) {
+  if (v.isTensor()) return harmless(v.toTensor());
+  if (v.isTensorList()) {
+    c10::List<Tensor> list;
+    for (const Tensor& t : v.toTensorVector()) list.push_back(harmless(t));
+    return list;
+  }
+  if (v.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> list;
+    for (const IValue& t : v.toListRef())
+      list.push_back(t.isTensor() ? std::optional<Tensor>(harmless(t.toTensor())) : std::nullopt);
+    return list;
+  }
+  return v;
+}
+
+}  // namespace
+
+bool is_refused_for_values(const c10::OperatorHandle& op, torch::jit::Stack arguments) {
+  try {
+    for (IValue& v : arguments) v = harmless(v);
+    op.callBoxed(arguments);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void check_alive() {
+  const std::lock_guard lock(mutex);
+  TORCH_CHECK(assertion.empty(), "apart: a kernel of ", assertion, " met a wrong value, and the device is lost");
+}
+
+void after_refusal(const c10::OperatorHandle& op, torch::jit::Stack arguments) {
+  if (!is_refused_for_values(op, std::move(arguments))) return;
+  const std::lock_guard lock(mutex);
+  assertion = op.operator_name().name;
+}
+
+void recover() {
+  const std::lock_guard lock(mutex);
+  assertion.clear();
+}
+
+}  // namespace apart
