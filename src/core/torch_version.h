@@ -1,4 +1,4 @@
-// Differences between the LibTorch versions that Tower builds with (2.11 to 2.13), in one place.
+// Differences between the LibTorch versions that Tower builds with (2.11 to 2.15), in one place.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -10,13 +10,17 @@
 #if __has_include(<ATen/ops/_upsample_lanczos2d_aa.h>)
 #define TOWER_HAS_LANCZOS 1  // from 2.12 on
 #endif
+#if __has_include(<ATen/ops/cholesky.h>)
+#define TOWER_HAS_CHOLESKY 1  // before 2.15; linalg_cholesky is in all
+#endif
 
 namespace tower::torch_version {
 
-/// Whether LibTorch got an operator that rules and tests name in a version after this one. Rules for those that the
+/// Whether this version lacks an operator that rules and tests name, which came later or went. Rules for those that the
 /// dispatcher does not know are left out (rules::record_of), and so are their tests.
-inline bool comes_later(std::string_view op) {
+inline bool lacks(std::string_view op) {
   constexpr int minor = TORCH_VERSION_MAJOR > 2 ? 1000 : TORCH_VERSION_MINOR;
+  if (op == "aten::cholesky") return minor >= 15;
   if (op == "aten::_foreach_mm") return minor < 13;
   return minor < 12 && (op == "aten::_foreach_clone" || op.starts_with("aten::_upsample_lanczos2d_aa"));
 }

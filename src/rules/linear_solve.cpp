@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "core/broadcast.h"
+#include "core/torch_version.h"
 #include "core/wrapper.h"
 #include "rules/demands.h"
 #include "rules/op.h"
@@ -223,8 +224,10 @@ void linear_solve() {
       });
   op<at::_ops::linalg_ldl_factor_ex>().batches_natively();
   op<at::_ops::linalg_ldl_solve>().vmap(ldl_solve_vmap);
+#ifdef TOWER_HAS_CHOLESKY
   op<at::_ops::cholesky>().decomposes(
       [](const Tensor& a, bool upper) { return std::get<0>(at::linalg_cholesky_ex(a, upper, true)); });
+#endif
   op<at::_ops::cholesky_solve>().decomposes([](const Tensor& b, const Tensor& factor, bool upper) {
     const Tensor l = upper ? factor.mH() : factor;
     return at::linalg_solve_triangular(l.mH(), at::linalg_solve_triangular(l, b, false, true, false), true, true,

@@ -221,13 +221,14 @@ class FileReader {
       const std::string base = full_name.substr(0, full_name.find('.'));
       const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
       entry.op = c10::Dispatcher::singleton().findSchema({base, overload});
-      if (!entry.op && tower::torch_version::comes_later(base)) continue;
+      if (!entry.op && tower::torch_version::lacks(base)) continue;
       if (!entry.op)
         throw std::runtime_error("LibTorch has no operator " + base +
                                  (dot == std::string::npos ? "" : name.substr(dot)));
       std::istringstream words(flags);
       for (std::string flag; words >> flag;) set_flag(entry, flag);
-      if (tower::torch_version::derivative_comes_later(base)) entry.notes["no_autograd"] = "LibTorch has its derivative from a later version on";
+      if (tower::torch_version::derivative_comes_later(base))
+        entry.notes["no_autograd"] = "LibTorch has its derivative from a later version on";
       entries_.push_back(std::move(entry));
     }
     if (bar != std::string::npos) add_samples(text.substr(bar + 1), "");
