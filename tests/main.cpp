@@ -16,6 +16,7 @@
 #include "matrix/layout.h"
 #include "matrix/matrix.h"
 #include "support/device.h"
+#include "support/warnings.h"
 
 namespace {
 
@@ -42,6 +43,7 @@ extern "C" void say_which_test(int signal) {
 int main(int argc, char** argv) {
   warm_up();
   testing::InitGoogleTest(&argc, argv);
+  support::fail_where_kernels_are_refused();
   if (!support::device().is_cpu()) {
     testing::UnitTest::GetInstance()->listeners().Append(new NamesTheRunning);
     std::signal(SIGSEGV, say_which_test);

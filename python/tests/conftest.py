@@ -4,6 +4,7 @@ import re
 import pytest
 import torch
 import torch_tower
+from support import REFUSED_KERNEL
 
 # TOWER_TEST_DEVICE=cuda: what a test makes without naming a device is there.
 DEVICE = os.environ.get("TOWER_TEST_DEVICE") or "cpu"
@@ -23,6 +24,7 @@ LACKING = re.compile(
 
 
 def pytest_configure(config):
+    config.addinivalue_line("filterwarnings", f"error:{REFUSED_KERNEL}")
     config.addinivalue_line("markers", "cpu(why): the test is about the CPU alone")
 
 

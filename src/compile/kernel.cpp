@@ -36,7 +36,7 @@ char* at(void* memory, int64_t lane, Type type) { return static_cast<char*>(memo
 namespace {
 
 KernelText text_of(const Region& region, const CodeSource& source) {
-  if (source.vector_bytes() == 0) throw CompileError(Llvm::get().why_not());
+  if (source.vector_bytes() == 0) throw CompileError("no LLVM: " + Llvm::get().why_not());
   return print_kernel(region, "tower_kernel", source.vector_bytes(), source.math());
 }
 

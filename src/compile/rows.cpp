@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <unordered_set>
 
 #include "compile/folds.h"
@@ -113,13 +114,15 @@ class RowWriter {
     if (const auto number = same_everywhere(v))
       return number->isFloatingPoint() ? region_.graph.constant(type, number->toDouble())
                                        : region_.graph.constant(type, number->toLong());
-    const std::pair key(id, places(call, k));
+    const Places at = places(call, k);
+    // Where a row is one lane, sizes do not say for which of the two it is read.
+    const Row row = rows_.is_of_row(call) ? Row::repeated : row_of(v.sizes, at);
+    const std::tuple key(id, at, row);
     for (const auto& [known, element] : read_)
       if (known == key) return element;
-    const Row row = row_of(v.sizes, key.second);
     const auto operand = std::find(operands_.begin(), operands_.end(), id);
     readings_.push_back(
-        {static_cast<size_t>(operand - operands_.begin()), key.second, row == Row::repeated, row == Row::mixed});
+        {static_cast<size_t>(operand - operands_.begin()), at, row == Row::repeated, row == Row::mixed});
     if (operand == operands_.end()) operands_.push_back(id);
     const Id element = region_.graph.input(type, region_.inputs.size());
     region_.inputs.push_back({type, row == Row::repeated});
@@ -204,7 +207,7 @@ class RowWriter {
   std::vector<Reading> readings_;
   std::vector<ValueId> operands_;
   std::unordered_map<ValueId, Id> made_;
-  std::vector<std::pair<std::pair<ValueId, Places>, Id>> read_;
+  std::vector<std::pair<std::tuple<ValueId, Places, Row>, Id>> read_;
 };
 
 // ---- what can be in a region ----
@@ -243,7 +246,7 @@ bool Rows::reads_inside(const Call& call, size_t k) const {
   const Sizes& lanes = form ? form->lanes : pointwise_.lanes(call);
   const Places at = lane_places(call, k);
   const Value& v = pointwise_.value(id);
-  if (!made) return (!form || row_rule(*call.op)) && one_for_one(at, v.sizes, lanes);
+  if (!made) return !is_of_row(call) && one_for_one(at, v.sizes, lanes);
   if (made->form.lanes != lanes || (form && *form != made->form)) return false;
   for (size_t d = 0; d < lanes.size(); ++d) {
     if (lanes[d] == 1 || at[d] == made->places[d]) continue;

@@ -63,7 +63,9 @@ class Rows {
   // Null for what else there is.
   const Form* form(const Call& call) const;
   const OfRow* of_row(ValueId id) const;
-  bool only_views(const Call& call) const { return form(call) && !row_rule(*call.op) && !element_rule(*call.op); }
+  // Whether it is computed once for each row, of what there is one element of for each.
+  bool is_of_row(const Call& call) const { return form(call) && !row_rule(*call.op); }
+  bool only_views(const Call& call) const { return is_of_row(call) && !element_rule(*call.op); }
   bool reads_inside(const Call& call, size_t k) const;
   // Where the lanes are in an operand.
   Places lane_places(const Call& call, size_t k) const;

@@ -261,17 +261,19 @@ TEST(Folds, OtherOrdersInMemoryAndStrides) {
     const Tensor x = in[0] * in[1];
     return Tensors{x.sum(-1), at::softmax(x, -1), x.amax({-1}, true)};
   };
-  const Tensor x = numbers({4, 5, 80}), y = numbers({80, 5, 4}).permute({2, 1, 0});
-  calls_left(f, {x, x}, 1e-5);
-  calls_left(f, {x, y}, 1e-5);
-  calls_left(f, {y, y}, 1e-5);
-  calls_left(f, {x.transpose(0, 1).contiguous().transpose(0, 1), x}, 1e-5);
-  calls_left(f, {x, numbers({5, 1})}, 1e-5);
-  calls_left(f, {x, numbers({80})}, 1e-5);
-  calls_left(f, {numbers({4, 5, 160}).slice(2, 0, 160, 2), numbers({4, 5, 81}).narrow(2, 1, 80)}, 1e-5);
+  const Tensor x = numbers({4, 5, 80}, at::kDouble), y = numbers({80, 5, 4}, at::kDouble).permute({2, 1, 0});
+  calls_left(f, {x, x}, 1e-12);
+  calls_left(f, {x, y}, 1e-12);
+  calls_left(f, {y, y}, 1e-12);
+  calls_left(f, {x.transpose(0, 1).contiguous().transpose(0, 1), x}, 1e-12);
+  calls_left(f, {x, numbers({5, 1}, at::kDouble)}, 1e-12);
+  calls_left(f, {x, numbers({80}, at::kDouble)}, 1e-12);
+  calls_left(f,
+             {numbers({4, 5, 160}, at::kDouble).slice(2, 0, 160, 2), numbers({4, 5, 81}, at::kDouble).narrow(2, 1, 80)},
+             1e-12);
   const Function all = [](const Tensors& in) { return Tensors{(in[0] * in[1]).sum(), (in[0] * in[1]).max()}; };
-  calls_left(all, {x, numbers({5, 1})}, 1e-4);
-  calls_left(all, {y, y}, 1e-4);
+  calls_left(all, {x, numbers({5, 1}, at::kDouble)}, 1e-12);
+  calls_left(all, {y, y}, 1e-12);
 }
 
 TEST(Folds, OverOtherDimensionsThanTheLast) {

@@ -7,6 +7,7 @@ import re
 import warnings
 
 import torch
+from support import REFUSED_KERNEL
 
 TOWER = "torch_tower"
 COMPILED = "torch_tower.compile"
@@ -120,7 +121,9 @@ class Compiled(Backend):
         return self._twice(lambda *both: self.library.jvp(function, *both))(primals, tangents)
 
     def run(self, function):
-        return function(), set()  # what stands for LibTorch's own formulas is looped over inside of a graph
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", REFUSED_KERNEL)
+            return function(), set()  # what stands for LibTorch's own formulas is looped over inside of a graph
 
     def refuses(self, error):
         return "it reads values, or has a shape that depends on them" if _READS.search(str(error)) else ""
