@@ -371,13 +371,16 @@ std::optional<Rows::OfRow> Rows::computed_of_row(const Call& call) const {
     OfRow result{made->form, {}, made->depth + 1};
     const int64_t rows = count(made->form.lanes) / made->form.length();
     if (result.depth > kMostOfRow && rows > kFewForAnyDepth) return std::nullopt;
-    std::vector<bool> found(at.size());
-    for (const int64_t p : made->places) {
-      const auto d = std::find(at.begin(), at.end(), p);
-      result.places.push_back(p < 0 ? -1 : d - at.begin());
-      if (p >= 0 && d != at.end()) found[static_cast<size_t>(d - at.begin())] = true;
-    }
     const Sizes& sizes = pointwise_.lanes(call);
+    std::vector<bool> found(at.size());
+    for (size_t lane = 0; lane < made->places.size(); ++lane) {
+      const int64_t p = made->places[lane];
+      const auto d = std::find(at.begin(), at.end(), p) - at.begin();
+      result.places.push_back(p < 0 ? -1 : d);
+      // One row that is spread over a dimension is not as many rows.
+      const auto to = static_cast<size_t>(d);
+      if (p >= 0 && to < at.size()) found[to] = sizes[to] == made->form.lanes[lane];
+    }
     bool all = true;
     for (size_t d = 0; d < sizes.size(); ++d) all = all && (found[d] || sizes[d] == 1);
     if (all) return result;

@@ -1,4 +1,4 @@
-// Rows of one element: sizes no longer say what is read once for a row and what for each of its lanes.
+// Rows of one element, and one row: sizes no longer say what is there once for a row, and what for each of its lanes.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest-spi.h>
@@ -59,6 +59,19 @@ TEST(RowsOfOneLane, HaveTheKernelOfLongerOnes) {
   const auto longer = kernels::fused(f, {numbers({5, 7}), numbers({5})}, known);
   const auto one = kernels::fused(f, {numbers({5, 1}), numbers({5})}, known);
   EXPECT_EQ(known.all().size(), 1u);
+}
+
+// What it comes to has one element, which may meet any dimension.
+TEST(OneRow, SpreadOverADimensionIsNotAsManyRows) {
+  TOWER_NEEDS_LLVM();
+  const Function along_the_row = [](const Tensors& in) { return Tensors{in[0] + in[0].sum(1)}; };
+  const Function along_another = [](const Tensors& in) { return Tensors{in[1] * in[0].sum(1, true) + in[1]}; };
+  for (const int64_t n : {1, 2, 7, 80}) {
+    expect_one_kernel(along_the_row, {numbers({1, n})});
+    kernels::calls_left(along_another, {numbers({1, n}), numbers({3, 1})}, kClose);
+    kernels::calls_left(along_another, {numbers({1, n}), numbers({3, n})}, kClose);
+    kernels::calls_left(td::vmap(along_the_row, {0}, {0}), {numbers({4, 1, n})}, kClose);
+  }
 }
 
 // It would show in nothing else: operators compute the same.
