@@ -2,9 +2,11 @@
 #
 # Looked for in this order; the first that is complete and new enough is taken:
 #   1. TOWER_LIBTORCH, a CMake or environment variable: the folder that holds include/ and lib/
-#   2. CMAKE_PREFIX_PATH (CMake or environment)
-#   3. the `torch` package of the python3 on the PATH (or of Python3_EXECUTABLE)
-#   4. the `torch` package of a .venv beside the top CMakeLists.txt, where script/bootstrap puts it
+#   2. CMAKE_PREFIX_PATH, a CMake variable
+#   3. where this build folder found it before, as the environment may be another (cmake --fresh forgets it)
+#   4. CMAKE_PREFIX_PATH of the environment
+#   5. the `torch` package of the python3 on the PATH (or of Python3_EXECUTABLE)
+#   6. the `torch` package of a .venv beside the top CMakeLists.txt, where script/bootstrap puts it
 # Each folder may also be that of LibTorch's CMake files, as torch.utils.cmake_prefix_path gives it: …/share/cmake.
 #
 # Defines the target LibTorch::LibTorch and LibTorch_VERSION, LibTorch_ROOT_DIR, LibTorch_CUDA, LibTorch_CXX11_ABI.
@@ -52,7 +54,8 @@ elseif(DEFINED ENV{TOWER_LIBTORCH})
   list(APPEND _libtorch_candidates "$ENV{TOWER_LIBTORCH}")
 else()
   cmake_path(CONVERT "$ENV{CMAKE_PREFIX_PATH}" TO_CMAKE_PATH_LIST _libtorch_environment)
-  list(APPEND _libtorch_candidates ${CMAKE_PREFIX_PATH} ${_libtorch_environment})
+  # CMake runs again by itself, perhaps in another environment.
+  list(APPEND _libtorch_candidates ${CMAKE_PREFIX_PATH} ${LibTorch_FOUND_BEFORE} ${_libtorch_environment})
   if(Python3_EXECUTABLE)
     set(_libtorch_python "${Python3_EXECUTABLE}")
   else()
@@ -91,6 +94,10 @@ find_package_handle_standard_args(
   VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE
     "Set TOWER_LIBTORCH, or an entry of CMAKE_PREFIX_PATH, to a folder with LibTorch's include/ and lib/. Looked at:${_libtorch_refused}")
+
+if(LibTorch_FOUND)
+  set(LibTorch_FOUND_BEFORE "${LibTorch_ROOT_DIR}" CACHE INTERNAL "The LibTorch of this build folder")
+endif()
 
 # (A script, as `cmake -P` runs, has no targets.)
 if(LibTorch_FOUND AND NOT CMAKE_SCRIPT_MODE_FILE AND NOT TARGET LibTorch::LibTorch)
