@@ -133,8 +133,9 @@ if(LibTorch_FOUND AND NOT CMAKE_SCRIPT_MODE_FILE AND NOT TARGET LibTorch::LibTor
                INTERFACE_LINK_LIBRARIES "${_torch_libraries}")
   if(LibTorch_CUDA)
     # Nothing refers to torch_cuda by symbol (it registers kernels when loaded), so a linker that drops unneeded
-    # libraries would drop it.
+    # libraries would drop it. What CUDA's libraries need in turn is found when a program starts: it need not be found
+    # while one is linked.
     set_property(TARGET LibTorch::LibTorch APPEND PROPERTY
-      INTERFACE_LINK_OPTIONS "LINKER:--push-state,--no-as-needed,${_lib}/libtorch_cuda.so,${_lib}/libc10_cuda.so,--pop-state")
+      INTERFACE_LINK_OPTIONS "LINKER:--allow-shlib-undefined,--push-state,--no-as-needed,${_lib}/libtorch_cuda.so,${_lib}/libc10_cuda.so,--pop-state")
   endif()
 endif()

@@ -33,6 +33,15 @@ if(TOWER_SANITIZE)
   endif()
 endif()
 
+# For the text that tests, benchmarks and examples print. Header-only: LibTorch's include folder has an fmt of its own,
+# which may come first, and which serves where there is no other.
+find_package(fmt QUIET)
+if(NOT TARGET fmt::fmt-header-only AND EXISTS "${LibTorch_ROOT_DIR}/include/fmt/format.h")
+  add_library(fmt::fmt-header-only INTERFACE IMPORTED)
+  target_include_directories(fmt::fmt-header-only INTERFACE "${LibTorch_ROOT_DIR}/include")
+  target_compile_definitions(fmt::fmt-header-only INTERFACE FMT_HEADER_ONLY=1)
+endif()
+
 find_program(TOWER_CCACHE ccache)
 if(TOWER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Paths relative to the repository make a second clone hit what the first one built.

@@ -23,6 +23,24 @@ LACKING = re.compile(
 )
 
 
+def device_says():
+    """What the device says of its work, once it has been waited for."""
+    try:
+        torch.accelerator.synchronize()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    yield
+    # A GPU on which a kernel failed refuses everything from then on: that is no failure of the tests after it.
+    if DEVICE != "cpu" and (said := device_says()):
+        if device_says():
+            pytest.exit(f"{item.nodeid} lost the device: {said}", returncode=70)
+        pytest.fail(f"said late: {said}")
+
+
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", f"error:{REFUSED_KERNEL}")
     config.addinivalue_line("markers", "cpu(why): the test is about the CPU alone")

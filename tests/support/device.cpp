@@ -60,6 +60,8 @@ bool runs_on_device(const std::string& name, const std::function<void()>& plain_
     plain_call();
     ++ran;
     return true;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;  // no property of the operator
   } catch (const c10::Error& error) {
     LeftOut& entry = left_out()[name];
     if (entry.calls++ == 0) entry.why = error.what_without_backtrace();
@@ -91,9 +93,9 @@ long calls_left_out() {
 void print_left_out() {
   if (device().is_cpu()) return;
   const long calls = calls_left_out() - wrong_values;
-  std::printf("on %s: %ld calls ran, %ld with wrong values were left out, which would lose a GPU, and %ld of %zu operators, "
-              "as LibTorch cannot run them there%s\n",
-              device().str().c_str(), ran, wrong_values, calls, left_out().size(), calls ? ":" : "");
+  std::printf("on %s: %ld calls ran, %ld of %zu operators were left out, as LibTorch cannot run them there, and %ld with "
+              "wrong values, which would lose a GPU%s\n",
+              device().str().c_str(), ran, calls, left_out().size(), wrong_values, calls ? ":" : "");
   for (const auto& [name, entry] : left_out())
     std::printf("  %s, %ld times: %s\n", name.c_str(), entry.calls, entry.why.substr(0, entry.why.find('\n')).c_str());
 }

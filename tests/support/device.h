@@ -16,7 +16,7 @@ namespace support {
 at::Device device();
 
 /// Runs a plain call, and tells whether LibTorch has it on the device: nothing that it throws there comes out, but is
-/// counted under `name`. On the CPU it is not run.
+/// counted under `name` (only want of memory is not). On the CPU it is not run.
 bool runs_on_device(const std::string& name, const std::function<void()>& plain_call);
 
 /// Whether a call is refused for wrong values, such as indices that are out of range. Kernels find those: a GPU's when
