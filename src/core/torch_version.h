@@ -11,7 +11,7 @@
 #define TOWER_HAS_LANCZOS 1  // from 2.12 on
 #endif
 #if __has_include(<ATen/ops/cholesky.h>)
-#define TOWER_HAS_CHOLESKY 1  // before 2.15; linalg_cholesky is in all
+#define TOWER_HAS_CHOLESKY 1  // before 2.14; linalg_cholesky is in all
 #endif
 
 namespace tower::torch_version {
@@ -20,7 +20,7 @@ namespace tower::torch_version {
 /// dispatcher does not know are left out (rules::record_of), and so are their tests.
 inline bool lacks(std::string_view op) {
   constexpr int minor = TORCH_VERSION_MAJOR > 2 ? 1000 : TORCH_VERSION_MINOR;
-  if (op == "aten::cholesky") return minor >= 15;
+  if (op == "aten::cholesky") return minor >= 14;
   if (op == "aten::_foreach_mm") return minor < 13;
   return minor < 12 && (op == "aten::_foreach_clone" || op.starts_with("aten::_upsample_lanczos2d_aa"));
 }
