@@ -108,6 +108,8 @@ const char* refusal_of(const Operator& op, bool has_twin) {
        "differentiate with respect to it."},
       {"aten::set_data",
        "it gives a tensor other memory, past what the transform tracks. Use copy_() to change its values."},
+      {"aten::shallow_copy_data_",
+       "it gives a tensor other memory, past what the transform tracks. Use copy_() to change its values."},
       {"aten::set_",
        "it gives a tensor other memory, past what the transform tracks. Use copy_() to change its values, or a view."},
       {"aten::record_stream", "it is about the memory of one tensor, and a tensor inside a transform may have none."},

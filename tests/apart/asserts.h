@@ -8,7 +8,7 @@
 namespace apart {
 
 /// Whether a call that the CPU's kernel refused is refused for the values in its tensors alone: with zeros in the place
-/// of whole numbers and 0.5 in that of others it is not.
+/// of whole numbers and 0.5 in that of others, as they lie in memory, it is not.
 bool is_refused_for_values(const c10::OperatorHandle& op, torch::jit::Stack arguments);
 
 /// Throws where the device is lost.
