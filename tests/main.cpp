@@ -1,6 +1,7 @@
 // Runs every test of Tower: the ordinary ones, the matrix of operators × transforms (matrix.h), how results lie in
 // memory (layout.h), and decompositions against their operators (decompositions.h). TOWER_TEST_DEVICE says on which
 // device (support/device.h).
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tanh.h>
@@ -21,6 +22,11 @@ namespace {
 // The first tanh that LibTorch runs on several threads in a process was seen to be off by 4e-5 in one thread's part.
 void warm_up() { at::tanh(at::randn({1 << 16})); }
 
+// What a test draws does not depend on those before it, nor on the day.
+class SeedsEach : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo&) override { at::manual_seed(0); }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -28,6 +34,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   support::fail_where_kernels_are_refused();
   support::watch_device();
+  testing::UnitTest::GetInstance()->listeners().Append(new SeedsEach);
   const char* folder = std::getenv("TOWER_OP_DB");
   matrix::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   matrix::register_layout_test(folder != nullptr ? folder : TOWER_OP_DB_DIR);
