@@ -15,13 +15,19 @@ namespace tower {
 /// chunks of it that share one draw.
 class SharedDraws {
  public:
-  void note(const at::Generator& generator);
+  /// All that a call with these may draw from: of tensors on a device, its generator and the CPU's, as a device may lack
+  /// a kernel and run the CPU's.
+  void note(const Stack& arguments);
+  void note(at::ArrayRef<Tensor> arguments);
   /// Puts the generators back there.
   void rewind();
   /// Whether one of them has been drawn from since.
   bool moved() const;
 
  private:
+  void note(const at::Generator& generator);
+  void note(at::Device device);
+
   std::vector<std::pair<at::Generator, Tensor>> states_;
 };
 

@@ -1,6 +1,5 @@
 // Running an operator once for each example: the fallback for operators without a batching rule, and the way random
 // operators draw for each example.
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Functions.h>
@@ -153,6 +152,27 @@ void SharedDraws::note(const at::Generator& generator) {
   states_.emplace_back(g, state_of(g));
 }
 
+void SharedDraws::note(at::Device device) {
+  // Others, such as meta, have none.
+  if (device.is_cpu() || at::isAccelerator(device.type())) note(at::globalContext().defaultGenerator(device));
+}
+
+void SharedDraws::note(at::ArrayRef<Tensor> arguments) {
+  note(at::Device(at::kCPU));
+  for (const Tensor& t : arguments)
+    if (t.defined()) note(t.device());
+}
+
+void SharedDraws::note(const Stack& arguments) {
+  note(at::Device(at::kCPU));
+  for (const auto& v : arguments) {
+    if (v.isGenerator()) note(v.toGenerator());
+    if (v.isDevice()) note(v.toDevice());
+    if (v.isTensor()) note(at::ArrayRef<Tensor>(v.toTensor()));
+    if (v.isTensorList()) note(at::ArrayRef<Tensor>(v.toTensorVector()));
+  }
+}
+
 void SharedDraws::rewind() {
   for (auto& [generator, state] : states_) set_state(generator, state);
 }
@@ -176,28 +196,21 @@ namespace {
 class Draws {
  public:
   Draws(Vmap& level, const VmapFrame& frame) : level_(level) {
-    // Other devices, such as meta, have no generators.
-    for (const auto& v : frame.stack)
-      if (v.isTensor() && v.toTensor().defined() && !v.toTensor().is_cpu() &&
-          !at::isAccelerator(v.toTensor().device().type()))
-        return;
-    generator_ = generator_of(frame.stack);
-    if (level.randomness() == Randomness::same && level.shared_draws()) level.shared_draws()->note(*generator_);
-    before_ = state_of(*generator_);
+    if (level.randomness() == Randomness::same && level.shared_draws()) level.shared_draws()->note(frame.stack);
+    before_.note(frame.stack);
   }
   void rewind() {
-    if (generator_ && level_.randomness() == Randomness::same) set_state(*generator_, before_);
+    if (level_.randomness() == Randomness::same) before_.rewind();
   }
   bool happened() {
     DispatchGuard keys;
     keys.see_no_operator();
-    return generator_ && !at::equal(state_of(*generator_), before_);
+    return before_.moved();
   }
 
  private:
   Vmap& level_;
-  std::optional<at::Generator> generator_;
-  Tensor before_;
+  SharedDraws before_;
 };
 
 }  // namespace
@@ -243,16 +256,16 @@ void run_random(Vmap& level, const Operator& op, VmapFrame& frame) {
     case Randomness::error:
       refuse_random(level, op);
     case Randomness::same: {
-      at::Generator generator = generator_of(frame.stack);
-      if (level.shared_draws()) level.shared_draws()->note(generator);
+      if (level.shared_draws()) level.shared_draws()->note(frame.stack);
       if (!any_batched) {
         bind_call(op, frame.stack);
         frame.out_dims.assign(flatten_outputs(frame.stack).size(), VmapFrame::kUnbatched);
         return;
       }
-      const Tensor state = state_of(generator);
+      SharedDraws first;
+      first.note(frame.stack);
       return loop(level, frame, [&](Stack& stack) {
-        set_state(generator, state);
+        first.rewind();
         bind_call(op, stack);
       });
     }

@@ -1,17 +1,12 @@
 #include "operators/draws.h"
 
-#include <ATen/Context.h>
-#include <ATen/DeviceAccelerator.h>
-
 #include "tower/errors.h"
 
 namespace tower {
 
 SharedDraws Draws::here(const dynamic::Tensors& operands) {
   SharedDraws draws;
-  draws.note(at::globalContext().defaultGenerator(at::kCPU));
-  for (const Tensor& t : operands)
-    if (at::isAccelerator(t.device().type())) draws.note(at::globalContext().defaultGenerator(t.device()));
+  draws.note(operands);
   return draws;
 }
 

@@ -7,7 +7,6 @@
 //     vmap               the call's rule
 #include "tower/function.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Type.h>
@@ -17,6 +16,7 @@
 #include "core/bind.h"
 #include "core/operator.h"
 #include "core/wrapper.h"
+#include "interpreters/vmap.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -226,12 +226,13 @@ class Rules : public std::enable_shared_from_this<Rules> {
   // The outputs are there already: where levels below see the operator, it is by them that they know of it.
   Residuals save_by_evaluating_again(const FunctionCall& call, const Tensors& operands, const Tensors& outputs) const {
     Context ctx;
-    const auto drawn = random_state();
+    SharedDraws before;
+    before.note(operands);
     const Tensors again = evaluate(call, operands, ctx, true);
     const auto drew = [&] {
       DispatchGuard keys;
       keys.see_no_operator();
-      return !drawn.equal(random_state());
+      return before.moved();
     };
     if (drew())
       throw UnsupportedError(info_.name +
@@ -247,12 +248,6 @@ class Rules : public std::enable_shared_from_this<Rules> {
       for (at::Tensor& t : *saved) t = original(t);
     each_tensor(ctx.saved_data, original);
     return take_apart(call, operands, outputs, ctx);
-  }
-
-  static at::Tensor random_state() {
-    auto generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard lock(generator.mutex());
-    return generator.get_state();
   }
 
   Residuals take_apart(const FunctionCall&, const Tensors& operands, const Tensors& outputs, Context& ctx) const {

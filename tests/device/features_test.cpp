@@ -193,18 +193,6 @@ TEST_F(OnItsStreams, FeaturesRunOnTheCurrentOne) {
 
 TEST_F(OnTheDevice, DerivativesCanBeChecked) { tower::check_grads(mixed, some({3}), 2); }
 
-TEST_F(OnTheDevice, DrawsComeFromItsGeneratorAndAreRepeated) {
-  const Tensor x = some({40}) + 2;
-  const auto kept = [](const Tensor& x) { return (x * at::rand_like(x)).sum(); };
-  const auto [value, gradient] = tower::value_and_grad(tower::checkpoint(kept))(x);
-  EXPECT_TRUE(same(value, (x * gradient).sum()));
-  at::Generator generator = at::globalContext().defaultGenerator(support::device());
-  const Tensor before = generator.get_state();
-  const Tensor drawn = tower::vmap(kept, {.randomness = tower::Randomness::same})(at::stack({x, x}));
-  EXPECT_TRUE(same(drawn[0], drawn[1]));
-  EXPECT_FALSE(at::equal(generator.get_state(), before));
-}
-
 // Outside, the engine has a thread for the device; the levels of a transform are those of the thread that runs it.
 TEST_F(OnTheDevice, LibTorchsEngineStaysOnTheThreadOfATransform) {
   std::thread::id ran;
