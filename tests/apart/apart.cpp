@@ -461,6 +461,8 @@ void install() {
   std::call_once(once, register_backend);
 }
 
+bool installed() { return c10::get_privateuse1_backend() == "apart"; }
+
 long waits() { return made_to_wait; }
 
 c10::DeviceIndex current_device() { return current; }

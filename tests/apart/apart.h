@@ -29,6 +29,9 @@ void install();
 /// As in a new process, where the device was lost.
 void recover();
 
+/// Whether this is what is at LibTorch's key.
+bool installed();
+
 /// How often operators made the program wait: those that give a value (item, a bool) or a size that depends on values,
 /// and copies to the CPU.
 long waits();

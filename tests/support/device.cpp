@@ -1,6 +1,8 @@
 #include "support/device.h"
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,8 +14,18 @@
 namespace support {
 namespace {
 
+bool given(const char* value) { return value && *value; }
+
+// A backend's library registers its kernels. The device's name some libraries leave to their Python package.
+void load_backend(const char* library, const std::string& device) {
+  TORCH_CHECK(dlopen(library, RTLD_NOW | RTLD_GLOBAL), "TOWER_TEST_BACKEND: ", dlerror());
+  if (!c10::is_privateuse1_backend_registered())
+    c10::register_privateuse1_backend(device.substr(0, device.find(':')));
+}
+
 at::Device opened(const char* name) {
-  if (!name || !*name) return at::kCPU;
+  if (!given(name)) return at::kCPU;
+  if (const char* library = std::getenv("TOWER_TEST_BACKEND"); given(library)) load_backend(library, name);
   if (std::string(name).starts_with("apart")) apart::install();
   at::Device device(name);
   if (!device.is_cpu() && !device.has_index()) device.set_index(0);

@@ -1,5 +1,5 @@
 // The device that the suite runs on: TOWER_TEST_DEVICE=cuda, or apart:1 (apart/apart.h) where there is no GPU; else
-// the CPU. The databases, the matrix, the random programs, and what else script/common lists make their tensors there;
+// the CPU. TOWER_TEST_BACKEND is the library of a backend that LibTorch does not come with. The databases, the matrix, the random programs, and what else script/common lists make their tensors there;
 // other tests are the CPU's.
 #pragma once
 
