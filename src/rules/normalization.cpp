@@ -5,6 +5,8 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include <algorithm>
+
 #include "core/bind.h"
 #include "core/broadcast.h"
 #include "frontend/mutation.h"
@@ -41,6 +43,14 @@ Ints all_but_channels(int64_t dim) {
   return dims;
 }
 
+// Statistics of an input over its last dimensions. Of no rows the kernel that LibTorch composes, for devices without
+// one of their own, gives statistics of the input's shape.
+Tensor statistics(const Tensor& t, Ints input, size_t over) {
+  if (t.numel() != 0) return t;
+  std::fill(input.end() - static_cast<std::ptrdiff_t>(over), input.end(), 1);
+  return t.reshape(input);
+}
+
 struct BatchNorm {
   Tensor y, mean, rstd;  // statistics have one value per channel
 };
@@ -57,7 +67,8 @@ BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   const auto [normalized, mean, rstd] = at::native_layer_norm(rows, {rows.size(1)}, std::nullopt, std::nullopt, eps);
   const Tensor y =
       scaled(from_rows_of_channels(normalized, x), per_channel(weight, x.dim()), per_channel(bias, x.dim()));
-  return {y.to(x.scalar_type()), mean.flatten(), rstd.flatten()};
+  const auto channels = [&](const Tensor& t) { return statistics(t, rows.sizes().vec(), 1).flatten(); };
+  return {y.to(x.scalar_type()), channels(mean), channels(rstd)};
 }
 
 // The same as one operator, which has derivatives of its own.
@@ -253,12 +264,14 @@ void layer_norm_vmap(VmapFrame& f) {
     own[i - 2] = t;
     f.stack[i] = IValue();
   }
-  TORCH_CHECK(f.tensor(0).dim() > static_cast<int64_t>(shape.size()),
+  const Ints input = f.tensor(0).sizes().vec();
+  TORCH_CHECK(input.size() > shape.size(),
               "native_layer_norm: the input has fewer dimensions than "
               "normalized_shape ",
               at::IntArrayRef(shape));
   f.call();
   f.stack[0] = scaled(f.tensor(0), own[0], own[1]).to(f.tensor(0).scalar_type());
+  for (const size_t i : {1, 2}) f.stack[i] = statistics(f.tensor(i), input, shape.size());
   f.out_dims.assign(3, 0);
 }
 
@@ -339,7 +352,8 @@ void normalization() {
     // The input may have any shape of so many elements.
     const Tensor normalized = by_group.reshape({n, c, inner});
     const Tensor y = scaled(normalized, per_channel(weight, 3), per_channel(bias, 3)).reshape(x.sizes());
-    return std::tuple(y.to(x.scalar_type()), mean.squeeze(-1), rstd.squeeze(-1));
+    const auto groups_of = [&](const Tensor& t) { return statistics(t, grouped.sizes().vec(), 1).squeeze(-1); };
+    return std::tuple(y.to(x.scalar_type()), groups_of(mean), groups_of(rstd));
   });
 
   op<at::_ops::native_group_norm_backward>().decomposes([](const Tensor& g, const Tensor& x, const Tensor& mean,
