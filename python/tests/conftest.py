@@ -19,7 +19,7 @@ if DEVICE != "cpu":
 # What the device, or NumPy beside it, says of what it does not have.
 LACKING = re.compile(
     r"can't convert \S+ device type tensor to numpy|Could not run '\S+' with arguments from the '\S+' backend"
-    r"|missing kernel for \S+"
+    r"|missing kernel for \S+|\S+_overrideable"
 )
 
 

@@ -69,25 +69,42 @@ class Comparison {
     const Outcome expected = outcome_of([&](Stack& s) { op.callBoxed(s); }, call.arguments);
     const Outcome actual = outcome_of([&](Stack& s) { subject_.decomposition.call_boxed(s); }, call.arguments);
     ++matrix::totals().comparisons;
+    const std::string text = disagreement(call, expected, actual);
+    // A decomposition is of the operator that the CPU has.
+    if (!text.empty() && support::runs_on_device(subject_.name, [&] { check_it_is_the_cpus(call, expected); }))
+      fail(call.what, text);
+  }
+
+ private:
+  std::string disagreement(const Call& call, const Outcome& expected, const Outcome& actual) const {
     const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
     if (!expected.error.empty()) {
       const bool by_the_way = group_ == "special" || group_ == "dtypes" || group_ == "layouts";
       const bool lenient = case_.entry.has("decomposition accepts " + group_) || by_the_way;
       if (actual.error.empty() && !lenient)
-        fail(call.what, "the operator throws and the decomposition does not: " + first_line(expected.error));
-      return;
+        return "the operator throws and the decomposition does not: " + first_line(expected.error);
+      return {};
     }
-    if (!actual.error.empty()) return fail(call.what, "only the decomposition throws: " + first_line(actual.error));
-    const bool special = group_ == "special" || group_ == "attributes";  // these have infinities, too
-    const auto difference =
-        support::difference(special ? with_one_kind_of_infinity(actual.tensors) : actual.tensors,
-                            special ? with_one_kind_of_infinity(expected.tensors) : expected.tensors,
-                            support::same_arithmetic(support::coarsest(op_db::tensors_of(call.arguments),
-                                                                       support::coarsest(expected.tensors))));
-    if (!difference.empty()) fail(call.what, difference);
+    if (!actual.error.empty()) return "only the decomposition throws: " + first_line(actual.error);
+    return difference(call, actual.tensors, expected.tensors);
   }
 
- private:
+  std::string difference(const Call& call, const Tensors& actual, const Tensors& expected) const {
+    const bool special = group_ == "special" || group_ == "attributes";  // these have infinities, too
+    return support::difference(
+        special ? with_one_kind_of_infinity(actual) : actual, special ? with_one_kind_of_infinity(expected) : expected,
+        support::same_arithmetic(support::coarsest(op_db::tensors_of(call.arguments), support::coarsest(expected))));
+  }
+
+  void check_it_is_the_cpus(const Call& call, const Outcome& there) const {
+    const Outcome here =
+        outcome_of([&](Stack& s) { case_.entry.op->callBoxed(s); }, on_the_cpu(call.arguments));
+    Tensors copied;
+    for (const auto& t : there.tensors) copied.push_back(t.defined() ? t.cpu() : t);
+    TORCH_CHECK(here.error.empty() == there.error.empty() && difference(call, copied, here.tensors).empty(),
+                "LibTorch's operator is another one there than on the CPU, in dtypes, shapes or errors");
+  }
+
   void fail(const std::string& what, const std::string& message) {
     if (++failures_ > 5) return;
     ADD_FAILURE() << subject_.name << "(" << case_.sample.text << ") in " << c10::toString(case_.dtype) << ", " << what

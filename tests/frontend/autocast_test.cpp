@@ -95,6 +95,14 @@ Tensor waves(at::IntArrayRef sizes, double phase) {
 
 class Autocasts : public testing::TestWithParam<Cast> {
  protected:
+  void SetUp() override {
+    const auto plain = [this] {
+      const Tensors y = inside()(example(0));
+      support::autograd_vjp(inside(), example(0), support::random_like(y, 1));
+    };
+    if (!support::runs_on_device(std::string("autocast: ") + GetParam().name, plain))
+      GTEST_SKIP() << "LibTorch lacks it on " << support::device();
+  }
   // Autocast inside of the function, or around whatever is done with it.
   Function inside() {
     return [](const Tensors& in) {

@@ -120,12 +120,13 @@ void check_vjp(const Case& c) {
     });
     return;
   }
+  const bool autograd = libtorch_differentiates(c);
   for (size_t example = 0; example < problem.examples.size(); ++example) {
     c.report.run("vjp", [&] {
       const Point point = point_of(problem, example);
       check_pullback(point, is_double(problem) && !c.entry.has("no_fd"), c);
       const Tensors gradients = td::vjp(point.f, point.x).second(point.cotangents);
-      if (!c.entry.has("no_autograd")) {
+      if (autograd) {
         c.report.expect(
             "vjp against LibTorch's autograd",
             support::difference(gradients, support::autograd_vjp(point.f, point.x, point.cotangents), {1e-9, 1e-9}));

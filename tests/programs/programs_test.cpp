@@ -43,6 +43,14 @@ bool libtorch_differentiates(const Program& program) {
   return true;
 }
 
+// A view that a device lacks is a copy there, through which no writes go.
+bool has_its_views(const Program& program) {
+  return program.text().find(".unfold(") == std::string::npos || support::runs_on_device("unfold", [] {
+           const Tensor x = at::zeros({3}, at::device(support::device()));
+           TORCH_CHECK(x.unfold(0, 2, 1).is_alias_of(x), "it is a copy there");
+         });
+}
+
 std::string disagreement(const Program& program) {
   return support::disagreement([&](const Tensors& in) { return program(in); }, examples_for(program),
                                {.libtorch = libtorch_differentiates(program)});
@@ -59,7 +67,7 @@ TEST_P(RandomPrograms, AgreeWithLoopsDifferenceQuotientsAndLibTorch) {
   const uint64_t share = count() / 10;
   for (uint64_t seed = GetParam() * share; seed < (GetParam() + 1) * share; ++seed) {
     const Program program = generate(seed);
-    if (disagreement(program).empty()) continue;
+    if (!has_its_views(program) || disagreement(program).empty()) continue;
     const Program small = shrunk(program, [](const Program& p) { return !disagreement(p).empty(); });
     ADD_FAILURE() << "program " << seed << ":\n" << small.text() << disagreement(small);
   }
