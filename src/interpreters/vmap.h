@@ -15,8 +15,8 @@ namespace tower {
 /// chunks of it that share one draw.
 class SharedDraws {
  public:
-  /// All that a call with these may draw from: of tensors on a device, its generator and the CPU's, as a device may lack
-  /// a kernel and run the CPU's.
+  /// All that a call with these may draw from: of tensors on a device, its generator and the CPU's, as a device may
+  /// lack a kernel and run the CPU's.
   void note(const Stack& arguments);
   void note(at::ArrayRef<Tensor> arguments);
   /// Puts the generators back there.

@@ -85,13 +85,6 @@ Stack deep_copy(const Stack& arguments) {
   return with_tensors(arguments, [](const Tensor& t, size_t) { return t.clone(); });
 }
 
-Stack on_the_cpu(const Stack& arguments) {
-  Stack result = with_tensors(arguments, [](const Tensor& t, size_t) { return t.cpu(); });
-  for (auto& v : result)
-    if (v.isDevice()) v = at::Device(at::kCPU);
-  return result;
-}
-
 std::vector<Call> layouts(const Stack& arguments) {
   return {{"scattered in memory", with_tensors(arguments, [](const Tensor& t, size_t) { return scattered(t); })},
           {"every second tensor scattered in memory",

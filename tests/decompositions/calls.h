@@ -22,6 +22,5 @@ std::vector<Call> attributes(const op_db::Stack& arguments, const c10::FunctionS
 
 /// A copy that shares nothing with the original: neither tensors nor lists.
 op_db::Stack deep_copy(const op_db::Stack& arguments);
-op_db::Stack on_the_cpu(const op_db::Stack& arguments);
 
 }  // namespace decompositions

@@ -97,8 +97,7 @@ class Comparison {
   }
 
   void check_it_is_the_cpus(const Call& call, const Outcome& there) const {
-    const Outcome here =
-        outcome_of([&](Stack& s) { case_.entry.op->callBoxed(s); }, on_the_cpu(call.arguments));
+    const Outcome here = outcome_of([&](Stack& s) { case_.entry.op->callBoxed(s); }, support::on_cpu(call.arguments));
     Tensors copied;
     for (const auto& t : there.tensors) copied.push_back(t.defined() ? t.cpu() : t);
     TORCH_CHECK(here.error.empty() == there.error.empty() && difference(call, copied, here.tensors).empty(),

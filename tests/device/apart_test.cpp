@@ -12,8 +12,7 @@ namespace {
 class Apart : public testing::Test {
  protected:
   void SetUp() override {
-    if (!apart::installed())
-      GTEST_SKIP() << "the device is registered for TOWER_TEST_DEVICE=apart:1";
+    if (!apart::installed()) GTEST_SKIP() << "the device is registered for TOWER_TEST_DEVICE=apart:1";
     far = near.to(at::Device("apart:1"));
   }
   const Tensor near = waves({3, 4});
@@ -56,7 +55,9 @@ TEST_F(Apart, TensorsOfItsOtherDeviceAreRefused) {
 }
 
 TEST_F(Apart, WrongValuesLoseIt) {
-  const auto refused = [&](const Tensor& index) { return !message_of<c10::Error>([&] { far.index_select(0, index); }).empty(); };
+  const auto refused = [&](const Tensor& index) {
+    return !message_of<c10::Error>([&] { far.index_select(0, index); }).empty();
+  };
   const Tensor right = at::tensor({2, 0}, far.options().dtype(at::kLong)), wrong = right + 2;
   EXPECT_TRUE(refused(right.view({1, 2})));
   EXPECT_TRUE(same(far.index_select(0, right).cpu(), near.index_select(0, right.cpu())));  // a wrong shape does not

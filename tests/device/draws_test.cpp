@@ -74,9 +74,8 @@ struct Dropout : tower::Function<Dropout> {
 // A mask drawn a second time would be another one.
 TEST_F(OnTheDevice, AFunctionThatSavesWhatItDrewThereIsRefusedWhereItWouldDrawAgain) {
   const auto gradient = tower::grad([](const Tensor& x) { return Dropout::apply(x).sum(); });
-  EXPECT_TRUE(says(refusal<tower::UnsupportedError>([&] {
-                     tower::grad([&](const Tensor& x) { return gradient(x).sum(); })(some({8}));
-                   }),
+  EXPECT_TRUE(says(refusal<tower::UnsupportedError>(
+                       [&] { tower::grad([&](const Tensor& x) { return gradient(x).sum(); })(some({8})); }),
                    {"Dropout", "random"}));
 }
 

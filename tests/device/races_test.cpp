@@ -10,8 +10,7 @@ class OnTwoStreams : public OnItsStreams {
  protected:
   void SetUp() override {
     OnItsStreams::SetUp();
-    if (!apart::installed())
-      GTEST_SKIP() << "only the tests' own device finds races";
+    if (!apart::installed()) GTEST_SKIP() << "only the tests' own device finds races";
   }
   template <class F>
   std::string aside_refusal(const F& f) const {

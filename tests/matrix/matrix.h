@@ -101,7 +101,8 @@ Problem transformed(const std::string& transform, const Problem& problem);
 /// That transform's own check applied to the problem.
 void check_transform(const std::string& transform, const Problem& problem, const Case& c);
 
-/// Whether LibTorch's autograd is an oracle for the sample: on a device, where LibTorch has the derivative, and rightly.
+/// Whether LibTorch's autograd is an oracle for the sample: on a device, where LibTorch has the derivative, and
+/// rightly.
 bool libtorch_differentiates(const Case& c);
 
 void check_samples(const Case& c);

@@ -19,8 +19,7 @@ bool given(const char* value) { return value && *value; }
 // A backend's library registers its kernels. The device's name some libraries leave to their Python package.
 void load_backend(const char* library, const std::string& device) {
   TORCH_CHECK(dlopen(library, RTLD_NOW | RTLD_GLOBAL), "TOWER_TEST_BACKEND: ", dlerror());
-  if (!c10::is_privateuse1_backend_registered())
-    c10::register_privateuse1_backend(device.substr(0, device.find(':')));
+  if (!c10::is_privateuse1_backend_registered()) c10::register_privateuse1_backend(device.substr(0, device.find(':')));
 }
 
 at::Device opened(const char* name) {
@@ -61,6 +60,12 @@ c10::IValue on_cpu(const c10::IValue& v) {
 
 }  // namespace
 
+torch::jit::Stack on_cpu(const torch::jit::Stack& arguments) {
+  torch::jit::Stack result;
+  for (const c10::IValue& v : arguments) result.push_back(on_cpu(v));
+  return result;
+}
+
 at::Device device() {
   static const at::Device under_test = opened(std::getenv("TOWER_TEST_DEVICE"));
   return under_test;
@@ -83,8 +88,7 @@ bool runs_on_device(const std::string& name, const std::function<void()>& plain_
 
 bool loses_device(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
   if (device().is_cpu()) return false;
-  torch::jit::Stack there;
-  for (const c10::IValue& v : arguments) there.push_back(on_cpu(v));
+  const torch::jit::Stack there = on_cpu(arguments);
   try {
     torch::jit::Stack call = there;
     op.callBoxed(call);
@@ -105,9 +109,10 @@ long calls_left_out() {
 void print_left_out() {
   if (device().is_cpu()) return;
   const long calls = calls_left_out() - wrong_values;
-  std::printf("on %s: %ld calls ran, %ld of %zu operators were left out, as LibTorch cannot run them there, and %ld with "
-              "wrong values, which would lose a GPU%s\n",
-              device().str().c_str(), ran, calls, left_out().size(), wrong_values, calls ? ":" : "");
+  std::printf(
+      "on %s: %ld calls ran, %ld of %zu operators were left out, as LibTorch cannot run them there, and %ld with "
+      "wrong values, which would lose a GPU%s\n",
+      device().str().c_str(), ran, calls, left_out().size(), wrong_values, calls ? ":" : "");
   for (const auto& [name, entry] : left_out())
     std::printf("  %s, %ld times: %s\n", name.c_str(), entry.calls, entry.why.substr(0, entry.why.find('\n')).c_str());
 }

@@ -1,6 +1,6 @@
 // The device that the suite runs on: TOWER_TEST_DEVICE=cuda, or apart:1 (apart/apart.h) where there is no GPU; else
-// the CPU. TOWER_TEST_BACKEND is the library of a backend that LibTorch does not come with. The databases, the matrix, the random programs, and what else script/common lists make their tensors there;
-// other tests are the CPU's.
+// the CPU. TOWER_TEST_BACKEND is the library of a backend that LibTorch does not come with. The databases, the matrix,
+// the random programs, and what else script/common lists make their tensors there; other tests are the CPU's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,6 +18,9 @@ at::Device device();
 /// Runs a plain call, and tells whether LibTorch has it on the device: nothing that it throws there comes out, but is
 /// counted under `name` (only want of memory is not). On the CPU it is not run.
 bool runs_on_device(const std::string& name, const std::function<void()>& plain_call);
+
+/// The same arguments on the CPU.
+torch::jit::Stack on_cpu(const torch::jit::Stack& arguments);
 
 /// Whether a call is refused for wrong values, such as indices that are out of range. Kernels find those: a GPU's when
 /// the call has returned, and the device is lost to the tests that follow. Such calls are counted; on the CPU all are
