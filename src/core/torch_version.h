@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #if __has_include(<ATen/ops/_upsample_lanczos2d_aa.h>)
 #define TOWER_HAS_LANCZOS 1  // from 2.12 on
@@ -16,20 +17,27 @@
 
 namespace tower::torch_version {
 
+constexpr int kMinor = TORCH_VERSION_MAJOR > 2 ? 1000 : TORCH_VERSION_MINOR;
+
 /// Whether this version lacks an operator that rules and tests name, which came later or went. Rules for those that the
 /// dispatcher does not know are left out (rules::record_of), and so are their tests.
 inline bool lacks(std::string_view op) {
-  constexpr int minor = TORCH_VERSION_MAJOR > 2 ? 1000 : TORCH_VERSION_MINOR;
-  if (op == "aten::cholesky") return minor >= 14;
-  if (op == "aten::_foreach_mm") return minor < 13;
-  return minor < 12 && (op == "aten::_foreach_clone" || op.starts_with("aten::_upsample_lanczos2d_aa"));
+  if (op == "aten::cholesky") return kMinor >= 14;
+  if (op == "aten::_foreach_mm") return kMinor < 13;
+  return kMinor < 12 && (op == "aten::_foreach_clone" || op.starts_with("aten::_upsample_lanczos2d_aa"));
 }
 
-/// Whether LibTorch differentiates the operator from a version after this one on. Tower does in all.
-inline bool derivative_comes_later(std::string_view op) {
-  constexpr int minor = TORCH_VERSION_MAJOR > 2 ? 1000 : TORCH_VERSION_MINOR;
-  return minor < 12 && (op == "aten::aminmax" || op == "aten::narrow_copy");
+/// What tests of the operator leave out in this version, by the database's word for it, and why.
+inline std::pair<const char*, const char*> exception(std::string_view op) {
+  if (kMinor < 12 && (op == "aten::aminmax" || op == "aten::narrow_copy"))
+    return {"no_autograd", "LibTorch has its derivative from 2.12 on; Tower in all versions"};
+  if (kMinor > 13 && op == "aten::native_group_norm")
+    return {"decomposition dtypes", "later versions take any dtypes where there are no elements"};
+  return {nullptr, nullptr};
 }
+
+/// Whether kernels lay their results out in memory as LibTorch 2.13's do, of which the tests have a list.
+constexpr bool kLaysAs213 = kMinor <= 13;
 
 /// How LibTorch's graph holds its nodes: by std::shared_ptr before 2.13.
 using NodePtr = decltype(torch::autograd::Edge::function);

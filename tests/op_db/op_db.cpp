@@ -227,8 +227,7 @@ class FileReader {
                                  (dot == std::string::npos ? "" : name.substr(dot)));
       std::istringstream words(flags);
       for (std::string flag; words >> flag;) set_flag(entry, flag);
-      if (tower::torch_version::derivative_comes_later(base))
-        entry.notes["no_autograd"] = "LibTorch has its derivative from a later version on";
+      if (const auto [what, why] = tower::torch_version::exception(base); what) entry.notes[what] = why;
       entries_.push_back(std::move(entry));
     }
     if (bar != std::string::npos) add_samples(text.substr(bar + 1), "");
