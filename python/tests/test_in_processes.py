@@ -38,7 +38,7 @@ for name in sys.argv[1].split():
     print("[ " + kind + " ] Suite." + name + " (1 ms)", flush=True)
 print("on cuda:0: 3 calls ran, 2 of 1 operators were left out, as LibTorch cannot run them there, and 1 "
       "with wrong values, which would lose a GPU:")
-print("  gru, 2 times: because")
+print("  gru in place, 2 times: because")
 """
 
 
@@ -91,7 +91,7 @@ def test_failures_of_one_reason_are_told_together():
 def test_calls_that_the_device_cannot_run_are_added_up():
     _, said = suite("a b", processes=1)
     assert "6 plain calls ran on the device; 2 with wrong values, which would lose a GPU, were left out" in said
-    assert "and 4 that it cannot run:\n  gru, 4 times: because" in said
+    assert "and 4 that it cannot run:\n  gru in place, 4 times: because" in said
 
 
 def test_a_program_that_does_not_start_passes_nothing():
