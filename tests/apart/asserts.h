@@ -1,5 +1,5 @@
-// A wrong value, such as an index that is out of range, is found by the kernel: after a GPU's, when the call has returned
-// long ago, the device refuses everything for the rest of the process.
+// A wrong value, such as an index that is out of range, is found by the kernel: after a GPU's, when the call has
+// returned long ago, the device refuses everything for the rest of the process.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

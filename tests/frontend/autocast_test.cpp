@@ -174,8 +174,8 @@ TEST_P(Autocasts, InCompositionsHaveTheGradientsOfEachExample) {
   const auto gradients = [&](const Function& f, at::ScalarType type) {
     std::vector<Tensors> rows;
     for (int64_t i = 0; i < 2; ++i)
-      rows.push_back(support::autograd_vjp(f, {example(i)[0].to(type), example(i)[1].to(type)},
-                                           {at::ones({}, x_.options())}));
+      rows.push_back(
+          support::autograd_vjp(f, {example(i)[0].to(type), example(i)[1].to(type)}, {at::ones({}, x_.options())}));
     return Tensors{at::stack({rows[0][0], rows[1][0]}), at::stack({rows[0][1], rows[1][1]})};
   };
   const Tensors expected = gradients(loss(inside()), at::kFloat), exact = gradients(loss(bare()), at::kDouble);

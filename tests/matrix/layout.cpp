@@ -104,8 +104,8 @@ class LayoutsOfCase {
     }
   }
 
-  // What a graph computes itself it may overwrite, and what is a view of its arguments it must not. The second call runs
-  // what the first one traced.
+  // What a graph computes itself it may overwrite, and what is a view of its arguments it must not. The second call
+  // runs what the first one traced.
   void compare_compiled(const Problem& problem, const Tensors& plain) {
     const td::Function compiled = td::compile([&](const Tensors& arguments) {
       Tensors viewed;

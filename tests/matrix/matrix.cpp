@@ -89,7 +89,8 @@ bool runs_on_device(const Case& c) {
 }
 
 bool loses_device(const Case& c) {
-  return support::loses_device(*c.entry.op, op_db::fill_in(c.sample, op_db::make_leaves(c.entry, c.sample, c.dtype, 0)));
+  return support::loses_device(*c.entry.op,
+                               op_db::fill_in(c.sample, op_db::make_leaves(c.entry, c.sample, c.dtype, 0)));
 }
 
 // ---- tests ---------------------------------------------------------------------------------------------------------
