@@ -69,13 +69,26 @@ bool has_own_values(const Tensor& t) {
 // What an operator makes of plain tensors, when it makes memory.
 bool is_writable(const Tensor& t) { return has_own_values(t) && t.is_non_overlapping_and_dense(); }
 
+// Whether `other` leaves a pointwise operator of the two the order of `into` in memory: LibTorch takes that of the
+// first operand that has strides for both of two dimensions.
+bool keeps_order(const Tensor& into, const Tensor& other) {
+  const int64_t lead = into.dim() - other.dim();
+  for (int64_t d = 1; d < other.dim(); ++d)
+    for (int64_t e = 0; e < d; ++e) {
+      if (other.size(d) == 1 || other.size(e) == 1 || other.stride(d) == 0 || other.stride(e) == 0) continue;
+      if (other.stride(d) == other.stride(e)) return false;
+      if ((other.stride(d) < other.stride(e)) != (into.stride(lead + d) < into.stride(lead + e))) return false;
+    }
+  return true;
+}
+
 // Whether a pointwise operator of `into` and `other` gives what `into` is: its shape, its type, its order in memory.
 bool gives_same(const Tensor& into, const Tensor& other) {
   if (other.key_set().has_any(kSpecial) || libtorch_follows(other) || other.layout() != at::kStrided ||
       other.scalar_type() != into.scalar_type() || other.device() != into.device())
     return false;
-  if (!other.sizes().equals(into.sizes())) return at::is_expandable_to(other.sizes(), into.sizes());
-  return other.strides().equals(into.strides()) || !other.is_non_overlapping_and_dense();
+  if (other.sizes().equals(into.sizes()) && other.strides().equals(into.strides())) return true;
+  return at::is_expandable_to(other.sizes(), into.sizes()) && keeps_order(into, other);
 }
 
 bool is_inexact(const Tensor& t) { return t.is_floating_point() || t.is_complex(); }
