@@ -101,7 +101,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   graph.simplify();
   Unrolled unrolled(graph);
   std::vector<Groups::Calls> of_unrolled;
-  for (const auto& calls : Groups(graph, unrolled.joining(), {}).in_order())
+  for (const auto& calls : Groups::in_order(graph, unrolled.joining(), {}))
     if (unrolled.are_worth_it(calls, fewest)) of_unrolled.push_back(calls);
   unrolled.settle(graph, of_unrolled);
   std::unordered_set<size_t> first_of_unrolled;
@@ -110,7 +110,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   fused.graph.calls.clear();
   const Readers readers(graph);
   const Rows rows(graph);
-  for (const auto& calls : Groups(graph, rows.joining(), of_unrolled).in_order()) {
+  for (const auto& calls : Groups::in_order(graph, rows.joining(), of_unrolled)) {
     if (first_of_unrolled.count(calls[0]))
       fused.graph.calls.push_back(unrolled.write(calls, readers, kernels, fused.kernels));
     else if (calls.size() >= fewest && rows.serves(calls))

@@ -3,10 +3,20 @@
 #include <algorithm>
 #include <queue>
 
+#include "compile/compile_error.h"
+
 namespace tower::compiler {
 
-Groups::Groups(const Graph& graph, const Joining& joining, const std::vector<Calls>& made)
-    : graph_(graph), joining_(joining), maker_(graph.values.size(), kNobody) {
+std::vector<Groups::Calls> Groups::in_order(const Graph& graph, const Joining& joining,
+                                            const std::vector<Calls>& made) {
+  for (const bool exact : {false, true})
+    if (auto ordered = Groups(graph, joining, made, exact).in_order(); !ordered.empty() || graph.calls.empty())
+      return ordered;
+  throw CompileError("groups of calls wait for each other");
+}
+
+Groups::Groups(const Graph& graph, const Joining& joining, const std::vector<Calls>& made, bool exact)
+    : graph_(graph), joining_(joining), exact_(exact), maker_(graph.values.size(), kNobody) {
   std::vector<bool> taken(graph.calls.size());
   for (const Calls& calls : made)
     for (const size_t n : calls) taken[n] = true;
@@ -55,13 +65,16 @@ std::vector<Groups::Calls> Groups::in_order() {
     if (reads.empty()) ready.push(place(g));
   }
   std::vector<Calls> ordered;
+  size_t calls = 0;
   while (!ready.empty()) {
     const size_t g = std::get<2>(ready.top());
     ready.pop();
     ordered.push_back(groups_[g].calls);
+    calls += ordered.back().size();
     for (const size_t reader : read_by[g])
       if (--waits_for[reader] == 0) ready.push(place(reader));
   }
+  if (calls < graph_.calls.size()) ordered.clear();
   return ordered;
 }
 
@@ -116,14 +129,15 @@ void Groups::join(size_t a, size_t b) {
 }
 
 // Whether `from` reads `to` when that has ended, or by way of others: joined, they would wait for these, and these for
-// them. Nothing that ends before `to` begins is on the way.
+// them. What ends before `to` begins is on the way only if it reads a group that goes on longer: seldom, and looked for
+// when that has been seen to matter.
 bool Groups::reaches(size_t from, size_t to) {
   const std::set<size_t> waits_for = roots(groups_[from].waits_for);
   if (waits_for.count(to)) return true;
   std::set<size_t> seen;
   std::vector<size_t> open;
   const auto visit = [&](size_t g) {
-    if (groups_[g].last > groups_[to].first && seen.insert(g).second) open.push_back(g);
+    if ((exact_ || groups_[g].last > groups_[to].first) && seen.insert(g).second) open.push_back(g);
   };
   for (const size_t r : roots(groups_[from].reads))
     if (r != to) visit(r);

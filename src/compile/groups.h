@@ -38,13 +38,16 @@ class Groups {
  public:
   using Calls = std::vector<size_t>;
 
-  /// `made`: groups that there already are; none of them is joined to others.
-  Groups(const Graph& graph, const Joining& joining, const std::vector<Calls>& made);
-
-  /// In an order in which each finds what it reads; the calls of each in the graph's order.
-  std::vector<Calls> in_order();
+  /// In an order in which each finds what it reads; the calls of each in the graph's order. `made`: groups that there
+  /// already are; none of them is joined to others. Throws a CompileError where these wait for each other.
+  static std::vector<Calls> in_order(const Graph& graph, const Joining& joining, const std::vector<Calls>& made);
 
  private:
+  // `exact`: sees every way by which groups wait for each other, which takes long in large graphs. Else nearly every.
+  Groups(const Graph& graph, const Joining& joining, const std::vector<Calls>& made, bool exact);
+  // Empty where groups wait for each other.
+  std::vector<Calls> in_order();
+
   static constexpr size_t kNobody = static_cast<size_t>(-1);
   struct Group {
     Calls calls;
@@ -65,6 +68,7 @@ class Groups {
 
   const Graph& graph_;
   const Joining& joining_;
+  bool exact_;
   std::vector<Group> groups_;
   std::vector<size_t> of_;
   std::vector<size_t> maker_;                  // of each value: the call

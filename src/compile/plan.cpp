@@ -1,5 +1,8 @@
 #include "compile/plan.h"
 
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+
 #include <algorithm>
 
 #include "compile/kernel_calls.h"
@@ -24,6 +27,7 @@ Plan::Plan(Graph graph) : graph_(std::move(graph)) {
   std::vector<bool> needed(graph_.values.size(), false);
   for (ValueId id : graph_.results) needed[static_cast<size_t>(id)] = kept_[static_cast<size_t>(id)] = true;
   steps_.resize(graph_.calls.size());
+  static const Operator& view = *Operator::find("aten::view", "");
   for (size_t n = graph_.calls.size(); n-- > 0;) {
     const Call& call = graph_.calls[n];
     Step& step = steps_[n];
@@ -34,6 +38,7 @@ Plan::Plan(Graph graph) : graph_(std::move(graph)) {
       step.last[k] = !needed[id];
       needed[id] = kept_[id] = true;
     }
+    step.is_view = call.vmaps.empty() && call.op == &view;
     step.gives_up_first = call.vmaps.empty() && !step.last.empty() && step.last[0];
     const auto argument = call.effect ? std::find(graph_.arguments.begin(), graph_.arguments.end(), call.operands[0])
                                       : graph_.arguments.end();
@@ -63,6 +68,13 @@ void check_results(const Graph& graph, const Call& call, c10::ArrayRef<Tensor> r
     if (expected && !matches(graph.values[static_cast<size_t>(call.results[k])], results[k]))
       refuse_other_results(call);
   }
+}
+
+// What is viewed may lie otherwise than when the graph was made, where a rule's result does under a transform.
+void make_viewable(Stack& stack) {
+  const Tensor& t = stack[0].toTensor();
+  const auto sizes = at::infer_size_dv(stack[1].toIntVector(), t.numel());
+  if (!at::detail::computeStride(t.sizes(), t.strides(), sizes)) stack[0] = t.clone(at::MemoryFormat::Contiguous);
 }
 
 // The dtypes were settled when the graph was made. What is not LibTorch's may have operators inside that are cast for.
@@ -140,6 +152,7 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
     }
     {
       std::optional<Reuse> reuse;
+      if (step.is_view) make_viewable(stack);
       if (step.gives_up_first) reuse.emplace();
       run_call(call, stack);
     }

@@ -25,6 +25,7 @@ class Plan {
     const KernelOperator* kernel = nullptr;  // where the call is one's
     c10::SmallVector<bool, 4> last;          // of each operand: nobody reads it afterwards
     bool gives_up_first;                     // the memory of the first operand may be taken for the result
+    bool is_view;                            // by aten::view
   };
   void check_writes(const dynamic::Tensors& args) const;
 

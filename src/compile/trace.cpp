@@ -123,9 +123,19 @@ void Trace::run_below(const Operator& op, Stack& stack) const {
   replace_outputs(stack, [](Tensor&& t, size_t) { return without_lazy_conjugation(std::move(t)); });
 }
 
+// Strides that it is given belong to the tensor as the caller sees it. What is computed here may lie otherwise, at this
+// call or at a later one (rules/views.cpp).
+bool Trace::reads_by_place(const Operator& op, const Stack& stack) {
+  static const Operator &alias = *Operator::find("aten::_reshape_alias", ""),
+                        &strided = *Operator::find("aten::as_strided", "");
+  if (&op != &alias && &op != &strided) return false;
+  return &op == &alias || graph_.values[static_cast<size_t>(number_of(stack[0].toTensor()))].origin == Origin::result;
+}
+
 void Trace::process(const Operator& op, Stack& stack) {
   if (for_kernel_ && !op.custom && op.decomposes() && !small_rule(op) && !element_rule(op) && decompose(op, stack))
     return;
+  if (reads_by_place(op, stack) && decompose(op, stack)) return;
   const Operator& base = innermost(op);
   static const Operator& lift_fresh = *Operator::find("aten::lift_fresh", "");
   if (&op == &lift_fresh && !as_wrapper(stack[0].toTensor())) {

@@ -55,6 +55,7 @@ class Trace final : public Level {
  private:
   struct Values;
   bool is_constant(const Tensor& plain) const;
+  bool reads_by_place(const Operator& op, const Stack& stack);
   bool depends(const Operator& op, const Operator& innermost, const Stack& stack);
   void run_below(const Operator& op, Stack& stack) const;
   ValueId add(Origin origin, const Tensor& t);

@@ -1,24 +1,32 @@
 // Random programs, compiled: alone, transformed, and under transforms, against the same uncompiled. They write to their
-// inputs, so each call has copies.
+// inputs, so each call has copies. TOWER_PROGRAMS=4000 runs so many.
 #include <tower/compile.h>
 #include <tower/dynamic.h>
 
+#include <cstdlib>
+
 #include "programs/program.h"
+#include "support/device.h"
 #include "support/prelude.h"
 
 namespace programs {
 namespace {
 
-constexpr uint64_t kPrograms = 60;
+uint64_t count() {
+  const char* wanted = std::getenv("TOWER_PROGRAMS");
+  return wanted ? std::strtoull(wanted, nullptr, 10) : 60;
+}
 
-// Batches of two examples.
-Tensors examples_for(const Program& program, double phase) {
+// Batches of two examples; in columns, all but the first input lie so in memory.
+Tensors examples_for(const Program& program, double phase, bool in_columns) {
   Tensors batch;
   for (size_t k = 0; k < program.inputs.size(); ++k) {
     std::vector<int64_t> shape = program.inputs[k];
     shape.insert(shape.begin(), 2);
     const int64_t n = c10::multiply_integers(shape);
-    batch.push_back(at::sin(at::arange(1, n + 1, at::kDouble) * 1.7 + static_cast<double>(k) + phase).view(shape));
+    const Tensor x = at::arange(1, n + 1, at::dtype(at::kDouble).device(support::device())) * 1.7;
+    batch.push_back(at::sin(x + static_cast<double>(k) + phase).view(shape));
+    if (in_columns && k > 0 && batch[k].dim() > 2) batch[k] = batch[k].transpose(-1, -2).contiguous().transpose(-1, -2);
   }
   return batch;
 }
@@ -75,18 +83,31 @@ std::string disagreement(const Program& program) {
   const Function compiled = td::compile(plain);
   for (const Way& way : ways()) {
     const Function expected_of = way.of(plain), outside = way.of(compiled), inside = td::compile(way.of(plain));
-    for (const double phase : {0.0, 0.3, 0.6}) {
-      const Tensors batch = examples_for(program, phase), x = way.batch ? batch : first_of(batch);
+    // Each way to lie has a graph of its own, which the second call runs.
+    for (const auto& [phase, in_columns] : {std::pair(0.0, false), {0.3, false}, {0.0, true}, {0.6, true}}) {
+      const Tensors batch = examples_for(program, phase, in_columns), x = way.batch ? batch : first_of(batch);
       const auto run = [&](const Function& f) {
         const Tensors in = copies_of(x);
         Tensors all = f(in);
         all.insert(all.end(), in.begin(), in.end());
         return all;
       };
-      const Tensors expected = run(expected_of);
+      Tensors expected;
+      try {
+        expected = run(expected_of);
+      } catch (const c10::Error&) {
+        if (!in_columns) throw;
+        continue;  // a view of the program's asks for rows
+      }
       for (const auto& [name, f] : {std::pair("inside", outside), std::pair("outside", inside)}) {
-        std::string text = support::difference(run(f), expected, {1e-9, 1e-9});
-        if (!text.empty()) return std::string(way.name) + ", compiled " + name + ": " + text;
+        std::string text;
+        try {
+          text = support::difference(run(f), expected, {1e-9, 1e-9});
+        } catch (const c10::Error& error) {
+          text = error.what_without_backtrace();
+        }
+        if (!text.empty())
+          return std::string(way.name) + ", compiled " + name + (in_columns ? ", in columns: " : ", in rows: ") + text;
       }
     }
   }
@@ -96,7 +117,7 @@ std::string disagreement(const Program& program) {
 class CompiledPrograms : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(CompiledPrograms, ComputeWhatTheyComputeUncompiled) {
-  constexpr uint64_t share = kPrograms / 10;
+  const uint64_t share = count() / 10;
   for (uint64_t seed = GetParam() * share; seed < (GetParam() + 1) * share; ++seed) {
     const Program program = generate(seed);
     if (disagreement(program).empty()) continue;
