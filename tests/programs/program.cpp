@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -181,6 +182,13 @@ Program generate(uint64_t seed, const std::vector<Action>& from, size_t inputs) 
     }
   }
   return program;
+}
+
+bool has_its_views(const Program& program) {
+  return program.text().find(".unfold(") == std::string::npos || support::runs_on_device("unfold", [] {
+           const Tensor x = at::zeros({3}, at::device(support::device()));
+           TORCH_CHECK(x.unfold(0, 2, 1).is_alias_of(x), "it is a copy there");
+         });
 }
 
 }  // namespace programs

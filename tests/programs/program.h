@@ -101,6 +101,9 @@ struct Program {
   Program without(size_t k) const;
 };
 
+/// Whether the device under test has the program's views. One that it lacks is a copy there, through which no writes go.
+bool has_its_views(const Program& program);
+
 /// The program of a seed, made of actions that outlive it.
 Program generate(uint64_t seed, const std::vector<Action>& from = actions(), size_t inputs = 2);
 

@@ -43,14 +43,6 @@ bool libtorch_differentiates(const Program& program) {
   return true;
 }
 
-// A view that a device lacks is a copy there, through which no writes go.
-bool has_its_views(const Program& program) {
-  return program.text().find(".unfold(") == std::string::npos || support::runs_on_device("unfold", [] {
-           const Tensor x = at::zeros({3}, at::device(support::device()));
-           TORCH_CHECK(x.unfold(0, 2, 1).is_alias_of(x), "it is a copy there");
-         });
-}
-
 std::string disagreement(const Program& program) {
   return support::disagreement([&](const Tensors& in) { return program(in); }, examples_for(program),
                                {.libtorch = libtorch_differentiates(program)});
