@@ -31,6 +31,7 @@
 #include "apart/casts.h"
 #include "apart/pinned.h"
 #include "apart/streams.h"
+#include "apart/values.h"
 
 namespace apart {
 namespace {
@@ -148,18 +149,6 @@ class Loan {
  public:
   // What a kernel of the CPU may have for this value.
   IValue lend(const IValue& v, Use use) {
-    if (v.isTensor()) return lend(v.toTensor(), use);
-    if (v.isTensorList()) {
-      c10::List<Tensor> list;
-      for (const Tensor& t : v.toTensorVector()) list.push_back(lend(t, use));
-      return list;
-    }
-    if (v.isOptionalTensorList()) {
-      c10::List<std::optional<Tensor>> list;
-      for (const IValue& t : v.toListRef())
-        list.push_back(t.isTensor() ? std::optional<Tensor>(lend(t.toTensor(), use)) : std::nullopt);
-      return list;
-    }
     if (v.isDevice() && v.toDevice().type() == kType) {
       device_ = with_index(v.toDevice());
       return c10::Device(c10::kCPU);
@@ -169,7 +158,7 @@ class Loan {
       generator_ = v.toGenerator();
       return {};
     }
-    return v;
+    return with_tensors(v, [&](const Tensor& t) { return lend(t, use); });
   }
 
   Tensor lend(const Tensor& t, Use use) {
@@ -208,13 +197,7 @@ class Loan {
 
   // The kernel's results, and what it did to the arguments.
   IValue take(const IValue& v) {
-    if (v.isTensor()) return take(v.toTensor());
-    if (v.isTensorList()) {
-      c10::List<Tensor> list;
-      for (const Tensor& t : v.toTensorVector()) list.push_back(take(t));
-      return list;
-    }
-    return v;
+    return with_tensors(v, [this](const Tensor& t) { return take(t); });
   }
 
   void settle() {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "apart/apart.h"
+#include "apart/values.h"
 
 namespace apart {
 namespace {
@@ -26,27 +27,11 @@ Tensor harmless(const Tensor& t) {
   return result;
 }
 
-IValue harmless(const IValue& v) {
-  if (v.isTensor()) return harmless(v.toTensor());
-  if (v.isTensorList()) {
-    c10::List<Tensor> list;
-    for (const Tensor& t : v.toTensorVector()) list.push_back(harmless(t));
-    return list;
-  }
-  if (v.isOptionalTensorList()) {
-    c10::List<std::optional<Tensor>> list;
-    for (const IValue& t : v.toListRef())
-      list.push_back(t.isTensor() ? std::optional<Tensor>(harmless(t.toTensor())) : std::nullopt);
-    return list;
-  }
-  return v;
-}
-
 }  // namespace
 
 bool is_refused_for_values(const c10::OperatorHandle& op, torch::jit::Stack arguments) {
   try {
-    for (IValue& v : arguments) v = harmless(v);
+    for (IValue& v : arguments) v = with_tensors(v, harmless);
     op.callBoxed(arguments);
     return true;
   } catch (const std::exception&) {

@@ -10,6 +10,7 @@
 
 #include "apart/apart.h"
 #include "apart/asserts.h"
+#include "apart/values.h"
 
 namespace support {
 namespace {
@@ -42,20 +43,8 @@ std::map<std::string, LeftOut>& left_out() {
 long ran = 0, wrong_values = 0;
 
 c10::IValue on_cpu(const c10::IValue& v) {
-  if (v.isTensor()) return v.toTensor().defined() ? v.toTensor().cpu() : v;
   if (v.isDevice()) return at::Device(at::kCPU);
-  if (v.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& t : v.toTensorVector()) list.push_back(on_cpu(t).toTensor());
-    return list;
-  }
-  if (v.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& t : v.toListRef())
-      list.push_back(t.isTensor() ? std::optional<at::Tensor>(on_cpu(t).toTensor()) : std::nullopt);
-    return list;
-  }
-  return v;
+  return apart::with_tensors(v, [](const at::Tensor& t) { return t.defined() ? t.cpu() : t; });
 }
 
 }  // namespace
