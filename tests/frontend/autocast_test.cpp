@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "core/torch_version.h"
 #include "support/device.h"
 #include "support/libtorch_duals.h"
 #include "support/oracles.h"
@@ -179,13 +180,14 @@ TEST_P(Autocasts, InCompositionsHaveTheGradientsOfEachExample) {
     return Tensors{at::stack({rows[0][0], rows[1][0]}), at::stack({rows[0][1], rows[1][1]})};
   };
   const Tensors expected = gradients(loss(inside()), at::kFloat), exact = gradients(loss(bare()), at::kDouble);
-  // LibTorch's own, in bfloat16, may be off by more.
+  // LibTorch's own may be off by more.
   const auto near = [&](const Tensors& actual, const Tensors& libtorchs) {
     const auto nearer = [&](size_t k) {
       const auto off = [&](const Tensor& t) { return (t - exact[k]).abs().max().item<double>(); };
       return actual[k].scalar_type() == libtorchs[k].scalar_type() && off(actual[k]) <= off(libtorchs[k]);
     };
-    return nearer(0) && nearer(1) ? testing::AssertionSuccess() : Autocasts::near(actual, libtorchs);
+    const bool may_be_off = !tower::torch_version::kAttentionIsNear && GetParam().name == std::string("attention");
+    return may_be_off && nearer(0) && nearer(1) ? testing::AssertionSuccess() : Autocasts::near(actual, libtorchs);
   };
   EXPECT_TRUE(near(td::vmap(td::grad(loss(inside()), {0, 1}), {0, 0}, {0})({x_, w_}), expected));
   const Function total = [&](const Tensors& in) { return Tensors{td::vmap(loss(inside()), {0, 0}, {0})(in)[0].sum()}; };
