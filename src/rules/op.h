@@ -504,6 +504,18 @@ class Rule {
     return *this;
   }
 
+  /// A view: which dimension of its base each of its own dimensions shows whole, whatever the size (Operator::view_keeps).
+  Rule& keeps_dims(std::function<Sizes(const Sizes& base, c10::ArrayRef<IValue> args, size_t out)> keeps) {
+    record_.view_keeps = std::move(keeps);
+    return *this;
+  }
+
+  /// Whether the shape of a result depends on the arguments' values, where LibTorch's tag does not say it.
+  Rule& shape_by_values(std::function<bool(c10::ArrayRef<IValue> args)> depends) {
+    record_.shape_by_values = std::move(depends);
+    return *this;
+  }
+
   /// Refuses the operator under a transform, with the reason and what to do.
   Rule& unsupported(Kind kind, std::string why) {
     record_.unsupported[static_cast<size_t>(kind)] = std::move(why);
