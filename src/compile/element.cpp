@@ -5,6 +5,7 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <shared_mutex>
 #include <unordered_map>
@@ -70,6 +71,11 @@ std::vector<Id> elements(Expressions& graph, const Operator& op, c10::ArrayRef<I
   for (const at::ScalarType dtype : results)
     if (!type_of(dtype)) return {};
   std::vector<Id> ids = (*rule)({graph, args, elements, *type});
+  // What gives a boolean of whatever it is given is a comparison. The others compute in booleans, and a number among
+  // their arguments, such as the alpha of a sum, had no part in the promotion.
+  const auto is_boolean = [&](Id id) { return graph[id].type == Type::b1; };
+  if (results[0] == at::kBool && *type != Type::b1 && !std::all_of(ids.begin(), ids.end(), is_boolean))
+    ids = (*rule)({graph, args, elements, Type::b1});
   if (ids.empty()) return {};
   TORCH_INTERNAL_ASSERT(ids.size() == results.size(), op.name(), " has other outputs than its element rule");
   for (size_t k = 0; k < ids.size(); ++k) ids[k] = graph.cast(ids[k], *type_of(results[k]));
@@ -101,6 +107,15 @@ E where(E mask, Operand a, Operand b) {
 }
 
 E fma(E a, E b, E c) { return a.floating() ? a.made(Op::fma, b, c) : a * b + c; }
+
+// The library's is NaN where the quotient overflows, so the divisor is scaled up by a power of two first: what is left
+// by the multiple is left by the divisor, too, and nothing of that is rounded. A multiple that is infinite leaves all.
+E fmod(E x, E y) {
+  if (!x.floating()) return x.made(Op::rest, y);
+  const double scale = x.type() == Type::f64 ? 0x1p700 : 0x1p100;
+  const E once = y * scale, twice = once * scale;
+  return x.made(Op::fmod, twice).made(Op::fmod, once).made(Op::fmod, y);
+}
 
 E at_least(E x, Operand low) {
   const auto [l, value] = E::together(low, x);

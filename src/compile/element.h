@@ -60,6 +60,7 @@ class E {
   bool floating() const { return is_float(type()); }
   /// A number of this one's type.
   E like(double number) const { return {*graph_, graph_->constant(type(), number)}; }
+  E like(const at::Scalar& number) const;
   E to(Type type) const { return {*graph_, graph_->cast(id_, type)}; }
 
   E operator-() const { return made(Op::neg); }
@@ -140,7 +141,8 @@ inline E lgamma(E x) { return x.made(Op::lgamma); }
 inline E pow(E x, E p) { return x.made(Op::pow, p); }
 inline E atan2(E y, E x) { return y.made(Op::atan2, x); }
 inline E hypot(E x, E y) { return x.made(Op::hypot, y); }
-inline E fmod(E x, E y) { return x.made(x.floating() ? Op::fmod : Op::rest, y); }
+/// Exact, whatever the quotient.
+E fmod(E x, E y);
 /// As LibTorch's sigmoid has it.
 inline E sigmoid(E x) { return 1 / (1 + exp(-x)); }
 /// NaN if one is; of zeros, the second.
@@ -186,10 +188,9 @@ inline constexpr bool is_optional = false;
 template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
-inline E number(const ElementCall& call, const at::Scalar& value) {
-  const Id id = value.isFloatingPoint() ? call.graph.constant(call.computed_in, value.toDouble())
-                                        : call.graph.constant(call.computed_in, value.toLong());
-  return {call.graph, id};
+inline E number(Expressions& graph, Type type, const at::Scalar& value) {
+  const Id id = value.isFloatingPoint() ? graph.constant(type, value.toDouble()) : graph.constant(type, value.toLong());
+  return {graph, id};
 }
 
 template <class P, size_t at>
@@ -198,7 +199,7 @@ P element_parameter(const ElementCall& call) {
   else if constexpr (std::is_same_v<P, Raw>) return {call.graph, call.elements[at].id};
   else if constexpr (std::is_same_v<P, E>) {
     if (call.elements[at].id != kNone) return E(call.graph, call.elements[at].id).to(call.computed_in);
-    return number(call, call.args[at].toScalar());
+    return number(call.graph, call.computed_in, call.args[at].toScalar());
   } else if constexpr (std::is_same_v<P, std::optional<E>>) {
     if (call.elements[at].id == kNone && (call.args[at].isNone() || call.args[at].isTensor())) return std::nullopt;
     return element_parameter<E, at>(call);
@@ -228,6 +229,8 @@ void give(std::vector<Id>& ids, const std::tuple<T...>& all) {
 }
 
 }  // namespace detail
+
+inline E E::like(const at::Scalar& number) const { return detail::number(*graph_, type(), number); }
 
 template <class Op, class Function>
 void set_element_rule(const Operator& record, Function f) {

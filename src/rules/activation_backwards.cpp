@@ -112,19 +112,19 @@ void activation_backwards() {
       .derivative<0>([](Along t, Skip, const Tensor& x) { return at::hardsigmoid_backward(*t, x); });
   op<at::_ops::softshrink_backward>()
       .pointwise()
-      .element([](E g, E x, E lambda) { return where((x >= -lambda) & (x <= lambda), 0, g); })
+      .element([](E g, E x, E lambda) { return where((x > lambda) | (x < -lambda), g, 0); })
       .inactive<1>()
       .derivative<0>(
           [](Along t, Skip, const Tensor& x, const Scalar& lambda) { return at::softshrink_backward(*t, x, lambda); });
   op<at::_ops::hardshrink_backward>()
       .pointwise()
-      .element([](E g, E x, E lambda) { return where((x >= -lambda) & (x <= lambda), 0, g); })
+      .element([](E g, E x, E lambda) { return where((x > lambda) | (x < -lambda), g, 0); })
       .inactive<1>()
       .derivative<0>(
           [](Along t, Skip, const Tensor& x, const Scalar& lambda) { return at::hardshrink_backward(*t, x, lambda); });
   op<at::_ops::hardswish_backward>()
       .pointwise()
-      .element([](E g, E x) { return where(x <= -3, 0, where(x < 3, g * (x / 3 + 0.5), g)); })
+      .element([](E g, E x) { return where(x <= -3, 0, where(x >= 3, g, g * (x / 3 + 0.5))); })
       .derivative<0>([](Along t, Skip, const Tensor& x) { return at::hardswish_backward(*t, x); })
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
         return keep_where((x > -3).logical_and(x < 3), *t * g / 3);
@@ -197,7 +197,7 @@ void activation_backwards() {
       .element([](E g, E alpha, E scale, E kappa, bool is_result, E x) {
         const E below = alpha * scale;
         const E slope = is_result ? g * kappa * (x + below) : g * kappa * below * exp(x * kappa);
-        return where(x <= 0, slope, g * scale);
+        return where(x > 0, g * scale, slope);
       })
       .derivative<0>([](Along t, Skip, const Scalar& alpha, const Scalar& scale, const Scalar& kappa, bool is_result,
                         const Tensor& x) { return at::elu_backward(*t, alpha, scale, kappa, is_result, x); })
@@ -244,7 +244,7 @@ void activation_backwards() {
           [](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * one_minus(2 * conjugate(y)); });
   op<at::_ops::tanh_backward>()
       .pointwise()
-      .element([](E g, E y) { return g * (1 - y * y); })
+      .element([](E g, E y) { return g * fma(-y, y, y.like(1)); })
       .vjp<0>([](Ct<0> ct, Skip, const Tensor& y, Like<0> g) {
         return summed_to(at::tanh_backward(*ct, conjugate(y)), g->sizes);
       })

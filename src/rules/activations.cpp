@@ -96,7 +96,7 @@ void activations() {
   op<at::_ops::elu>()
       .pointwise()
       .element([](E x, E alpha, E scale, E input_scale) {
-        return where(x <= 0, (exp(x * input_scale) - 1) * (alpha * scale), x * scale);
+        return where(x >= 0, x * scale, expm1(x * input_scale) * (alpha * scale));
       })
       .derivative<0>([](Along t, const Tensor& x, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
         return at::elu_backward(*t, alpha, scale, input_scale, false, x);

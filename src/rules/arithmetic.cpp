@@ -98,15 +98,18 @@ void vmap_copy(VmapFrame& frame) {
 
 // ⌊a / b⌋, which for floats is not the floor of the rounded quotient.
 E floor_divided(E a, E b) {
-  const E rest = fmod(a, b);
+  const E rest = a.made(a.floating() ? compiler::Op::fmod : compiler::Op::rest, b);
   const E apart = (rest != 0) & ((b < 0) ^ (rest < 0));
   if (!a.floating()) return where(apart, a / b - 1, a / b);
-  // The vector library's fmod is NaN where the quotient overflows.
+  // The vector library's fmod, which is NaN where the quotient overflows, will do: then the rest changes nothing.
   const E simple = a / b, overflows = (abs(simple) == INFINITY) & (abs(a) != INFINITY);
   const E exact = where(overflows, a, a - rest) / b, quotient = where(apart, exact - 1, exact);
   const E rounded = floor(quotient), whole = where(quotient - rounded > 0.5, rounded + 1, rounded);
   return where(b == 0, simple, where(quotient == 0, copysign(a.like(0), simple), whole));
 }
+
+// a - alpha b. The number is negated as such: of the integer 0 there is no -0.
+E difference(E a, E b, const Scalar& alpha) { return fma(b, a.like(-alpha), a); }
 
 std::optional<E> divided(E a, E b, const Mode& mode) {
   if (!mode) return a / b;
@@ -154,19 +157,19 @@ void arithmetic() {
   op<at::_ops::add_Tensor>().element([](E a, E b, E alpha) { return fma(b, alpha, a); });
   op<at::_ops::add_Scalar>().pointwise().element([](E a, E b, E alpha) { return fma(b, alpha, a); }).derivative<0>(one);
   sum_with<at::_ops::sub_Tensor>([](const Scalar& alpha) { return -alpha; });
-  op<at::_ops::sub_Tensor>().element([](E a, E b, E alpha) { return fma(b, -alpha, a); });
+  op<at::_ops::sub_Tensor>().element(difference);
   op<at::_ops::sub_Scalar>()
       .pointwise()
-      .element([](E a, E b, E alpha) { return fma(b, -alpha, a); })
+      .element(difference)
       .derivative<0>(one);
   op<at::_ops::rsub_Tensor>()
       .pointwise()
-      .element([](E a, E b, E alpha) { return fma(a, -alpha, b); })
+      .element([](E a, E b, const Scalar& alpha) { return difference(b, a, alpha); })
       .derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; })
       .derivative<1>(one);
   op<at::_ops::rsub_Scalar>()
       .pointwise()
-      .element([](E a, E b, E alpha) { return fma(a, -alpha, b); })
+      .element([](E a, E b, const Scalar& alpha) { return difference(b, a, alpha); })
       .derivative<0>([](Skip, Skip, const Scalar& alpha) { return -alpha; });
   op<at::_ops::neg>().pointwise().element([](E a) { return -a; }).derivative<0>(minus_one);
 

@@ -26,13 +26,13 @@ E between(E x, std::optional<E> min, std::optional<E> max) {
   return max ? at_most(raised, *max) : raised;
 }
 
-E finite(E x, std::optional<E> nan, std::optional<E> positive, std::optional<E> negative) {
+E finite(E x, std::optional<double> nan, std::optional<double> positive, std::optional<double> negative) {
   if (!x.floating()) return x;
   const E infinity = x.like(std::numeric_limits<double>::infinity());
   const double largest = x.type() == Type::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  const E low = where(x == -infinity, negative ? *negative : x.like(-largest), x);
-  const E high = where(x == infinity, positive ? *positive : x.like(largest), low);
-  return where(isnan(x), nan ? *nan : x.like(0), high);
+  const E low = where(x == -infinity, negative.value_or(-largest), x);
+  const E high = where(x == infinity, positive.value_or(largest), low);
+  return where(isnan(x), nan.value_or(0), high);
 }
 
 // The derivative where two values tie is shared between them.
