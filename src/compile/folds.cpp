@@ -94,11 +94,26 @@ Ids least_and_place(RowCall& c) {
 
 E mean_of(RowCall& c, E x) { return c.sum(x) / static_cast<double>(c.length()); }
 
+// NOTE [Deviations]
+// The mean of numbers with an offset is off by a rounding error of the offset, which may be more than they are apart.
+// So what they are apart from it has a mean of its own, found in the same pass as their squares: taken off, it leaves
+// errors in proportion to the deviations alone (Chan, Golub, LeVeque 1983).
+struct Deviations {
+  E mean, apart, squares;  // of the row; of a lane; the sum of all lanes' squares, zero or more
+};
+Deviations deviations(RowCall& c, E x) {
+  const auto n = static_cast<double>(c.length());
+  const E mean = mean_of(c, x), apart = x - mean;
+  const E left = c.sum(apart), squares = c.sum(apart * apart) - left * left / n;
+  return {mean + left / n, apart - left / n, where(squares < 0, 0, squares)};
+}
+
+// In float64, as LibTorch does it: squares may be out of a range that their root is in.
 template <bool root>
 Ids spread(RowCall& c) {
   const double correction = c.arg(2).isNone() ? 1 : c.arg(2).toScalar().toDouble();
-  const E apart = c[0] - c.sum(c[0]) / static_cast<double>(c.length());
-  const E variance = c.sum(apart * apart) / std::max(static_cast<double>(c.length()) - correction, 0.0);
+  const E squares = deviations(c, c[0].to(Type::f64)).squares;
+  const E variance = squares / std::max(static_cast<double>(c.length()) - correction, 0.0);
   return c.give(root ? sqrt(variance) : variance);
 }
 
@@ -140,8 +155,8 @@ Ids softmax_backward(RowCall& c) { return c.give((c[0] - c.sum(c[0] * c[1])) * c
 Ids log_softmax_backward(RowCall& c) { return c.give(c[0] - exp(c[1]) * c.sum(c[0])); }
 
 Ids layer_norm(RowCall& c) {
-  const E mean = mean_of(c, c[0]), apart = c[0] - mean;
-  const E rstd = 1 / sqrt(mean_of(c, apart * apart) + c.arg(4).toDouble());
+  const auto [mean, apart, squares] = deviations(c, c[0]);
+  const E rstd = 1 / sqrt(squares / static_cast<double>(c.length()) + c.arg(4).toDouble());
   E result = apart * rstd;
   if (const auto weight = c.tensor(2)) result = result * *weight;
   if (const auto bias = c.tensor(3)) result = result + *bias;

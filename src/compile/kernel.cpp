@@ -19,6 +19,9 @@ namespace {
 constexpr int64_t kGrain = 32768;
 
 constexpr size_t kVectorBytes = 64;     // of the widest there is
+struct alignas(kVectorBytes) Vector {
+  char bytes[kVectorBytes];
+};
 constexpr size_t kFewVectors = 16;      // whose memory is on the stack
 constexpr int64_t kBlockBytes = 16384;  // of lanes that lie apart
 
@@ -245,10 +248,10 @@ void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inp
                       uint8_t* fault) const {
   const int64_t vector = facts_.vector_lanes, lanes = end - begin;
   const size_t vectors = inputs.size() + outputs.size();
-  char few[kFewVectors * kVectorBytes];
-  std::unique_ptr<char[]> many;
-  if (vectors > kFewVectors) many = std::make_unique<char[]>(vectors * kVectorBytes);
-  char* memory = many ? many.get() : few;
+  Vector few[kFewVectors];
+  std::unique_ptr<Vector[]> many;
+  if (vectors > kFewVectors) many = std::make_unique_for_overwrite<Vector[]>(vectors);
+  char* memory = reinterpret_cast<char*>(many ? many.get() : few);
   c10::SmallVector<const void*, 8> from(inputs.begin(), inputs.end());
   c10::SmallVector<void*, 8> to;
   for (size_t i = 0; i < inputs.size(); ++i) {
