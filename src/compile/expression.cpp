@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "compile/bytes.h"
+
 namespace tower::compiler {
 namespace {
 
@@ -346,7 +348,10 @@ Id Expressions::make(Op op, Id a, Id b, Id c) {
     if (const auto bits = compute(op, operands, *x, *y, *z)) return constant_of_bits(type, *bits);
   if (const auto id = simpler(op, a, b, c)) return *id;
   if (commutes(op) && b < a) std::swap(a, b);
-  return shared({op, type, {a, b, c}});
+  // NOTE [What may fault] By zero, an integer must not be divided where the program would not: a division that stands
+  // in a loop is the loop's, whether it needs what is carried or not, and not one with its like outside.
+  const bool may_fault = (op == Op::quotient || op == Op::rest) && value(b).value_or(0) == 0;
+  return shared({op, type, {a, b, c}, may_fault ? static_cast<uint64_t>(open_ + 1) : 0});
 }
 
 Id Expressions::cast(Id a, Type type) {
@@ -449,6 +454,31 @@ Expressions Expressions::pruned(std::vector<Id>& outputs, const std::vector<uint
   return result;
 }
 
+void Expressions::write(ByteWriter& out, const std::vector<Id>& outputs) const {
+  const std::vector<bool> live = needed(outputs);
+  const auto is_live = [&](Id id) { return id != kNone && live[static_cast<size_t>(id)]; };
+  for (Id id = 0; id < size(); ++id) {
+    if (!is_live(id)) continue;
+    const Node& n = (*this)[id];
+    for (const int64_t part : {int64_t{id}, int64_t(n.op), int64_t(n.type), static_cast<int64_t>(n.bits)})
+      out.number(part);
+    out.numbers(n.args);
+    if (n.op != Op::solve) continue;
+    out.number(system(n).size);
+    out.number(system(n).columns);
+    out.numbers(system(n).operands);
+  }
+  out.number(kNone);
+  for (const LoopOfNumbers& l : loops_) {
+    if (!is_live(l.condition)) continue;
+    for (const int64_t part :
+         {&l - loops_.data(), int64_t{l.parent}, int64_t{l.condition}, int64_t{l.max_steps.has_value()},
+          l.max_steps.value_or(0), int64_t{l.must_end}})
+      out.number(part);
+    out.list(l.next, [&](Id id) { out.number(is_live(id) ? id : kNone); });
+  }
+}
+
 std::string Expressions::print(const std::vector<Id>& outputs) const {
   const std::vector<bool> live = needed(outputs);
   std::string text;
@@ -457,10 +487,12 @@ std::string Expressions::print(const std::vector<Id>& outputs) const {
     const Node& n = (*this)[id];
     text += "%" + std::to_string(id) + ": " + kTypes[static_cast<size_t>(n.type)] + " = " + name(n.op);
     if (n.op == Op::input) text += " " + std::to_string(n.bits);
-    if (n.op == Op::constant) {
+    if (n.op == Op::constant && is_float(n.type)) {
       char number[32];
       std::snprintf(number, sizeof number, " %.17g", *value(id));
       text += number;
+    } else if (n.op == Op::constant) {
+      text += " " + std::to_string(unpack<int64_t>(*convert(n.type, Type::i64, n.bits)));
     }
     for (const Id a : n.args)
       if (a != kNone) text += " %" + std::to_string(a);

@@ -20,6 +20,8 @@
 
 namespace tower::compiler {
 
+class ByteWriter;
+
 /// Of one lane's value.
 enum class Type : uint8_t { f64, f32, i64, i32, b1 };
 
@@ -106,7 +108,7 @@ struct Node {
   Op op;
   Type type;
   std::array<Id, 3> args{kNone, kNone, kNone};
-  uint64_t bits = 0;  // of a constant, in its type; the number of an input; the place of a carry
+  uint64_t bits = 0;  // a constant's, in its type; an input's number; a carry's place; the loop of what may fault
 
   friend bool operator==(const Node&, const Node&) = default;
 };
@@ -165,7 +167,9 @@ class Expressions {
   /// The value of a constant; none for what else there is.
   std::optional<double> value(Id id) const;
 
-  /// One line for each node that `outputs` need, such as "%3: f32 = mul %0 %2".
+  /// All that decides what `outputs` are, bit by bit: the same bytes, the same code.
+  void write(ByteWriter& out, const std::vector<Id>& outputs) const;
+  /// For people: one line for each node that `outputs` need, such as "%3: f32 = mul %0 %2".
   std::string print(const std::vector<Id>& outputs) const;
 
  private:

@@ -1,5 +1,7 @@
 #include "compile/graph.h"
 
+#include <bit>
+#include <cstring>
 #include <map>
 #include <set>
 #include <sstream>
@@ -169,9 +171,10 @@ void write_exactly(std::ostream& out, const IValue& v) {
   if (v.isList()) {
     for (const IValue& element : v.toListRef()) write_exactly(out << ' ', element);
   } else if (v.isDouble()) {
-    out << "d" << std::hexfloat << v.toDouble();
+    out << "d" << std::bit_cast<uint64_t>(v.toDouble());
   } else if (v.isComplexDouble()) {
-    out << "c" << std::hexfloat << v.toComplexDouble().real() << ' ' << v.toComplexDouble().imag();
+    out << "c" << std::bit_cast<uint64_t>(v.toComplexDouble().real()) << ' '
+        << std::bit_cast<uint64_t>(v.toComplexDouble().imag());
   } else {
     out << v.tagKind() << v;
   }
@@ -244,6 +247,12 @@ std::string exact_text(const IValue& v) {
   std::ostringstream text;
   write_exactly(text, v);
   return text.str();
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || !a.sizes().equals(b.sizes()) || a.device() != b.device()) return false;
+  const Tensor x = a.cpu().contiguous(), y = b.cpu().contiguous();
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
 void Graph::simplify() {

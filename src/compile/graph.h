@@ -84,8 +84,10 @@ std::vector<bool> values_that_leave(const Graph& graph);
 /// The arguments of a call that are not tensors, as "dim=0, index=6".
 std::string attributes_of(const Call& call);
 
-/// So that values that print alike (0 and -0, 1 and 1.0) differ.
+/// So that values that print alike (0 and -0, 1 and 1.0) differ: numbers by their bits.
 std::string exact_text(const IValue& v);
+/// Whether two tensors on one device hold the same, bit by bit, and are of one dtype and size.
+bool same_bits(const Tensor& a, const Tensor& b);
 
 /// As users see it.
 tower::Graph published(const Graph& graph);

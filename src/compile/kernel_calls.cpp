@@ -2,23 +2,32 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include "compile/bytes.h"
+
 namespace tower::compiler {
 namespace {
 
-// A region's text: equal for equal kernels.
-std::string text_of(const Region& region) {
+// All that decides what a region's kernel is, bit by bit.
+std::string bytes_of(const Region& region) {
   std::vector<Id> roots = region.outputs;
   for (const Region::OfRow& of_row : region.of_row)
     if (of_row.folded != kNone) roots.push_back(of_row.folded);
-  std::string text = region.graph.print(roots) + (region.single ? "1" : "");
-  for (const Region::OfRow& of_row : region.of_row)
-    text += " row " + std::to_string(of_row.how) + " " + std::to_string(of_row.folded);
-  if (region.has_rows()) text += " levels " + std::to_string(region.levels);
-  for (size_t k = 0; k < region.once.size(); ++k) text += region.once[k] ? '1' : 'n';
-  for (const Region::Input& input : region.inputs) text += input.repeated ? 'r' : 'l';
-  for (size_t k = 0; k < region.outputs.size(); ++k)
-    text += (region.is_added(k) ? " +" : " ") + std::to_string(region.outputs[k]);
-  return text;
+  ByteWriter out;
+  region.graph.write(out, roots);
+  out.number(region.single);
+  out.list(region.inputs, [&](const Region::Input& input) {
+    out.number(static_cast<int64_t>(input.type));
+    out.number(input.repeated);
+  });
+  out.numbers(region.outputs);
+  for (size_t k = 0; k < region.outputs.size(); ++k) out.number(region.is_added(k));
+  out.list(region.of_row, [&](const Region::OfRow& of_row) {
+    out.number(of_row.how);
+    out.number(of_row.folded);
+  });
+  out.numbers(region.once);
+  out.number(region.levels);
+  return out.take();
 }
 
 c10::Argument list(const char* name) { return c10::Argument(name, c10::ListType::ofTensors()); }
@@ -27,19 +36,19 @@ c10::Argument list(const char* name) { return c10::Argument(name, c10::ListType:
 
 std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
   const std::lock_guard lock(mutex_);
-  std::string text = text_of(region);
-  if (const auto found = known_.find(text); found != known_.end())
+  std::string bytes = bytes_of(region);
+  if (const auto found = known_.find(bytes); found != known_.end())
     if (auto kernel = found->second.lock()) return kernel;
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
   auto kernel = std::make_shared<const Kernel>(region, source_);
-  known_.insert_or_assign(std::move(text), kernel);
+  known_.insert_or_assign(std::move(bytes), kernel);
   return kernel;
 }
 
 bool Kernels::knows(const Region& region) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = known_.find(text_of(region));
+    const auto found = known_.find(bytes_of(region));
     if (found != known_.end() && !found->second.expired()) return true;
   }
   return source_.knows([&] { return Kernel::key_of(region, source_); });
@@ -48,7 +57,7 @@ bool Kernels::knows(const Region& region) {
 std::vector<std::shared_ptr<const Kernel>> Kernels::all() {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<const Kernel>> kernels;
-  for (const auto& [text, known] : known_)
+  for (const auto& [bytes, known] : known_)
     if (auto kernel = known.lock()) kernels.push_back(std::move(kernel));
   return kernels;
 }

@@ -11,8 +11,8 @@
 
 namespace tower::compiler {
 
-/// What has been compiled and is still there, by the region's text: graphs that differ in the number of lanes share
-/// their kernels.
+/// What has been compiled and is still there, by what the region is made of: graphs that differ in the number of lanes
+/// share their kernels.
 class Kernels {
  public:
   template <class... Options>

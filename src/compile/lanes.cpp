@@ -35,7 +35,7 @@ bool all_but_sizes(const TensorKind& a, const TensorKind& b) {
 bool same_number(const Tensor& a, const Tensor& b) {
   if (a.numel() == 0 || b.numel() == 0) return false;
   const Tensor number = a.flatten()[0];
-  return a.eq(number).all().item<bool>() && b.eq(number).all().item<bool>();
+  return same_bits(a, number.expand_as(a)) && same_bits(b, number.expand_as(b));
 }
 
 // With strides that may be zero.
@@ -48,7 +48,7 @@ Tensor filled(const Sizes& sizes, const Sizes& strides, const Tensor& number) {
 bool same_constant(const Value& a, const Value& b) {
   DispatchGuard keys;
   keys.see_no_operator();
-  return a.sizes == b.sizes ? a.tensor.equal(b.tensor) : same_number(a.tensor, b.tensor);
+  return a.sizes == b.sizes ? same_bits(a.tensor, b.tensor) : same_number(a.tensor, b.tensor);
 }
 
 bool same_value(const Lanes& lanes, const Value& a, const Value& b) {

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <map>
 
 #include "compile/compiled_graph.h"
 #include "compile/trace.h"
@@ -187,24 +188,37 @@ const Loop* loop_of(const Operator& op) { return dynamic_cast<const Loop*>(known
 
 namespace {
 
-bool same_call(const Call& a, const Call& b) {
-  if (!do_the_same(*a.op, *b.op)) return false;
+bool same_value(const Value& a, const Value& b) {
+  if (a.origin != b.origin || a.sizes != b.sizes || a.dtype != b.dtype ||
+      a.device != b.device || a.number != b.number || a.tensor.defined() != b.tensor.defined())
+    return false;
+  return !a.tensor.defined() || same_bits(a.tensor, b.tensor);
+}
+
+// `axes`: of the one graph, which of the other is the same vmap.
+bool same_call(const Call& a, const Call& b, std::map<uint64_t, uint64_t>& axes) {
+  const auto same_place = [](LeafRef p, LeafRef q) { return p.arg == q.arg && p.element == q.element; };
+  const auto same_vmap = [&](const Mapped& m, const Mapped& n) {
+    return m.dims == n.dims && m.batch_size == n.batch_size && axes.emplace(m.axis, n.axis).first->second == n.axis;
+  };
+  if (!do_the_same(*a.op, *b.op) || a.operands != b.operands || a.results != b.results || a.records != b.records ||
+      a.effect != b.effect ||
+      !std::equal(a.places.begin(), a.places.end(), b.places.begin(), b.places.end(), same_place) ||
+      !std::equal(a.vmaps.begin(), a.vmaps.end(), b.vmaps.begin(), b.vmaps.end(), same_vmap))
+    return false;
   for (size_t i = 0; i < a.args.size(); ++i)
     if (a.op->kind(i) == ArgKind::other && exact_text(a.args[i]) != exact_text(b.args[i])) return false;
   return true;
 }
 
-bool same_constant(const Value& a, const Value& b) {
-  if (!a.tensor.defined() || !b.tensor.defined()) return a.tensor.defined() == b.tensor.defined();
-  return a.tensor.equal(b.tensor) && a.tensor.signbit().equal(b.tensor.signbit());
-}
-
 bool same_graph(const Graph& a, const Graph& b) {
   DispatchGuard keys;
   keys.see_no_operator();
-  return a.print() == b.print() && a.arguments == b.arguments &&
-         std::equal(a.calls.begin(), a.calls.end(), b.calls.begin(), b.calls.end(), same_call) &&
-         std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), same_constant);
+  std::map<uint64_t, uint64_t> axes;
+  return a.arguments == b.arguments && a.results == b.results &&
+         std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), same_value) &&
+         std::equal(a.calls.begin(), a.calls.end(), b.calls.begin(), b.calls.end(),
+                    [&](const Call& x, const Call& y) { return same_call(x, y, axes); });
 }
 
 }  // namespace

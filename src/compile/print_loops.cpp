@@ -27,6 +27,7 @@ void Printer::place_nodes() {
       const auto needs = [&](Id a) {
         if (a != kNone && depth_[loop_of[static_cast<size_t>(a)]] > depth_[in]) in = loop_of[static_cast<size_t>(a)];
       };
+      if (n.op == Op::quotient || n.op == Op::rest) in = n.bits;  // NOTE [What may fault] in compile/expression.cpp
       std::for_each(n.args.begin(), n.args.end(), needs);
       if (n.op == Op::solve) std::for_each(graph_.system(n).operands.begin(), graph_.system(n).operands.end(), needs);
     }

@@ -4,7 +4,9 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <exception>
 
+#include "compile/element.h"
 #include "compile/small.h"
 #include "core/bind.h"
 #include "core/gives_tensors.h"
@@ -71,6 +73,62 @@ bool has_shape_by_data(const Call& call, const Graph& graph) {
     if (call.places[k].arg == 1 && (dtype == at::kBool || dtype == at::kByte)) return true;
   }
   return false;
+}
+
+// ---- of a loop's step, only shapes ----
+// NOTE [Steps that are traced]
+// A step is traced from the state that the loop starts with, whether the program would make one from there or not. What
+// it computes is for nobody; what raises there (a division by zero, a singular matrix, an index out of range) may never
+// come up. So an operator that refuses its operands is asked again with ones and with zeros in their places; what it
+// refuses then, it refuses for their shapes. Run, a step raises what it raises. Functions are not asked again: with
+// other numbers they might never end.
+
+// Of the smallest integer by -1 LibTorch's process dies.
+bool may_trap(const Operator& op, const Stack& stack) {
+  const ElementRule* rule = element_rule(op);
+  if (!rule) return false;
+  Expressions trial;
+  std::vector<ElementArgument> operands(stack.size());
+  bool integers = true;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef leaf) {
+    const auto type = type_of(t.scalar_type());
+    integers = integers && (type == Type::i64 || type == Type::i32);
+    if (integers) operands[leaf.arg] = {trial.input(*type, leaf.arg), t.scalar_type(), false, false};
+  });
+  for (const IValue& v : stack) integers = integers && !(v.isScalar() && !v.toScalar().isIntegral(true));
+  if (!integers) return false;
+  (*rule)({trial, stack, operands, Type::i64});
+  for (Id id = 0; id < trial.size(); ++id)
+    if (trial[id].op == compiler::Op::quotient || trial[id].op == compiler::Op::rest) return true;
+  return false;
+}
+
+// As it lies in memory.
+Tensor filled_like(const Tensor& t, double number) {
+  int64_t last = 0;
+  for (int64_t d = 0; d < t.dim(); ++d) last += std::max<int64_t>(t.size(d) - 1, 0) * t.stride(d);
+  Tensor filled = at::full({last + 1}, number, t.options()).as_strided(t.sizes(), t.strides());
+  if (t.unsafeGetTensorImpl()->is_wrapped_number()) filled.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return filled;
+}
+
+// `run`: of a stack, one level down; `make`: runs what makes tensors there.
+template <class Run, class Make>
+void run_for_shapes(const Operator& op, Stack& stack, Run run, Make make) {
+  const Stack given = stack;
+  const auto try_with = [&](std::optional<double> number) -> std::exception_ptr {
+    try {
+      stack = given;
+      if (number)
+        make([&] { replace_tensors(op, stack, [&](const Tensor& t, LeafRef) { return filled_like(t, *number); }); });
+      run(stack);
+      return nullptr;
+    } catch (const c10::Error&) {
+      return std::current_exception();
+    }
+  };
+  const std::exception_ptr refusal = may_trap(op, given) ? try_with(1) : try_with(std::nullopt);
+  if (refusal && try_with(1) && try_with(0)) std::rethrow_exception(refusal);
 }
 
 }  // namespace
@@ -168,7 +226,14 @@ void Trace::process(const Operator& op, Stack& stack) {
     Wrapper* w = as_wrapper_of(t, *this);
     return w ? Tensor(w->payload().value) : t;
   });
-  run_below(op, stack);
+  const auto run = [&](Stack& operands) { run_below(op, operands); };
+  const auto make = [&](const auto& what) {
+    const Below below(*this);
+    const OuterSubstitutions outer(substitutions_);
+    what();
+  };
+  if (for_kernel_ && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
+  else run(stack);
   if (!recorded) {
     replace_outputs(stack, [&](Tensor&& made, size_t) {
       const Tensor t = strip_constants(made);

@@ -29,6 +29,7 @@ using dynamic::Tensors;
 // loop together. One of no levels at all is one example.
 struct Count {
   int64_t on, of;
+  bool all_here;
 };
 
 Count count(const Tensor& condition) {
@@ -37,7 +38,7 @@ Count count(const Tensor& condition) {
   keys.see_every_operator(false);
   const int64_t on = values.numel() == 1 ? values.item<bool>() : values.sum().item<int64_t>();
   const auto everywhere = mesh::everywhere(condition, {on, values.numel()});
-  return {everywhere[0], everywhere[1]};
+  return {everywhere[0], everywhere[1], everywhere[1] == values.numel()};
 }
 
 // A while loop on its way.
@@ -67,14 +68,26 @@ struct While {
     return next;
   }
 
-  Tensors step_of_some(const Tensor& active, const Tensors& state, Tensors& captured) const {
+  // Idle examples are computed along with the others. Where an operator refuses, it may have been for numbers of theirs
+  // (an integer divided by zero, an index out of range), and they are left out. In several processes not: the others
+  // would not make the step again.
+  Tensors step_of_some(const Tensor& active, const Tensors& state, Tensors& captured, bool all_here) const {
+    try {
+      return step_of_some(active, state, captured, options.compact);
+    } catch (const c10::Error&) {
+      if (!all_here || tracing()) throw;
+      return step_of_some(active, state, captured, 1.0);
+    }
+  }
+
+  Tensors step_of_some(const Tensor& active, const Tensors& state, Tensors& captured, double compact) const {
     const Branches branches{[self = *this](const Tensors& given) { return self.step(given); },
                             [](const Tensors& given) { return given; },
                             "while_loop",
                             "the body",
                             "no step",
-                            options.compact};
-    if (options.compact == 0 && !may_be_recorded(state)) return choose(branches, active, state);
+                            compact};
+    if (compact == 0 && !may_be_recorded(state)) return choose(branches, active, state);
     Tensors operands{active};
     operands.insert(operands.end(), state.begin(), state.end());
     return call_lifting(branch_rules(branches, captured), operands, branch_attributes(), captured);
@@ -99,7 +112,7 @@ struct While {
       at.state = step(at.state);
     } else {
       at.active = now;
-      at.state = step_of_some(now, at.state, captured);
+      at.state = step_of_some(now, at.state, captured, examples.all_here);
     }
     return true;
   }
