@@ -10,6 +10,7 @@
 #include "compile/trace.h"
 #include "core/bind.h"
 #include "mesh/draws.h"
+#include "mesh/speech.h"
 #include "operators/lifting.h"
 #include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"
@@ -281,7 +282,13 @@ AxisVmap& find_axis(std::string_view name, const char* who) {
     if (named->examples()->name() == name) return *named;
     names += (names.empty() ? "'" : ", '") + named->examples()->name() + "'";
   }
-  if (AxisVmap* hidden = Running::find(name))
+  AxisVmap* hidden = Running::find(name);
+  if (hidden && LeavingOut::now())
+    throw UnsupportedError(hidden->describe() + ": " + who + " speaks of axis '" + std::string(name) +
+                           "' in a step of a while_loop with .compact, which left out the examples that have ended. "
+                           "Steps in which examples speak are made for all; but the first step that some did not make "
+                           "was without collectives. Use .compact = 0.");
+  if (hidden)
     detail::ForeignFrame::raise(InvisibleTensorError(
         hidden->describe() + ": " + who + " speaks of axis '" + std::string(name) +
             "' in a rule or an implementation whose operands do not differ between its examples, so that it is not "

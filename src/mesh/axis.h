@@ -97,6 +97,9 @@ std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts);
 /// A number for each example, of which each has its own; mapped over by the level.
 Tensor examples_of(AxisVmap& level);
 
+/// Whether a bool holds for any of the level's examples.
+Tensor holds_for_any(const Tensor& condition, AxisVmap& level);
+
 // NOTE [Hidden axes]
 // The function of an operator that lifts what it captures (checkpoint, cond, a loop) is evaluated where only the levels
 // are seen that an operand is mapped over. What it says to the examples of another vmap is a capture, too: it captures

@@ -8,6 +8,7 @@
 
 #include "core/bind.h"
 #include "mesh/axis.h"
+#include "mesh/speech.h"
 #include "tower/errors.h"
 
 namespace tower::mesh {
@@ -62,6 +63,7 @@ class Collective : public ListOperator {
   void map(VmapFrame& frame) const final {
     // Also where the level's image is evaluated, which maps over the same examples.
     if (static_cast<const Vmap&>(frame.level).axis() != number_) return map_alongside(frame, moves_dimensions());
+    Listener::note(number_);
     Tensors tensors = tensors_of(frame.stack[0]);
     tensors.pop_back();
     Operands operands;
@@ -364,6 +366,11 @@ void check_pairs(const Ppermute::Pairs& pairs, int64_t size, const std::string& 
 }
 
 }  // namespace
+
+Tensor holds_for_any(const Tensor& condition, AxisVmap& level) {
+  return call<Psum>({condition.to(at::kLong)}, level)[0].ne(0);
+}
+
 }  // namespace tower::mesh
 
 namespace tower {

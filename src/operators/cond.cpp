@@ -23,30 +23,31 @@ using dynamic::Tensors;
 
 Tensors without_first(const Tensors& all) { return {all.begin() + 1, all.end()}; }
 
-// What each branch of one call drew.
-struct BranchDraws {
+// What one call leaves for those of its derivatives: what each branch drew, and along which axes it spoke.
+struct BranchRecord {
   Draws when_true, when_false;
+  SpokenInBranches spoken;
 };
-using SharedBranchDraws = std::shared_ptr<BranchDraws>;
+using SharedBranchRecord = std::shared_ptr<BranchRecord>;
 
-Branches drawing(const Branches& branches, const SharedBranchDraws& draws) {
+Branches drawing(const Branches& branches, const SharedBranchRecord& record) {
   Branches result = branches;
-  result.when_true = [f = branches.when_true, op = branches.op, draws](const Tensors& operands) {
-    return draws->when_true.first(op, operands, [&] { return f(operands); });
+  result.when_true = [f = branches.when_true, op = branches.op, record](const Tensors& operands) {
+    return record->when_true.first(op, operands, [&] { return f(operands); });
   };
-  result.when_false = [f = branches.when_false, op = branches.op, draws](const Tensors& operands) {
-    return draws->when_false.first(op, operands, [&] { return f(operands); });
+  result.when_false = [f = branches.when_false, op = branches.op, record](const Tensors& operands) {
+    return record->when_false.first(op, operands, [&] { return f(operands); });
   };
   return result;
 }
 
-Branches drawing_again(const Branches& branches, const SharedBranchDraws& draws) {
+Branches drawing_again(const Branches& branches, const SharedBranchRecord& record) {
   Branches result = branches;
-  result.when_true = [f = branches.when_true, draws](const Tensors& operands) {
-    return draws->when_true.again(operands, [&] { return f(operands); });
+  result.when_true = [f = branches.when_true, record](const Tensors& operands) {
+    return record->when_true.again(operands, [&] { return f(operands); });
   };
-  result.when_false = [f = branches.when_false, draws](const Tensors& operands) {
-    return draws->when_false.again(operands, [&] { return f(operands); });
+  result.when_false = [f = branches.when_false, record](const Tensors& operands) {
+    return record->when_false.again(operands, [&] { return f(operands); });
   };
   return result;
 }
@@ -112,21 +113,59 @@ bool differs_between_examples(Tensor t) {
   return false;
 }
 
-Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors& operands) {
-  const Tensors a = without_effects(branches, true, operands), b = without_effects(branches, false, operands);
+// NOTE [Branches in which examples speak]
+// Where the predicate differs, both branches are run for all examples, and each example takes the results of its own. In
+// reverse mode it takes the gradients of its own, whatever those of the other branch are: a zero, or 0 · ∞.
+//
+// But what an example says in a branch, by a collective, all others hear, also those that took the branch while it did
+// not: a psum is one of all examples, in both branches. So where examples may speak to each other, a pullback is given
+// cotangents that are zero for examples that did not take its branch, and where it spoke, what it found for those is
+// added: the derivatives of what was heard of them. Only where nobody whom they hear took the branch are they left out.
+namespace {
+
+// Zero where the condition does not hold, whatever `t` is there.
+Tensor only_where(const Tensor& condition, const Tensor& t) {
+  return at::where(condition, t, at::zeros({}, t.options()));
+}
+
+void check_alike(const Branches& branches, const Tensor& predicate, const Tensors& a, const Tensors& b) {
   const char* reason = is_undecided(predicate) ? ", but a sparsity pattern holds for any value of the predicate"
                                                : ", but the predicate differs between examples";
   if (a.size() != b.size())
     throw ArgumentError(std::string(branches.op) + ": " + branches.true_name + " returned " + std::to_string(a.size()) +
                         " outputs and " + branches.false_name + " " + std::to_string(b.size()) + reason +
                         ": both must return the same.");
-  Tensors selected;
-  for (size_t k = 0; k < a.size(); ++k) {
+  for (size_t k = 0; k < a.size(); ++k)
     if (!a[k].sizes().equals(b[k].sizes()) || a[k].scalar_type() != b[k].scalar_type())
       throw ArgumentError(std::string(branches.op) + ": output " + std::to_string(k) + " of " + branches.true_name +
                           " is " + describe(a[k]) + ", that of " + branches.false_name + " " + describe(b[k]) + reason +
                           ": both must have the same shape and dtype.");
-    selected.push_back(at::where(predicate, a[k], b[k]));
+}
+
+}  // namespace
+
+Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors& operands, SpokenInBranches* spoken) {
+  SpokenInBranches now;
+  const auto run = [&](bool which) {
+    const mesh::Listener listener;
+    Tensors outs = without_effects(branches, which, operands);
+    (which ? now.when_true : now.when_false) = listener.axes();
+    return outs;
+  };
+  const Tensors a = run(true), b = run(false);
+  check_alike(branches, predicate, a, b);
+  Tensors selected;
+  if (branches.adds_what_was_heard && !(now.when_true.empty() && now.when_false.empty())) {
+    const Tensor of_a = mesh::holds_for_one_heard(predicate, now.when_true),
+                 of_b = mesh::holds_for_one_heard(at::logical_not(predicate), now.when_false);
+    for (size_t k = 0; k < a.size(); ++k)
+      selected.push_back(at::add(only_where(of_a, a[k]), only_where(of_b, b[k])));
+  } else {
+    for (size_t k = 0; k < a.size(); ++k) selected.push_back(at::where(predicate, a[k], b[k]));
+  }
+  if (spoken) {
+    spoken->when_true.merge(now.when_true);
+    spoken->when_false.merge(now.when_false);
   }
   return selected;
 }
@@ -136,6 +175,7 @@ namespace {
 // The rule for vmap of branches of which one is run for few examples alone, if they are few.
 std::pair<Tensors, Dims> map_branches(const Branches& branches, const VmapInfo& info, const Dims& in_dims,
                                       const Tensors& all) {
+  const mesh::LeavingOut leaving_out;
   const auto mapped = [&](bool which, const Tensors& given) {
     const auto branch = [&](const Tensors& one) { return without_effects(branches, which, without_first(one)); };
     return dynamic::vmap(branch, in_dims, {0}, {info.randomness})(given);
@@ -184,24 +224,25 @@ Branches instead(const Branches& branches, Function when_true, Function when_fal
 
 }  // namespace
 
-Attributes branch_attributes() { return attributes(std::make_shared<BranchDraws>()); }
+Attributes branch_attributes() { return attributes(std::make_shared<BranchRecord>()); }
 
 HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured) {
   Branches all_operands = branches;
   all_operands.when_true = with_captured(branches.when_true, captured);
   all_operands.when_false = with_captured(branches.when_false, captured);
   const auto evaluated = [all_operands](const Attributes& attributes) {
-    return drawing(all_operands, attributes_as<SharedBranchDraws>(attributes));
+    return drawing(all_operands, attributes_as<SharedBranchRecord>(attributes));
   };
   const auto evaluated_again = [all_operands](const Attributes& attributes) {
-    return drawing_again(all_operands, attributes_as<SharedBranchDraws>(attributes));
+    return drawing_again(all_operands, attributes_as<SharedBranchRecord>(attributes));
   };
   HigherOrderRules rules;
   rules.name = branches.op;
   rules.forward = [evaluated](const Tensors& all, const Attributes& attributes) {
     const Tensors operands = without_first(all);
     const Branches branches = evaluated(attributes);
-    if (differs_between_examples(all[0])) return choose(branches, all[0], operands);
+    if (differs_between_examples(all[0]))
+      return choose(branches, all[0], operands, &attributes_as<SharedBranchRecord>(attributes)->spoken);
     return at::is_nonzero(strip_constants(all[0])) ? branches.when_true(operands) : branches.when_false(operands);
   };
   rules.sparsity = [all_operands](const Tensors& all, const Attributes&) {
@@ -214,20 +255,30 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
   rules.vjp = [evaluated_again](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
                                 const Attributes& attributes) {
     const Branches branches = evaluated_again(attributes);
+    const Tensor& predicate = saved.tensors[0];
     // Cotangents that are zero are left out of the operands.
     Tensors operands = without_first(saved.tensors);
     const size_t count = operands.size();
     for (const Tensor& ct : cotangents)
       if (ct.defined()) operands.push_back(ct);
+    const bool may_speak = mesh::differs_along_a_named_axis(predicate);
+    if (may_speak) operands.push_back(predicate);
     const std::vector<bool> wanted(needs.begin() + 1, needs.end());
     std::vector<bool> given;
     for (const Tensor& ct : cotangents) given.push_back(ct.defined());
-    auto gradients_of = [=](const Function& branch) -> Function {
+    // What an example did not take has no cotangent; of a pullback it has taken what was added, too.
+    const SpokenInBranches added =
+        branches.adds_what_was_heard ? attributes_as<SharedBranchRecord>(attributes)->spoken : SpokenInBranches();
+    auto gradients_of = [=](const Function& branch, bool which) -> Function {
       return [=](const Tensors& values) {
+        Tensor taken;
+        if (may_speak)
+          taken = which ? mesh::holds_for_one_heard(values.back(), added.when_true)
+                        : mesh::holds_for_one_heard(at::logical_not(values.back()), added.when_false);
         Tensors cts(given.size());
         size_t next = count;
         for (size_t k = 0; k < cts.size(); ++k)
-          if (given[k]) cts[k] = values[next++];
+          if (given[k]) cts[k] = may_speak ? only_where(taken, values[next++]) : values[next++];
         Tensors found = pull_back_through(branch, Tensors(values.begin(), values.begin() + static_cast<int64_t>(count)),
                                           cts, wanted);
         Tensors defined;
@@ -236,9 +287,10 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
         return defined;
       };
     };
-    const Tensors found =
-        run_branches(instead(branches, gradients_of(branches.when_true), gradients_of(branches.when_false)),
-                     saved.tensors[0], operands);
+    Branches pullbacks =
+        instead(branches, gradients_of(branches.when_true, true), gradients_of(branches.when_false, false));
+    pullbacks.adds_what_was_heard = true;
+    const Tensors found = run_branches(pullbacks, predicate, operands);
     Tensors gradients(needs.size());
     size_t next = 0;
     for (size_t i = 0; i < count; ++i)

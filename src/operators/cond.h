@@ -1,6 +1,7 @@
 // What loops have in common with cond: an idle example takes the branch that leaves its state alone.
 #pragma once
 
+#include "mesh/speech.h"
 #include "tower/higher_order.h"
 
 namespace tower {
@@ -14,6 +15,14 @@ struct Branches {
   const char* false_name = "false_branch";
   /// Where at most this part of a batch takes when_true, that is run for these examples alone.
   double compact = 0;
+  /// They are pullbacks, NOTE [Branches in which examples speak]: what others heard of an example in a branch that it
+  /// did not take is added to its results.
+  bool adds_what_was_heard = false;
+};
+
+/// The named axes along which each branch spoke.
+struct SpokenInBranches {
+  mesh::Axes when_true, when_false;
 };
 
 /// At this level or one below, examples have different values.
@@ -40,8 +49,10 @@ bool is_undecided(at::Tensor t);
 dynamic::Tensors any_number_of_steps(const dynamic::Function& step, const dynamic::Tensors& start);
 
 /// Both branches, and for each example the results of its own. Right for values and tangents; a cotangent that is not a
-/// number where the branch was not taken would get through, so reverse mode needs the operator below.
-dynamic::Tensors choose(const Branches& branches, const at::Tensor& predicate, const dynamic::Tensors& operands);
+/// number where the branch was not taken would get through, so reverse mode needs the operator below. What was spoken
+/// is added to `spoken`, where somebody wants to know.
+dynamic::Tensors choose(const Branches& branches, const at::Tensor& predicate, const dynamic::Tensors& operands,
+                        SpokenInBranches* spoken = nullptr);
 
 /// The same as an operator. Operand 0 is the predicate, the last ones stand for the `captured` tensors. Each call has
 /// attributes of its own.

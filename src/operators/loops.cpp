@@ -9,6 +9,7 @@
 #include "core/bind.h"
 #include "frontend/autocast.h"
 #include "mesh/axis.h"
+#include "mesh/speech.h"
 #include "operators/checkpoint.h"
 #include "operators/cond.h"
 #include "operators/draws.h"
@@ -53,6 +54,10 @@ struct While {
   StateLike like;
   WhileOptions options;
   bool report;
+  // NOTE [Examples left out]
+  // A step for those that go on alone is one in which the others cannot be heard. So where examples have a name by which
+  // they may speak, the first step that some do not make is made for all, and shows whether they do.
+  std::shared_ptr<std::optional<bool>> speaks = std::make_shared<std::optional<bool>>();
 
   Tensor holds(const Tensors& state) const {
     const Tensor t = predicate(state);
@@ -70,27 +75,31 @@ struct While {
 
   // Idle examples are computed along with the others. Where an operator refuses, it may have been for numbers of theirs
   // (an integer divided by zero, an index out of range), and they are left out. In several processes not: the others
-  // would not make the step again.
+  // would not make the step again; nor where examples may speak to each other, since those left out cannot be heard.
   Tensors step_of_some(const Tensor& active, const Tensors& state, Tensors& captured, bool all_here) const {
     try {
       return step_of_some(active, state, captured, options.compact);
     } catch (const c10::Error&) {
-      if (!all_here || tracing()) throw;
+      if (!all_here || tracing() || mesh::differs_along_a_named_axis(active)) throw;
       return step_of_some(active, state, captured, 1.0);
     }
   }
 
   Tensors step_of_some(const Tensor& active, const Tensors& state, Tensors& captured, double compact) const {
+    const bool may_speak = compact > 0 && mesh::differs_along_a_named_axis(active);
     const Branches branches{[self = *this](const Tensors& given) { return self.step(given); },
                             [](const Tensors& given) { return given; },
                             "while_loop",
                             "the body",
                             "no step",
-                            compact};
-    if (compact == 0 && !may_be_recorded(state)) return choose(branches, active, state);
+                            may_speak && speaks->value_or(true) ? 0 : compact};
+    if (branches.compact == 0 && !may_speak && !may_be_recorded(state)) return choose(branches, active, state);
     Tensors operands{active};
     operands.insert(operands.end(), state.begin(), state.end());
-    return call_lifting(branch_rules(branches, captured), operands, branch_attributes(), captured);
+    const mesh::Listener listener;
+    Tensors next = call_lifting(branch_rules(branches, captured), operands, branch_attributes(), captured);
+    if (may_speak) *speaks = speaks->value_or(false) || !listener.axes().empty();
+    return next;
   }
 
   // Who goes on.

@@ -1,0 +1,47 @@
+// Along which named axes the examples speak to each other while some code runs: the collectives that it calls.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <set>
+
+namespace tower::mesh {
+
+/// Numbers of vmaps, Vmap::axis().
+using Axes = std::set<uint64_t>;
+
+/// Hears the collectives of this thread while it lives, and so does each one around it.
+class Listener {
+ public:
+  Listener();
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  const Axes& axes() const { return axes_; }
+  /// A collective speaks along that axis.
+  static void note(uint64_t axis);
+
+ private:
+  Listener* around_;
+  Axes axes_;
+};
+
+/// Whether `t` differs along an axis that has a name, so that those whom it tells apart may speak to each other.
+bool differs_along_a_named_axis(const at::Tensor& t);
+
+/// A bool, and whether it holds for any of those whom an example hears along these axes, itself among them.
+at::Tensor holds_for_one_heard(const at::Tensor& condition, const Axes& axes);
+
+/// While it lives, steps are made for a part of the examples: NOTE [Examples left out]. A collective then throws.
+class LeavingOut {
+ public:
+  LeavingOut();
+  ~LeavingOut();
+  LeavingOut(const LeavingOut&) = delete;
+  LeavingOut& operator=(const LeavingOut&) = delete;
+  static bool now();
+};
+
+}  // namespace tower::mesh
