@@ -12,7 +12,9 @@
 #include "core/gives_tensors.h"
 #include "core/memory.h"
 #include "frontend/arguments.h"
+#include "frontend/substitution.h"
 #include "interpreters/custom.h"
+#include "operators/known_code.h"
 #include "operators/mapped.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
@@ -203,13 +205,13 @@ void Trace::process(const Operator& op, Stack& stack) {
   const bool recorded = depends(op, base, stack);
   Call call;
   if (recorded) {
-    if (base.custom && !base.handle() && thread_state.substitutions)
+    call = described(op, stack);
+    if (may_read_substituted(*call.op, call.args))
       throw UnsupportedError(
           describe() + ": " + base.name() +
-          " is code of its own that runs again at each call, and it is called while other tensors "
-          "stand for those of a module (functional_call, Substitution), which it might read. Call it "
-          "outside of that, with the tensors as arguments.");
-    call = described(op, stack);
+          " is code of its own that runs again at each call, and it is called while other tensors stand for some that "
+          "it might have captured (those of a module, by functional_call or Substitution, or those that a checkpoint, "
+          "branch or loop around it captured). Call it outside of that, with the tensors as arguments.");
     if (!gives_only_tensors(base))
       throw UnsupportedError(describe() + ": " + base.name() +
                              " reads a value (item(), bool(), equal(), …) that differs from call to call, so what is "
@@ -303,7 +305,7 @@ void write_argument(Trace& level, size_t i, const Tensor& inside, const Tensor& 
 Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label, bool for_kernel) {
   const memory::InTransform here;
   auto level = c10::make_intrusive<Trace>(label, for_kernel);
-  const OuterSubstitutions none(nullptr);
+  const frontend::SubstitutedAs themselves(frontend::substituted_by_themselves());
   Traced traced;
   dynamic::Tensors inside;
   {

@@ -34,12 +34,34 @@ void substitute_in(const Operator& op, Stack& stack) {
   });
 }
 
+std::vector<Tensor> stand_ins(std::vector<Tensor> tensors) {
+  if (!current()) return tensors;
+  const Substituted& now = **current();
+  for (Tensor& t : tensors)
+    if (const Tensor* replacement = t.defined() ? now.find(t) : nullptr) t = Tensor(*replacement);
+  return tensors;
+}
+
 std::vector<Tensor> replaced_by(const Tensor& replacement) {
   std::vector<Tensor> originals;
   if (!current()) return originals;
   for (const auto& [address, pair] : (*current())->pairs)
     if (pair.replacement.is_same(replacement)) originals.push_back(pair.original);
   return originals;
+}
+
+std::vector<Tensor> replaced() {
+  std::vector<Tensor> originals;
+  if (!current()) return originals;
+  for (const auto& [address, pair] : (*current())->pairs) originals.push_back(pair.original);
+  return originals;
+}
+
+Shared substituted_by_themselves() {
+  if (!current()) return nullptr;
+  auto result = std::make_shared<Substituted>(**current());
+  for (auto& [address, pair] : result->pairs) pair.replacement = pair.original;
+  return result;
 }
 
 SubstitutedAs::SubstitutedAs(Shared then) : then_(std::move(then)), now_(thread_state.substitutions) {

@@ -178,6 +178,8 @@ void SharedDraws::rewind() {
 }
 
 bool SharedDraws::moved() const {
+  DispatchGuard keys;
+  keys.see_no_operator();  // a trace does not record it
   for (auto [generator, state] : states_)
     if (!at::equal(state_of(generator), state)) return true;
   return false;

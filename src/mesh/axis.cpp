@@ -158,7 +158,9 @@ Tensor AxisVmap::repeated(const Tensor& value) {
 
 Vmap::MakeLevel AxisVmap::images() const {
   return [axis = examples_, randomness = randomness(), label = label(), number = this->axis()](int64_t) {
-    return c10::make_intrusive<AxisVmap>(axis, randomness, label, number);
+    auto image = c10::make_intrusive<AxisVmap>(axis, randomness, label, number);
+    Running::note(image);
+    return image;
   };
 }
 
@@ -245,28 +247,57 @@ Tensor examples_of(AxisVmap& level) {
 }
 
 namespace {
-thread_local Running* innermost = nullptr;
+
+// The innermost last.
+thread_local std::vector<c10::weak_intrusive_ptr<AxisVmap>> running;
+
+template <class F>
+void for_each_running(F&& f) {
+  std::erase_if(running, [](const auto& weak) { return weak.expired(); });
+  for (size_t k = running.size(); k-- > 0;)
+    if (const auto level = running[k].lock(); level && !level->ended() && !f(*level)) return;
 }
 
-Running::Running(AxisVmap& level) : around_(std::exchange(innermost, this)), level_(level) {}
-Running::~Running() { innermost = around_; }
+}  // namespace
+
+void Running::note(const c10::intrusive_ptr<AxisVmap>& image) {
+  std::erase_if(running, [](const auto& weak) { return weak.expired(); });
+  running.emplace_back(image);
+}
+
+Running::Running(AxisVmap& level) : level_(level) {
+  running.emplace_back(c10::intrusive_ptr<AxisVmap>::reclaim_copy(&level));
+}
+Running::~Running() {
+  for (size_t k = running.size(); k-- > 0;)
+    if (const auto level = running[k].lock(); level.get() == &level_) {
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(k));
+      return;
+    }
+}
 
 AxisVmap* Running::find(std::string_view axis) {
-  for (Running* r = innermost; r; r = r->around_)
-    if (r->level_.examples()->name() == axis) return &r->level_;
-  return nullptr;
+  AxisVmap* found = nullptr;
+  for_each_running([&](AxisVmap& level) {
+    if (level.examples()->name() == axis) found = &level;
+    return !found;
+  });
+  return found;
 }
 
 void Running::refuse_twice(const Group& group) {
-  for (Running* r = innermost; r; r = r->around_)
-    if (r->level_.examples()->group().get() == &group)
+  for_each_running([&](AxisVmap& level) {
+    if (level.examples()->group().get() == &group)
       throw ArgumentError(
           "vmap over axis '" + group.axis() + "': inside of a vmap across the same processes. Each has a part " +
           "of the outer examples, and would pair it with its part of the inner ones alone. Map over one of them "
           "in each process (leave out .across), or across another axis of the mesh.");
+    return true;
+  });
 }
 
 AxisVmap& find_axis(std::string_view name, const char* who) {
+  Listener::note_asked();
   std::string names;
   bool compiled = false;
   for (Level* level = top(); level; level = level->below()) {

@@ -105,6 +105,8 @@ Tensor holds_for_any(const Tensor& condition, AxisVmap& level);
 // are seen that an operand is mapped over. What it says to the examples of another vmap is a capture, too: it captures
 // them. So all running axes are known, and one that is not seen is asked for by its examples, with which the operator
 // is called again.
+//
+// A level in which an operator's image is evaluated maps over the same examples, when the vmap itself may have ended.
 class Running {
  public:
   explicit Running(AxisVmap& level);
@@ -117,9 +119,10 @@ class Running {
   /// Throws ArgumentError if one is across these processes: each would have, of its own part of the outer examples, its
   /// own part of the inner ones, and nobody the others.
   static void refuse_twice(const Group& group);
+  /// Notes an image's level, which runs until it has ended.
+  static void note(const c10::intrusive_ptr<AxisVmap>& image);
 
  private:
-  Running* around_;
   AxisVmap& level_;
 };
 

@@ -63,7 +63,7 @@ class Collective : public ListOperator {
   void map(VmapFrame& frame) const final {
     // Also where the level's image is evaluated, which maps over the same examples.
     if (static_cast<const Vmap&>(frame.level).axis() != number_) return map_alongside(frame, moves_dimensions());
-    Listener::note(number_);
+    Listener::note_collective(number_);
     Tensors tensors = tensors_of(frame.stack[0]);
     tensors.pop_back();
     Operands operands;

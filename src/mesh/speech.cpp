@@ -29,8 +29,13 @@ std::vector<AxisVmap*> named_levels_of(Tensor t) {
 Listener::Listener() : around_(std::exchange(innermost, this)) {}
 Listener::~Listener() { innermost = around_; }
 
-void Listener::note(uint64_t axis) {
+void Listener::note_collective(uint64_t axis) {
   for (Listener* l = innermost; l; l = l->around_) l->axes_.insert(axis);
+  note_asked();
+}
+
+void Listener::note_asked() {
+  for (Listener* l = innermost; l; l = l->around_) l->asked_ = true;
 }
 
 bool differs_along_a_named_axis(const Tensor& t) { return !named_levels_of(t).empty(); }

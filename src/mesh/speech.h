@@ -19,13 +19,17 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  /// Along which there were collectives.
   const Axes& axes() const { return axes_; }
-  /// A collective speaks along that axis.
-  static void note(uint64_t axis);
+  /// Whether an axis was asked for, be it for the number of an example.
+  bool asked() const { return asked_; }
+  static void note_collective(uint64_t axis);
+  static void note_asked();
 
  private:
   Listener* around_;
   Axes axes_;
+  bool asked_ = false;
 };
 
 /// Whether `t` differs along an axis that has a name, so that those whom it tells apart may speak to each other.

@@ -12,6 +12,7 @@
 #include "operators/lifting.h"
 #include "operators/stand_in.h"
 #include "operators/user_vmap.h"
+#include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"
 #include "tower/inspect.h"
 #include "tower/substitution.h"
@@ -141,6 +142,16 @@ class Implementation final : public MadeOperator, public StoodInFor {
       if (!t.defined()) throw ArgumentError(name() + ": its forward returned an undefined tensor.");
   }
 
+  // What the function captured, it may return, too.
+  void check_seen(const Tensor& out) const {
+    const Wrapper* w = as_wrapper(strip_constants(out));
+    if (!w || is_visible(&w->level()) || w->level().ended() || w->level().thread() != this_thread()) return;
+    detail::ForeignFrame::raise(InvisibleTensorError(
+        w->level().describe() + ": " + name() + " returned a tensor of this transform that it had captured inside of " +
+            "one of the transform's own rules or below it, where it cannot be seen.",
+        out));
+  }
+
   void check_count(size_t found, size_t expected, const char* what, const char* of) const {
     if (found != expected)
       throw DerivativeError(name() + ": its " + what + " returned " + std::to_string(found) +
@@ -161,8 +172,9 @@ class Implementation final : public MadeOperator, public StoodInFor {
 
   void evaluate(Stack& stack) const {
     const frontend::SubstitutedAs there(substituted_at(stack[1]));
-    Tensors outs = rules_.forward(tensors_of(stack[0]), unpack(stack[1]));
+    Tensors outs = frontend::stand_ins(rules_.forward(tensors_of(stack[0]), unpack(stack[1])));
     check_defined(outs);
+    for (const Tensor& t : outs) check_seen(t);
     stack.clear();
     stack.emplace_back(c10::List<Tensor>(outs));
   }
@@ -234,13 +246,13 @@ HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
   lifted.forward = [forward = rules.forward, captured, split](const Tensors& all, const Attributes& attributes) {
     auto [operands, value] = split(all);
     const Substitution stand_in({{captured, value}});
-    return forward(operands, attributes);
+    return frontend::stand_ins(forward(operands, attributes));
   };
   if (rules.sparsity)
     lifted.sparsity = [sparsity = rules.sparsity, captured, split](const Tensors& all, const Attributes& attributes) {
       auto [operands, value] = split(all);
       const Substitution stand_in({{captured, value}});
-      return sparsity(operands, attributes);
+      return frontend::stand_ins(sparsity(operands, attributes));
     };
   lifted.save = [rules, captured, split](const Tensors& all, const Tensors& outs, const Attributes& attributes) {
     auto [operands, value] = split(all);
@@ -290,8 +302,13 @@ HigherOrderRules lift(const HigherOrderRules& rules, const Tensor& captured) {
 
 constexpr int kMostCaptured = 64;
 
-Tensors enter_operator(const Operator& op, const Tensors& operands, const Attributes& attributes) {
-  Stack stack{c10::List<Tensor>(operands), pack(attributes, frontend::substituted())};
+// NOTE [Substituted in graphs]
+// A graph's call runs its code again when what is substituted now is no more. So where a trace runs, whatever the code
+// may read and something stands for becomes an operand of the call. Operators without `lift` keep what is substituted,
+// and a trace refuses them.
+Tensors enter_operator(const Operator& op, const Tensors& operands, const Attributes& attributes,
+                       bool has_all_as_operands = false) {
+  Stack stack{c10::List<Tensor>(operands), pack(attributes, has_all_as_operands ? nullptr : frontend::substituted())};
   enter(op, stack);
   return tensors_of(stack[0]);
 }
@@ -330,12 +347,19 @@ Tensor name_of(const Tensor& met, const Tensors& known) {
 // had passed, that joins them, and it is evaluated again.
 Tensors call(c10::intrusive_ptr<Implementation> op, const Tensors& operands, const Attributes& attributes,
              Tensors& captured) {
+  const bool all_as_operands = tracing() && op->rules().lift;
+  if (all_as_operands)
+    for (const Tensor& original : frontend::replaced()) {
+      if (std::any_of(captured.begin(), captured.end(), [&](const Tensor& t) { return t.is_same(original); })) continue;
+      op = c10::make_intrusive<Implementation>(op->rules().lift(original));
+      captured.push_back(original);
+    }
   for (int lifted = 0;; ++lifted) {
     Tensors all = operands;
     all.insert(all.end(), captured.begin(), captured.end());
     Tensor next;
     try {
-      return enter_operator(*op, all, attributes);
+      return enter_operator(*op, all, attributes, all_as_operands);
     } catch (const InvisibleTensorError& error) {
       next = error.tensor();
       if (lifted == kMostCaptured || !is_visible_here(next)) throw;  // not this call's to solve
@@ -364,7 +388,13 @@ Tensors call_lifting(HigherOrderRules rules, const Tensors& operands, const Attr
 }
 
 Tensors call_known(HigherOrderRules rules, std::shared_ptr<const KnownCode> code, const Tensors& operands) {
-  return enter_operator(*c10::make_intrusive<Implementation>(std::move(rules), std::move(code)), operands, {});
+  // The code is a graph, which was given its captured tensors.
+  return enter_operator(*c10::make_intrusive<Implementation>(std::move(rules), std::move(code)), operands, {}, true);
+}
+
+bool may_read_substituted(const Operator& op, c10::ArrayRef<IValue> args) {
+  const auto* made = op.handle() ? nullptr : dynamic_cast<const Implementation*>(&op);
+  return made && substituted_at(args[1]);
 }
 
 const KnownCode* known_code(const Operator& op) {

@@ -18,6 +18,9 @@ struct KnownCode {
 dynamic::Tensors call_known(HigherOrderRules rules, std::shared_ptr<const KnownCode> code,
                             const dynamic::Tensors& operands);
 
+/// Whether code of a call, with these arguments, may read tensors for which others stand: NOTE [Substituted in graphs].
+bool may_read_substituted(const Operator& op, c10::ArrayRef<c10::IValue> args);
+
 /// Null where an operator was not called like that.
 const KnownCode* known_code(const Operator& op);
 

@@ -1,6 +1,7 @@
 #include "operators/lifting.h"
 
 #include "core/wrapper.h"
+#include "frontend/substitution.h"
 #include "tower/substitution.h"
 
 namespace tower {
@@ -14,7 +15,7 @@ dynamic::Function with_captured(dynamic::Function f, const Tensors& captured) {
     std::vector<std::pair<Tensor, Tensor>> pairs;
     for (size_t i = 0; i < captured.size(); ++i) pairs.emplace_back(captured[i], first[static_cast<std::ptrdiff_t>(i)]);
     const Substitution stand_in(pairs);
-    return f(Tensors(operands.begin(), first));
+    return frontend::stand_ins(f(Tensors(operands.begin(), first)));
   };
 }
 

@@ -98,7 +98,7 @@ struct While {
     operands.insert(operands.end(), state.begin(), state.end());
     const mesh::Listener listener;
     Tensors next = call_lifting(branch_rules(branches, captured), operands, branch_attributes(), captured);
-    if (may_speak) *speaks = speaks->value_or(false) || !listener.axes().empty();
+    if (may_speak) *speaks = speaks->value_or(false) || listener.asked();
     return next;
   }
 

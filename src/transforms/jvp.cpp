@@ -6,6 +6,7 @@
 
 #include "core/memory.h"
 #include "frontend/arguments.h"
+#include "frontend/substitution.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
 #include "transforms/vmap.h"
@@ -14,10 +15,11 @@ namespace tower {
 
 using dynamic::FunctionWithAux;
 
-std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, const Tensors& primals,
-                                                   const Tensors& tangents, const char* label,
+std::tuple<Tensors, Tensors, Tensors> push_forward(const FunctionWithAux& f, const Tensors& given,
+                                                   const Tensors& directions, const char* label,
                                                    const JvpOptions& options) {
   const memory::InTransform here;
+  const Tensors primals = frontend::stand_ins(given), tangents = frontend::stand_ins(directions);
   if (primals.size() != tangents.size())
     throw ArgumentError(std::string(label) + ": " + std::to_string(primals.size()) + " primals, but " +
                         std::to_string(tangents.size()) +

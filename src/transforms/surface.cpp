@@ -10,6 +10,7 @@
 #include "core/bind.h"
 #include "core/torch_version.h"
 #include "frontend/arguments.h"
+#include "frontend/substitution.h"
 #include "frontend/views.h"
 #include "interpreters/tape.h"
 #include "interpreters/vjp.h"
@@ -199,9 +200,10 @@ Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, co
   return evaluate(f, primals, argnums, c10::make_intrusive<Vjp>(label, purpose));
 }
 
-Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& primals, const std::vector<int64_t>& argnums,
+Evaluated evaluate(const dynamic::FunctionWithAux& f, const Tensors& given, const std::vector<int64_t>& argnums,
                    const c10::intrusive_ptr<Vjp>& level) {
   const char* label = level->label();
+  const Tensors primals = frontend::stand_ins(given);
   const bool forward = level->purpose() == Tape::Purpose::pushforward;
   for (int64_t a : argnums) {
     const Tensor& primal = primals[static_cast<size_t>(a)];
@@ -269,11 +271,12 @@ Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* lab
                             detail::spellings().absent_tensor + ".");
     check_direction(cotangents[k], e.out_metas[k], label, ordinal("cotangent", k));
   }
-  return static_cast<Tape*>(e.tape.get())->pull_back(e.out_slots, cotangents, e.in_slots, consume);
+  return static_cast<Tape*>(e.tape.get())
+      ->pull_back(e.out_slots, frontend::stand_ins(cotangents), e.in_slots, consume);
 }
 
 Tensors push_forward(const Evaluated& e, const Tensors& tangents) {
-  return static_cast<Tape*>(e.tape.get())->push_forward(e.in_slots, tangents, e.out_slots);
+  return static_cast<Tape*>(e.tape.get())->push_forward(e.in_slots, frontend::stand_ins(tangents), e.out_slots);
 }
 
 Tensor Outline::zeros() const {

@@ -8,6 +8,7 @@
 #include "core/bind.h"
 #include "core/memory.h"
 #include "frontend/arguments.h"
+#include "frontend/substitution.h"
 #include "mesh/axis.h"
 #include "mesh/mesh.h"
 #include "mesh/owner.h"
@@ -110,9 +111,10 @@ Tensor take_out(const Tensor& out, Vmap& level, const Tensors& inputs, std::opti
 
 }  // namespace
 
-std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& dims,
+std::pair<Tensors, Tensors> map_once(const dynamic::FunctionWithAux& f, const Tensors& given, const Dims& dims,
                                      const Dims& out_dims, const c10::intrusive_ptr<Vmap>& level) {
   const char* label = level->label();
+  const Tensors args = frontend::stand_ins(given);
   Tensors inside = args, outs, aux;
   {
     Scope scope(level);
