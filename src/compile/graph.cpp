@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "frontend/twins.h"
+
 namespace tower::compiler {
 
 Value::Value(Origin from, const Tensor& t, bool kept)
@@ -25,6 +27,8 @@ std::string Value::describe() const {
   meta.dtype = dtype;
   return meta.describe();
 }
+
+bool Call::writes(size_t operand) const { return effect && frontend::writes_to(*op, places[operand].arg); }
 
 // To the running statistics.
 bool Call::writes_unsaid() const {

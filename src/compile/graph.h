@@ -51,11 +51,13 @@ struct Call {
                                     // is the list of the operands and whose results are one list
   c10::intrusive_ptr<const Operator> owner = {};  // keeps `op` and `bound`, where the dispatcher does not
   bool records = true;                            // called in grad mode
-  bool effect = false;  // writes to its first operand, a captured tensor or an argument: kept, and in order
+  bool effect = false;  // writes to operands: arguments, captured tensors, or views of these; kept, and in order
 
   /// What it does besides is not known: its code is not LibTorch's (a library's operator, a user's function), or it
   /// writes to its arguments without saying so.
   bool opaque() const { return op->foreign() || writes_unsaid(); }
+  /// Whether it says that it writes to this operand.
+  bool writes(size_t operand) const;
   /// Draws random numbers, at each run.
   bool random() const { return bound->random(); }
 

@@ -124,7 +124,7 @@ std::vector<bool> ordered_calls(const Graph& graph) {
       if (!captured.defined()) continue;
       const auto is_it = [&](const Tensor& t) { return frontend::may_overlap(t, captured); };
       if (!gives_view(call) && std::any_of(written.begin(), written.end(), is_it)) ordered[n] = true;
-      if (call.opaque() || (call.effect && k == 0)) written.push_back(captured);
+      if (call.opaque() || call.writes(k)) written.push_back(captured);
     }
   }
   return ordered;

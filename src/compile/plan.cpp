@@ -40,10 +40,12 @@ Plan::Plan(Graph graph) : graph_(std::move(graph)) {
     }
     step.is_view = call.vmaps.empty() && call.op == &view;
     step.gives_up_first = call.vmaps.empty() && !step.last.empty() && step.last[0];
-    const auto argument = call.effect ? std::find(graph_.arguments.begin(), graph_.arguments.end(), call.operands[0])
-                                      : graph_.arguments.end();
-    if (argument != graph_.arguments.end())
-      written_.push_back(static_cast<size_t>(argument - graph_.arguments.begin()));
+    for (size_t k = 0; k < call.operands.size(); ++k) {
+      if (!call.writes(k)) continue;
+      const auto argument = std::find(graph_.arguments.begin(), graph_.arguments.end(), call.operands[k]);
+      if (argument != graph_.arguments.end())
+        written_.push_back(static_cast<size_t>(argument - graph_.arguments.begin()));
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include "core/memory.h"
 #include "frontend/arguments.h"
 #include "frontend/substitution.h"
+#include "frontend/views.h"
 #include "interpreters/custom.h"
 #include "operators/known_code.h"
 #include "operators/mapped.h"
@@ -184,12 +185,54 @@ void Trace::run_below(const Operator& op, Stack& stack) const {
 }
 
 // Strides that it is given belong to the tensor as the caller sees it. What is computed here may lie otherwise, at this
-// call or at a later one (rules/views.cpp).
+// call or at a later one (rules/views.cpp); memory from outside lies as it is checked to lie before each run.
 bool Trace::reads_by_place(const Operator& op, const Stack& stack) {
   static const Operator &alias = *Operator::find("aten::_reshape_alias", ""),
                         &strided = *Operator::find("aten::as_strided", "");
   if (&op != &alias && &op != &strided) return false;
-  return &op == &alias || graph_.values[static_cast<size_t>(number_of(stack[0].toTensor()))].origin == Origin::result;
+  const Tensor& of = stack[0].toTensor();
+  if (memory_outside(of).defined()) return false;
+  return &op == &alias || graph_.values[static_cast<size_t>(number_of(of))].origin == Origin::result;
+}
+
+// NOTE [Memory from outside of a trace]
+// A captured tensor is memory, which each run of the graph reads and writes: its views are views of that, and a write to
+// one is a call of the graph, in its order. So what stands for such a view is marked to share memory. The front end ties
+// it to no base, which would have to hear of writes, and writes to it by a call (mutation.cpp): whoever shares the
+// memory sees it, at each run as in the function. Only a view that is lazily conjugate or negative has no memory in a
+// graph. It is tied to its base, and taken anew after each write.
+Tensor Trace::memory_outside(const Tensor& t) const {
+  Wrapper* w = as_wrapper_of(t, *this);
+  if (w && w->payload().tracked()) return w->shares_memory() ? Tensor(w->payload().value) : Tensor();
+  const Tensor value = w ? Tensor(w->payload().value) : t;
+  return is_constant(value) ? Tensor() : value;
+}
+
+Tensor Trace::stand_in_for_memory(const Tensor& t, const Tensor& memory) {
+  if (Wrapper* w = as_wrapper_of(t, *this); w && w->payload().tracked()) return t;
+  Tensor stands = stand_in(number_of(t), memory);
+  as_wrapper(stands)->set_shares_memory();
+  return stands;
+}
+
+void Trace::mark_views(const Tensor& base, const Tensor& memory, Stack& stack) {
+  for (const Tensor& out : flatten_outputs(stack)) {
+    Wrapper* view = as_wrapper_of(out, *this);
+    if (out.numel() == 0 || frontend::may_overlap(view->payload().value, memory)) view->set_shares_memory();
+    else tied_.emplace_back(base.getIntrusivePtr());
+  }
+}
+
+void Trace::note_writes(const Call& call) {
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    const Value& known = graph_.values[static_cast<size_t>(call.operands[k])];
+    if (!call.writes(k) || known.origin != Origin::captured) continue;
+    // It may have another form now (t_(), or out= of another size): then it is another value from here on.
+    const Tensor& t = known.tensor;
+    if (!t.sizes().equals(known.sizes) || !t.strides().equals(known.strides)) plain_.erase(t.unsafeGetTensorImpl());
+  }
+  for (const auto& base : tied_)
+    if (const auto memory = base.lock()) static_cast<Wrapper&>(*memory).wrote();
 }
 
 void Trace::process(const Operator& op, Stack& stack) {
@@ -201,6 +244,16 @@ void Trace::process(const Operator& op, Stack& stack) {
   if (&op == &lift_fresh && !as_wrapper(stack[0].toTensor())) {
     const Tensor& made = stack[0].toTensor();
     if (made.has_storage()) know_constant(made);
+  }
+  const Tensor memory = op.is_view() ? memory_outside(stack[op.tensor_args()[0]].toTensor()) : Tensor();
+  Tensor viewed;
+  if (memory.defined()) {
+    IValue& place = stack[op.tensor_args()[0]];
+    viewed = stand_in_for_memory(place.toTensor(), memory);
+    if (!viewed.is_same(place.toTensor())) {
+      place = std::move(viewed);
+      return frontend::make_view(op, stack);
+    }
   }
   const bool recorded = depends(op, base, stack);
   Call call;
@@ -251,6 +304,9 @@ void Trace::process(const Operator& op, Stack& stack) {
       const ValueId id = call.results[leaf] = add(Origin::result, t);
       return stand_in(id, t);
     });
+    if (viewed.defined()) mark_views(viewed, memory, stack);
+  } else {
+    note_writes(call);
   }
   graph_.calls.push_back(std::move(call));
 }

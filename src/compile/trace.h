@@ -56,6 +56,11 @@ class Trace final : public Level {
   struct Values;
   bool is_constant(const Tensor& plain) const;
   bool reads_by_place(const Operator& op, const Stack& stack);
+  /// The captured tensor, or the view of one, that `t` is; undefined if it is none.
+  Tensor memory_outside(const Tensor& t) const;
+  Tensor stand_in_for_memory(const Tensor& t, const Tensor& memory);
+  void mark_views(const Tensor& base, const Tensor& memory, Stack& stack);
+  void note_writes(const Call& call);
   bool depends(const Operator& op, const Operator& innermost, const Stack& stack);
   void run_below(const Operator& op, Stack& stack) const;
   ValueId add(Origin origin, const Tensor& t);
@@ -63,6 +68,7 @@ class Trace final : public Level {
   Graph graph_;
   std::unordered_map<const c10::TensorImpl*, std::pair<Tensor, ValueId>> plain_;  // constants and captured tensors
   std::unordered_map<const c10::StorageImpl*, c10::Storage> made_here_;           // of constants
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> tied_;  // memory from outside with views that are computed
   Assumptions assumptions_;
   bool for_kernel_;
   const void* substitutions_;  // around the trace: the graph reads what they replace, and so is right for others

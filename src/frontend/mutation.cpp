@@ -8,6 +8,7 @@
 #include "core/bind.h"
 #include "core/reuse.h"
 #include "core/wrapper.h"
+#include "frontend/arguments.h"
 #include "frontend/twins.h"
 #include "frontend/views.h"
 #include "interpreters/vmap.h"
@@ -73,8 +74,8 @@ Level* too_deep_for(const Tensor& target, const Tensor& value) {
   if (!v || is_outside_of_trace(v->level(), target)) return nullptr;
   Wrapper* w = as_wrapper(target);
   if (!w) return &v->level();
-  if (v->level().depth() <= w->level().depth() || w->root().made_in() >= v->level().id()) return nullptr;
-  return &v->level();
+  if (v->level().depth() <= w->level().depth()) return nullptr;
+  return is_memory_outside(w->root()) || w->root().made_in() < v->level().id() ? &v->level() : nullptr;
 }
 
 // ---- tensors from outside ------------------------------------------------------------------------------------------
@@ -106,6 +107,13 @@ void detach_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   w.take(stack[0].toTensor());
 }
 
+// The tensor becomes a view of what it was.
+void give_form(Wrapper& w, const Operator& view, View::Args args, const Tensor& value) {
+  if (is_memory_outside(w)) return w.take(value);  // of which nothing is tied to it
+  args[0] = IValue(Tensor());
+  w.change_form(view, std::move(args), value);
+}
+
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
   std::vector<int64_t> strides(sizes.size(), 1);
   for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
@@ -118,7 +126,7 @@ void resize_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   const auto sizes = stack[1].isTensor() ? stack[1].toTensor().sizes().vec() : stack[1].toIntVector();
   const int64_t count = c10::multiply_integers(sizes);
   if (target.sizes().equals(sizes)) return;
-  if (!w.view() && (count == 0 || target.numel() == 0)) {
+  if (!w.view() && !is_memory_outside(w) && (count == 0 || target.numel() == 0)) {
     w.take(at::empty(sizes, target.options()));
     return w.wrote();
   }
@@ -130,8 +138,7 @@ void resize_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   View::Args args{target, sizes, contiguous_strides(sizes), IValue()};
   Stack call(args.begin(), args.end());
   bind_call(as_strided, call);
-  args[0] = IValue(Tensor());
-  w.change_form(as_strided, std::move(args), call[0].toTensor());
+  give_form(w, as_strided, std::move(args), call[0].toTensor());
 }
 
 // Gives the tensor memory that lies elsewhere, which nothing may track.
@@ -166,10 +173,9 @@ void view_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   else {
     const c10::AutoGradMode recording(true);  // under no_grad, too: it changes no values
     View::Args args(stack.begin(), stack.end());
-    args[0] = IValue(Tensor());
     const Operator& view = *twin_of(op).op;
     bind_call(view, stack);
-    as_wrapper(target)->change_form(view, std::move(args), stack[0].toTensor());
+    give_form(*as_wrapper(target), view, std::move(args), stack[0].toTensor());
   }
   stack.assign(1, target);
 }
@@ -266,11 +272,18 @@ Stack call_of(const Operator& op, const Twin& twin, const Stack& stack, const Te
 // Whether elements of the written list share memory: then what is written to one changes another's old value.
 bool elements_overlap(const Stack& stack) {
   std::vector<const Wrapper*> roots;
+  std::vector<Tensor> outside;
   for (const auto& e : stack[0].toListRef()) {
-    Wrapper* w = e.toTensor().defined() ? as_wrapper(e.toTensor()) : nullptr;
-    if (!w) continue;
-    if (std::find(roots.begin(), roots.end(), &w->root()) != roots.end()) return true;
-    roots.push_back(&w->root());
+    Tensor t = e.toTensor();
+    Wrapper* w = t.defined() ? as_wrapper(t) : nullptr;
+    if (w && !is_memory_outside(w->root())) {
+      if (std::find(roots.begin(), roots.end(), &w->root()) != roots.end()) return true;
+      roots.push_back(&w->root());
+    } else if (t.defined()) {
+      if (w) t = w->root().payload().value;
+      if (std::any_of(outside.begin(), outside.end(), [&](const Tensor& o) { return may_overlap(o, t); })) return true;
+      outside.push_back(std::move(t));
+    }
   }
   return false;
 }

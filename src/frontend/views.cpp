@@ -40,6 +40,7 @@ void tie(const Tensor& out, const Tensor& base, const Operator& op, View::Args&&
   Wrapper* view = as_wrapper(out);
   Wrapper* of = as_wrapper(base);
   if (!view || view == of || view->view() || &view->level() != &of->level()) return;
+  if (is_memory_outside(*view)) return;  // aliases are told by what they share
   // Of a parameter that was made inside: modules give it other memory next (set_data), which a view could not follow.
   if (op.no_derivative() && of->requires_grad() && !as_wrapper(strip_constants(base))) {
     of->set_shares_memory();
@@ -121,6 +122,11 @@ Tensor put_by_position(const Tensor& base, const Tensor& value, c10::ArrayRef<Vi
 
 // Memory that others see, too: the write is one into a tensor from outside.
 void write_memory(Wrapper& target, const Tensor& value) {
+  if (is_memory_outside(target)) {
+    static const Operator& copy = *Operator::find("aten::copy_", "");
+    Stack stack{handle(target), value, false};
+    return bind_call(copy, stack);
+  }
   DispatchGuard keys;
   keys.see_every_operator(false);
   strip_constants(handle(target)).copy_(strip_constants(value));
@@ -260,6 +266,10 @@ Tensor as_it_is(const Tensor& t) {
   return w ? wrap(w->level(), Payload(w->payload())) : t;
 }
 
+bool is_memory_outside(Wrapper& w) {
+  return w.shares_memory() && w.level().kind() == Kind::trace && w.payload().tracked();
+}
+
 bool may_give_up(Wrapper& w) { return !w.view() && !w.shares_memory() && w.payload().tracked(); }
 
 Tensor view_below(Wrapper& w) {
@@ -280,7 +290,7 @@ Tensor view_below(Wrapper& w) {
 }
 
 void check_writable(Wrapper& target, const Tensor& value, const Operator& writer) {
-  if (target.root().shares_memory() && as_wrapper(strip_constants(value)))
+  if (target.root().shares_memory() && !is_memory_outside(target.root()) && as_wrapper(strip_constants(value)))
     throw MutationError(target.level().describe() + ": " + writer.name() +
                         " would write into memory that set_ gave to a tensor, which others may see, but the value "
                         "differs with what the transform tracks. clone() the tensor first.");

@@ -22,6 +22,10 @@ void refresh(Wrapper& view);
 /// A tensor with the value that `t` has now, which no write to `t` changes, for who keeps it; `t` itself if it is plain.
 Tensor as_it_is(const Tensor& t);
 
+/// Whether the tensor is memory from outside of a trace, which a graph writes to at each run: a view of a captured
+/// tensor (NOTE [Memory from outside of a trace], compile/trace.cpp).
+bool is_memory_outside(Wrapper& w);
+
 /// Whether a write may take the tensor's old value for its own use: it is no view, and its memory is nobody else's.
 bool may_give_up(Wrapper& w);
 
