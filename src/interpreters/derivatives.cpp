@@ -99,7 +99,7 @@ void transpose_jvp(VjpFrame& frame) {
       tangent_slots.push_back(as_wrapper(tangent)->payload().index);
     }
     std::vector<Meta> metas;
-    for (const Tensor& t : flatten_outputs(frame.outs)) metas.push_back(t.defined() ? Meta(t) : Meta());
+    for (const Tensor& t : flatten_outputs(frame.outs)) metas.push_back(meta_of_output(t));
     c10::SmallVector<const Meta*, 2> outs_meta;
     for (const auto& m : metas) outs_meta.push_back(&m);
     JvpFrame jvp{{frame.op, frame.args, frame.outs, nullptr, 0, frame.saved}, leaves, {}, outs_meta};

@@ -17,6 +17,15 @@ Mask tracked_args(const Level& level, const Operator& op, c10::ArrayRef<IValue> 
 Keeps keeps_for_vjp(const Operator& op, Mask tracked, Served served);
 Keeps keeps_for_jvp(const Operator& op, Mask tracked, Served served);
 
+/// What is known of an output. One that is undefined, which its call did not ask for, has no dtype: it has no derivative
+/// and no dimensions.
+inline Meta meta_of_output(const Tensor& t) {
+  if (t.defined()) return Meta(t);
+  Meta none;
+  none.dtype = at::ScalarType::Undefined;
+  return none;
+}
+
 /// Fills frame.gradients; `served` as served_vjp says. Throws DerivativeError where the operator has no derivative that
 /// anyone knows.
 void run_vjp(VjpFrame& frame, Served served);

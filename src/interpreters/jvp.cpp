@@ -13,7 +13,7 @@ bool differentiable(const Meta& m) { return c10::isFloatingType(m.dtype) || c10:
 
 c10::SmallVector<Meta, 2> metas_of(c10::ArrayRef<IValue> outs) {
   c10::SmallVector<Meta, 2> metas;
-  const auto add = [&](const Tensor& t) { t.defined() ? metas.emplace_back(t) : metas.emplace_back(); };
+  const auto add = [&](const Tensor& t) { metas.push_back(meta_of_output(t)); };
   for (const IValue& v : outs) {
     if (v.isTensor()) add(v.toTensor());
     else if (v.isTensorList())

@@ -183,10 +183,9 @@ int64_t Tape::complete(Node& node, c10::ArrayRef<IValue> outs, Operator::Values 
     if (node.keeps.outs >> i & 1) node.kept.push_back(v);
     else node.kept.emplace_back();
     if (v.isTensor()) {
-      if (v.toTensor().defined()) slots_.emplace_back(v.toTensor());
-      else slots_.emplace_back();
+      slots_.emplace_back(meta_of_output(v.toTensor()));
     } else if (v.isTensorList()) {
-      for (const auto& e : v.toListRef()) slots_.emplace_back(e.toTensor());
+      for (const auto& e : v.toListRef()) slots_.emplace_back(meta_of_output(e.toTensor()));
     }
   }
   for (IValue& v : saved) node.kept.push_back(std::move(v));

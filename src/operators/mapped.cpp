@@ -268,7 +268,7 @@ class MappedOperator final : public MadeOperator, public StoodInFor {
 
   Meta logical(const Meta& meta, int64_t dim) const {
     Meta result = meta;
-    if (dim != kUnbatched) result.sizes.erase(result.sizes.begin() + dim);
+    if (dim != kUnbatched && meta.dtype != at::ScalarType::Undefined) result.sizes.erase(result.sizes.begin() + dim);
     return result;
   }
 
