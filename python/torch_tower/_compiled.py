@@ -2,35 +2,51 @@
 
 import os
 import pickle
-from typing import Any, Callable
+import threading
+from typing import Any, Callable, Iterable
 
 from . import _C
 from ._compile import transformed, uncompiled
 from ._trees import Arguments, Tree, describe
 
 _MOST_KINDS = 64
+_MOST_ATTEMPTS = 16  # an == may call the function each time
 
 
 class _Kinds:
     """The graphs of a function, by what they are for besides their tensors."""
 
-    __slots__ = ("func", "make", "known")
+    __slots__ = ("func", "make", "known", "lock")
 
-    def __init__(self, func: Callable, make: Callable[[Any], _C.Compiled], known: list[tuple[Any, _C.Compiled]]):
+    def __init__(self, func: Callable, make: Callable[[Any], _C.Compiled], known: Iterable[tuple[Any, _C.Compiled]]):
         self.func = func
         self.make = make  # for a key that is not known
-        self.known = known  # last used first
+        # Last used first, and never changed: keys are compared by an == of the user's, which may let other threads run,
+        # or call the function again. The lock is held while one list takes the place of another, and then no longer.
+        self.known = tuple(known)
+        self.lock = threading.RLock()
 
     def find(self, key: Any) -> _C.Compiled:
-        known = self.known
-        for i, (other, compiled) in enumerate(known):
-            if _same(self.func, other, key):
-                if i:
-                    known.insert(0, known.pop(i))
-                return compiled
-        known.insert(0, (key, self.make(key)))
-        del known[_MOST_KINDS:]
-        return known[0][1]
+        made = None
+        for _ in range(_MOST_ATTEMPTS):
+            known = self.known
+            for i, entry in enumerate(known):
+                if _same(self.func, entry[0], key):
+                    if i:
+                        self._publish(known, (entry, *known[:i], *known[i + 1 :]))
+                    return entry[1]
+            made = made or (key, self.make(key))
+            if self._publish(known, (made, *known[: _MOST_KINDS - 1])):
+                break
+        return made[1]
+
+    def _publish(self, before: tuple, after: tuple) -> bool:
+        """False where another thread was faster."""
+        with self.lock:
+            if self.known is not before:
+                return False
+            self.known = after
+            return True
 
     @uncompiled
     def function(self) -> Callable:
@@ -70,7 +86,7 @@ def compile(func: Callable, *, math: str = "strict", cache: str | os.PathLike = 
     if math not in ("strict", "fast"):
         raise ValueError(f'compile: math is "strict" or "fast", not {math!r}.')
     folder = os.fspath(cache)
-    return _Kinds(func, lambda key: _C.Compiled(math == "fast", folder), []).function()
+    return _Kinds(func, lambda key: _C.Compiled(math == "fast", folder), ()).function()
 
 
 @uncompiled
@@ -92,7 +108,7 @@ def load(path: str | os.PathLike) -> Callable:
             + " (the number of arguments, if all are tensors). Call it with such arguments before it is saved."
         )
 
-    kinds = _Kinds(loaded, refuse, [])
+    kinds = _Kinds(loaded, refuse, ())
     keys: dict[int, Any] = {}
 
     def restore(function: int, stored: bytes) -> _Outputs:
@@ -101,7 +117,7 @@ def load(path: str | os.PathLike) -> Callable:
         return outputs
 
     functions = _C.load_compiled(name, restore)
-    kinds.known += [(keys[i], function) for i, function in enumerate(functions) if i in keys]
+    kinds.known = tuple((keys[i], function) for i, function in enumerate(functions) if i in keys)
     return kinds.function()
 
 

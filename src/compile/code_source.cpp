@@ -1,7 +1,5 @@
 #include "compile/code_source.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "compile/digest.h"
+#include "compile/once.h"
 #include "compile/seal.h"
 #include "tower/version.h"
 
@@ -48,11 +47,19 @@ void CodeSource::add(Known known) {
   known_.merge(known);
 }
 
+bool CodeSource::has_known() const {
+  const std::lock_guard lock(mutex_);
+  return !known_.empty();
+}
+
+std::optional<Binary> CodeSource::find_known(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(key);
+  return found == known_.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::unique_ptr<Code> CodeSource::find(const std::string& key) const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = known_.find(key); found != known_.end()) return std::make_unique<Code>(found->second);
-  }
+  if (const auto known = find_known(key)) return std::make_unique<Code>(*known);
   if (folder_.empty()) return nullptr;
   const auto file = read_file(path_of(key));
   if (!file) return nullptr;
@@ -76,8 +83,9 @@ void CodeSource::keep(const std::string& key, const Code& code) const {
   if (fs::create_directories(folder_, error))
     fs::permissions(folder_, fs::perms::owner_all, error);  // who can write there decides what is executed
   if (!write_file(path_of(key), sealed(out.bytes()))) {
-    TORCH_WARN_ONCE("tower::compile: machine code cannot be kept in the folder ", folder_, " (CompileOptions.cache or ",
-                    "TOWER_CACHE): it is generated anew.");
+    static std::atomic<bool> warned;
+    warn_once(warned, "tower::compile: machine code cannot be kept in the folder ", folder_,
+              " (CompileOptions.cache or TOWER_CACHE): it is generated anew.");
     return;
   }
   static std::atomic<size_t> written{0};

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "compile/cpu.h"
@@ -39,12 +40,13 @@ class CodeSource {
   /// Whether it is among that; `key` is asked for where there is any.
   template <class F>
   bool knows(F&& key) const {
-    const std::lock_guard lock(mutex_);
-    return !known_.empty() && known_.count(key()) > 0;
+    return has_known() && find_known(key()).has_value();
   }
   void add(Known known);
 
  private:
+  bool has_known() const;
+  std::optional<Binary> find_known(const std::string& key) const;
   std::unique_ptr<Code> find(const std::string& key) const;
   void keep(const std::string& key, const Code& code) const;
   std::string path_of(const std::string& key) const;
@@ -53,7 +55,7 @@ class CodeSource {
   const Math math_;
   const int64_t vector_bytes_;
   std::string folder_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // of what is known; nothing is generated or loaded under it
   Known known_;
 };
 

@@ -43,12 +43,15 @@ std::string compiler::kinds_text(const std::vector<TensorKind>& kinds) {
 
 namespace {
 
+using compiler::Family;
 using compiler::kinds_text;
+using compiler::KnownGraphs;
 using compiler::Specialisation;
 
 constexpr int kMostGraphs = 64;  // that were traced, and as many that follow from these
 constexpr size_t kMostFamilies = 8;
-constexpr size_t kOften = 32;  // traced, which somebody should hear of
+constexpr size_t kOften = 32;      // traced, which somebody should hear of
+constexpr int kMostAttempts = 16;  // an == of the user's may call the function each time
 
 std::vector<compiler::TensorKind> kinds_of(const Tensors& args) { return {args.begin(), args.end()}; }
 
@@ -69,75 +72,144 @@ std::string difference(const Specialisation& a, const Specialisation& b) {
 
 using State = detail::Specialisations::State;
 
-State::Found State::find(const Tensors& args, const StaticKey& statics, const compiler::Modes& modes, bool as_plain) {
-  const auto found = std::find_if(known.begin(), known.end(), [&](const Specialisation& s) {
-    return std::equal(s.tensors.begin(), s.tensors.end(), args.begin(), args.end(),
-                      [&](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t, as_plain); }) &&
-           s.modes == modes && s.statics == statics && s.graph->assumptions_hold();
-  });
-  if (found != known.end()) {
-    if (found != known.begin()) known.splice(known.begin(), known, found);
-    return {found->graph, found->rest};
+std::shared_ptr<const KnownGraphs> State::known() const {
+  const std::lock_guard lock(mutex_);
+  return known_;
+}
+
+// What is freed is freed after the lock.
+bool State::exchange(std::shared_ptr<const KnownGraphs>& before, std::shared_ptr<const KnownGraphs> after) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (known_ == before) {
+      known_.swap(after);
+      return true;
+    }
+    after = known_;
   }
-  if (families.empty()) return {};
+  before.swap(after);
+  return false;
+}
+
+template <class Change>
+void State::publish(const Change& change) {
+  std::shared_ptr<const KnownGraphs> before = known();
+  for (int attempts = 0; attempts < kMostAttempts; ++attempts) {
+    KnownGraphs after = *before;
+    change(after);
+    if (exchange(before, std::make_shared<const KnownGraphs>(std::move(after)))) return;
+  }
+}
+
+State::Found State::find(const Tensors& args, const StaticKey& statics, const compiler::Modes& modes, bool as_plain) {
+  const std::shared_ptr<const KnownGraphs> now = known();
+  const auto found = std::find_if(now->graphs.begin(), now->graphs.end(), [&](const Found& s) {
+    return std::equal(s->tensors.begin(), s->tensors.end(), args.begin(), args.end(),
+                      [&](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t, as_plain); }) &&
+           s->modes == modes && s->statics == statics && s->graph->assumptions_hold();
+  });
+  if (found != now->graphs.end()) {
+    if (found != now->graphs.begin()) use_first(now, static_cast<size_t>(found - now->graphs.begin()));
+    return *found;
+  }
+  if (now->families.empty()) return {};
   std::vector<compiler::TensorKind> tensors = kinds_of(args);
   if (as_plain)
     for (compiler::TensorKind& kind : tensors) {
       kind.requires_grad = false;
       kind.leaf = true;
     }
-  for (const compiler::Family& family : families) {
-    if (!(family.modes == modes) || !(family.statics == statics)) continue;
-    const auto n = family.tensors.count(tensors);
+  for (const auto& family : now->families) {
+    if (!(family->modes == modes) || !(family->statics == statics)) continue;
+    const auto n = family->tensors.count(tensors);
     if (!n) continue;
-    auto graph = std::make_shared<const compiler::CompiledGraph>(family.graph.with(*n), kernels);
-    add({std::move(tensors), statics, modes, graph, family.rest, /*traced=*/false});
-    return {std::move(graph), family.rest};
+    auto graph = std::make_shared<const compiler::CompiledGraph>(family->graph.with(*n), kernels);
+    return add(std::make_shared<const Specialisation>(
+        Specialisation{std::move(tensors), statics, modes, std::move(graph), family->rest, /*traced=*/false}));
   }
   return {};
 }
 
-void State::add(Specialisation made) {
-  known.remove_if([&](const Specialisation& s) {
-    return s.tensors == made.tensors && s.modes == made.modes && s.statics == made.statics && !s.graph->assumes();
-  });
-  const bool traced_too = made.traced;
-  known.push_front(std::move(made));
-  const auto alike = [&](const Specialisation& s) { return s.traced == traced_too; };
-  if (std::count_if(known.begin(), known.end(), alike) > kMostGraphs)
-    known.erase(std::prev(std::find_if(known.rbegin(), known.rend(), alike).base()));
+namespace {
+
+bool same_calls(const Specialisation& a, const Specialisation& b) {
+  return a.tensors == b.tensors && a.modes == b.modes && a.statics == b.statics;
 }
 
-void State::note_traced(const Specialisation& made, SameRest* same) {
-  if (++traced == kOften && !known.empty() && file.empty())
-    TORCH_WARN("tower::compile: a function was traced ", kOften, " times. From the call before to this one, ",
-               difference(known.front(), made), ". Every kind of call has a graph of its own; the last ", kMostGraphs,
-               " are kept.");
-  if (!same || made.graph->assumes()) return;
-  for (const Specialisation& s : known) {
-    if (!s.traced || !(s.statics == made.statics) || !(s.modes == made.modes) || !same(s.rest, made.rest)) continue;
-    const auto kinds = compiler::LaneKinds::of(s.tensors, made.tensors);
+// Of those that were traced, or of the others, the one that was not used for longest goes where there are too many.
+void keep_few(std::vector<State::Found>& graphs, bool traced) {
+  const auto alike = [&](const State::Found& s) { return s->traced == traced; };
+  if (std::count_if(graphs.begin(), graphs.end(), alike) > kMostGraphs)
+    graphs.erase(std::prev(std::find_if(graphs.rbegin(), graphs.rend(), alike).base()));
+}
+
+// Two graphs that differ in the number of examples give the graph for any.
+std::shared_ptr<const Family> family_of(const KnownGraphs& known, const Specialisation& made,
+                                        detail::Specialisations::SameRest* same) {
+  if (!same || made.graph->assumes()) return nullptr;
+  for (const State::Found& s : known.graphs) {
+    if (!s->traced || !(s->statics == made.statics) || !(s->modes == made.modes) || !same(s->rest, made.rest)) continue;
+    const auto kinds = compiler::LaneKinds::of(s->tensors, made.tensors);
     if (!kinds) continue;
-    auto graph = compiler::LaneGraph::of(s.graph->graph(), made.graph->graph(), kinds->lanes());
-    if (!graph) continue;
-    families.push_front({*kinds, std::move(*graph), made.statics, made.modes, made.rest});
-    if (families.size() > kMostFamilies) families.pop_back();
-    return;
+    auto graph = compiler::LaneGraph::of(s->graph->graph(), made.graph->graph(), kinds->lanes());
+    if (graph)
+      return std::make_shared<const Family>(
+          Family{*kinds, std::move(*graph), made.statics, made.modes, made.rest});
   }
+  return nullptr;
+}
+
+}  // namespace
+
+// Where another thread uses or makes something meanwhile, the order is its.
+void State::use_first(std::shared_ptr<const KnownGraphs> now, size_t i) {
+  KnownGraphs after = *now;
+  const auto used = after.graphs.begin() + static_cast<std::ptrdiff_t>(i);
+  std::rotate(after.graphs.begin(), used, used + 1);
+  exchange(now, std::make_shared<const KnownGraphs>(std::move(after)));
+}
+
+State::Found State::add(Found made, SameRest* same) {
+  Found kept;
+  std::string warning;
+  publish([&](KnownGraphs& known) {
+    kept = made;
+    warning.clear();
+    if (made->traced) {
+      if (++known.traced == kOften && !known.graphs.empty() && file.empty())
+        warning = difference(*known.graphs.front(), *made);
+      if (auto family = family_of(known, *made, same)) {
+        known.families.insert(known.families.begin(), std::move(family));
+        if (known.families.size() > kMostFamilies) known.families.pop_back();
+      }
+    }
+    std::erase_if(known.graphs, [&](const Found& s) {
+      if (s->graph->assumes() || !same_calls(*s, *made)) return false;
+      // Another thread was faster.
+      if (s->graph->fits() && (s->traced || !made->traced)) kept = s;
+      return true;
+    });
+    known.graphs.insert(known.graphs.begin(), kept);
+    keep_few(known.graphs, kept->traced);
+  });
+  if (!warning.empty())
+    TORCH_WARN("tower::compile: a function was traced ", kOften, " times. From the call before to this one, ", warning,
+               ". Every kind of call has a graph of its own; the last ", kMostGraphs, " are kept.");
+  return kept;
 }
 
 State::Found State::find_in_file(const Tensors& args, const StaticKey& statics, const compiler::Modes& modes) {
-  if (Found found = find(args, statics, modes); found.first) return found;
-  if (Found found = find(args, statics, modes, /*as_plain=*/true); found.first) return found;
+  if (Found found = find(args, statics, modes)) return found;
+  if (Found found = find(args, statics, modes, /*as_plain=*/true)) return found;
   const bool recorded =
       top() || std::any_of(args.begin(), args.end(), [](const Tensor& t) { return t.defined() && t.requires_grad(); });
   if (!recorded)
-    if (Found found = find(args, statics, modes.recording(), /*as_plain=*/true); found.first) return found;
+    if (Found found = find(args, statics, modes.recording(), /*as_plain=*/true)) return found;
   std::string kinds;
-  for (const Specialisation& s : known)
-    if (s.traced)
-      kinds += std::string("\n ") + kinds_text(s.tensors) + (s.modes.grad ? "" : ", without grad mode") +
-               (s.modes.autocast ? ", under autocast" : "");
+  for (const Found& s : known()->graphs)
+    if (s->traced)
+      kinds += std::string("\n ") + kinds_text(s->tensors) + (s->modes.grad ? "" : ", without grad mode") +
+               (s->modes.autocast ? ", under autocast" : "");
   throw UnsupportedError(
       "load: the function in " + file + " has no graph for arguments" + kinds_text(kinds_of(args)) +
       (c10::GradMode::is_enabled() ? "" : " without grad mode") +
@@ -150,15 +222,15 @@ detail::Specialisations::Specialisations(const CompileOptions& options)
     : Specialisations(std::make_shared<State>(std::make_shared<compiler::Kernels>(options))) {}
 
 std::size_t detail::Specialisations::count() const {
-  const std::lock_guard lock(state_->mutex);
+  const auto known = state_->known();
   return static_cast<size_t>(
-      std::count_if(state_->known.begin(), state_->known.end(), [](const Specialisation& s) { return s.traced; }));
+      std::count_if(known->graphs.begin(), known->graphs.end(), [](const auto& s) { return s->traced; }));
 }
 
 std::string detail::Specialisations::report() const {
-  const std::lock_guard lock(state_->mutex);
+  const auto known = state_->known();
   std::string text;
-  for (const Specialisation& s : state_->known) text += "graph" + kinds_text(s.tensors) + "\n" + s.graph->report();
+  for (const auto& s : known->graphs) text += "graph" + kinds_text(s->tensors) + "\n" + s->graph->report();
   return text;
 }
 
@@ -175,25 +247,19 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
     return {std::move(results), rest()};
   }
   const compiler::Modes modes;
-  std::shared_ptr<const compiler::CompiledGraph> graph;
-  Rest static_parts;
-  {
-    const std::lock_guard lock(state_->mutex);
-    std::tie(graph, static_parts) =
-        state_->file.empty() ? state_->find(args, statics, modes) : state_->find_in_file(args, statics, modes);
-  }
-  if (graph && graph->fits()) return {graph->run(args), static_parts};
+  if (const State::Found found = state_->file.empty() ? state_->find(args, statics, modes)
+                                                      : state_->find_in_file(args, statics, modes);
+      found && found->graph->fits())
+    return {found->graph->run(args), found->rest};
 
   compiler::Traced traced = compiler::trace(f, args, "compile");
   traced.graph.simplify();
-  graph = std::make_shared<const compiler::CompiledGraph>(std::move(traced.graph), state_->kernels,
-                                                          std::move(traced.assumptions));
-  Specialisation made{kinds_of(args), statics, modes, std::move(graph), rest(), /*traced=*/true};
-  static_parts = made.rest;
-  const std::lock_guard lock(state_->mutex);
-  state_->note_traced(made, same);
-  state_->add(std::move(made));
-  return {std::move(traced.results), static_parts};
+  auto graph = std::make_shared<const compiler::CompiledGraph>(std::move(traced.graph), state_->kernels,
+                                                               std::move(traced.assumptions));
+  const auto made = std::make_shared<const Specialisation>(
+      Specialisation{kinds_of(args), statics, modes, std::move(graph), rest(), /*traced=*/true});
+  state_->add(made, same);
+  return {std::move(traced.results), made->rest};
 }
 
 namespace {

@@ -50,16 +50,17 @@ bool CompiledGraph::assumptions_hold() const {
 }
 
 const CompiledGraph::InParts* CompiledGraph::in_parts() const {
-  std::call_once(once_, [&] {
+  const auto make = [&]() -> std::unique_ptr<const InParts> {
     std::vector<c10::intrusive_ptr<const PartOperator>> parts;
     auto graph = with_parts(plan_.graph(), kFewCalls + 1, [&](ComputingPart part) {
       auto op = c10::make_intrusive<PartOperator>(std::move(part.graph), kernels_);
       parts.push_back(op);
       return KernelOperator::call_of(std::move(op), std::move(part.operands), std::move(part.results));
     });
-    if (graph) in_parts_.reset(new InParts{Plan(std::move(*graph)), std::move(parts)});
-  });
-  return in_parts_.get();
+    if (!graph) return nullptr;
+    return std::unique_ptr<const InParts>(new InParts{Plan(std::move(*graph)), std::move(parts)});
+  };
+  return in_parts_.get(make).get();
 }
 
 bool CompiledGraph::is_looked_at(const dynamic::Tensors& args) const {
@@ -85,8 +86,8 @@ dynamic::Tensors CompiledGraph::run(const dynamic::Tensors& args) const {
 
 std::string CompiledGraph::report() const {
   std::string text = plan_.report();
-  if (in_parts_)
-    for (const auto& part : in_parts_->parts) text += part->report();
+  if (const auto* in_parts = in_parts_.if_made(); in_parts && *in_parts)
+    for (const auto& part : (*in_parts)->parts) text += part->report();
   return text;
 }
 

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "compile/fused_plan.h"
@@ -41,8 +40,7 @@ class CompiledGraph {
   FusedPlan plan_;
   std::shared_ptr<Kernels> kernels_;
   Assumptions assumptions_;
-  mutable std::once_flag once_;
-  mutable std::unique_ptr<const InParts> in_parts_;
+  MadeOnce<std::unique_ptr<const InParts>> in_parts_;
 };
 
 }  // namespace tower::compiler

@@ -1,7 +1,6 @@
 #include "compile/fused_plan.h"
 
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -36,18 +35,21 @@ FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
     if (v.origin == Origin::captured && v.tensor.defined()) captured_.push_back(v.tensor);
 }
 
+FusedPlan::Compiled FusedPlan::compiled() const try {
+  FusedGraph fused = fuse(plain_.graph(), *kernels_);
+  std::string report = fused.report();
+  if (fused.kernels.empty()) return {};
+  return {Fast{Plan(std::move(fused.graph)), std::move(fused.kernels), std::move(report)}, ""};
+} catch (const CompileError& e) {
+  return {std::nullopt, e.what()};
+}
+
 const FusedPlan::Fast* FusedPlan::fast() const {
-  std::call_once(once_, [&] {
-    try {
-      FusedGraph fused = fuse(plain_.graph(), *kernels_);
-      std::string report = fused.report();
-      if (!fused.kernels.empty())
-        fast_.emplace(Plan(std::move(fused.graph)), std::move(fused.kernels), std::move(report));
-    } catch (const CompileError& e) {
-      TORCH_WARN_ONCE("tower::compile: functions run operator by operator, not as machine code: ", e.what());
-    }
-  });
-  return fast_ ? &*fast_ : nullptr;
+  const Compiled& compiled = compiled_.get([this] { return this->compiled(); });
+  if (static std::atomic<bool> warned; !compiled.why_not.empty())
+    warn_once(warned,
+              "tower::compile: functions run operator by operator, not as machine code: ", compiled.why_not);
+  return compiled.fast ? &*compiled.fast : nullptr;
 }
 
 std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& args) const {

@@ -2,11 +2,11 @@
 // its second run on. Everywhere else, and where there is no LLVM, it runs operator by operator.
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "compile/fuse.h"
+#include "compile/once.h"
 #include "compile/plan.h"
 
 namespace tower::compiler {
@@ -39,13 +39,17 @@ class FusedPlan {
     std::vector<Fused> kernels;
     std::string report;
   };
+  struct Compiled {
+    std::optional<Fast> fast;  // none where there is nothing to fuse, or no LLVM
+    std::string why_not;       // there is no LLVM
+  };
+  Compiled compiled() const;
   const Fast* fast() const;
 
   Plan plain_;
   std::vector<Tensor> captured_;
   std::shared_ptr<Kernels> kernels_;
-  mutable std::once_flag once_;
-  mutable std::optional<Fast> fast_;
+  MadeOnce<Compiled> compiled_;
 };
 
 }  // namespace tower::compiler

@@ -81,17 +81,7 @@ class GraphOperator::Images {
   Tensors run(const Tensors& operands) const { return plan_.run(operands); }
 
   Tensors map(const Dims& in_dims, const Tensors& operands) const {
-    detail::Specialisations image = [&] {
-      const std::lock_guard lock(mutex_);
-      auto found = std::find_if(mapped_.begin(), mapped_.end(), [&](const auto& m) { return m.first == in_dims; });
-      if (found == mapped_.end()) {
-        mapped_.emplace_front(in_dims,
-                              detail::Specialisations(std::make_shared<detail::Specialisations::State>(kernels_)));
-        if (mapped_.size() > kMostImages) mapped_.pop_back();
-        found = mapped_.begin();
-      }
-      return found->second;
-    }();
+    const detail::Specialisations image = image_for(in_dims);
     const Function f = dynamic::vmap([this](const Tensors& x) { return operator_by_operator(x); }, in_dims, {0});
     return image
         .run(
@@ -132,10 +122,16 @@ class GraphOperator::Images {
   }
 
   std::string report() const {
-    const std::lock_guard lock(mutex_);
+    std::list<MappedImage> mapped;
+    std::list<std::shared_ptr<const Derivative>> derivatives;
+    {
+      const std::lock_guard lock(mutex_);
+      mapped = mapped_;
+      derivatives = derivatives_;
+    }
     std::string text;
-    for (const auto& [dims, image] : mapped_) text += "under vmap\n" + indented(image.report());
-    for (const auto& derivative : derivatives_) {
+    for (const auto& [dims, image] : mapped) text += "under vmap\n" + indented(image.report());
+    for (const auto& derivative : derivatives) {
       const bool reverse = derivative->kind.mode == Mode::pullback;
       text += (reverse ? "under vjp, recorded\n" : "under jvp, recorded\n") + indented(derivative->first.report()) +
               (reverse ? "under vjp, pulled back\n" : "under jvp, tangents\n") + indented(derivative->second.report());
@@ -144,6 +140,19 @@ class GraphOperator::Images {
   }
 
  private:
+  using MappedImage = std::pair<Dims, detail::Specialisations>;
+
+  detail::Specialisations image_for(const Dims& in_dims) const {
+    const detail::Specialisations fresh(std::make_shared<detail::Specialisations::State>(kernels_));
+    std::list<MappedImage> forgotten;  // freed after the lock
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(mapped_.begin(), mapped_.end(), [&](const auto& m) { return m.first == in_dims; });
+    if (found != mapped_.end()) return found->second;
+    mapped_.emplace_front(in_dims, fresh);
+    if (mapped_.size() > kMostImages) forgotten.splice(forgotten.begin(), mapped_, std::prev(mapped_.end()));
+    return fresh;
+  }
+
   Tensors operator_by_operator(const Tensors& x) const { return plan_.plain().run(x); }
 
   std::shared_ptr<const Derivative> latest() const {
@@ -158,6 +167,17 @@ class GraphOperator::Images {
     if (found == derivatives_.end()) return nullptr;
     derivatives_.splice(derivatives_.begin(), derivatives_, found);
     return derivatives_.front();
+  }
+
+  // If no other thread has made the same meanwhile.
+  void note(std::shared_ptr<const Derivative> made) const {
+    std::list<std::shared_ptr<const Derivative>> forgotten;  // freed after the lock
+    const std::lock_guard lock(mutex_);
+    for (const auto& derivative : derivatives_)
+      if (derivative->kind == made->kind) return;
+    derivatives_.push_front(std::move(made));
+    if (derivatives_.size() > kMostImages)
+      forgotten.splice(forgotten.begin(), derivatives_, std::prev(derivatives_.end()));
   }
 
   // `f(x, directions)`: the outputs, and the derivative along the directions.
@@ -193,17 +213,15 @@ class GraphOperator::Images {
     Halves halves = split_linear(traced.graph, operands_, outs_);
     auto made = std::make_shared<const Derivative>(std::move(kind), without_results(traced.graph, outs_),
                                                    std::move(halves), kernels_);
-    const std::lock_guard lock(mutex_);
-    derivatives_.push_front(std::move(made));
-    if (derivatives_.size() > kMostImages) derivatives_.pop_back();
+    note(std::move(made));
     return Tensors(traced.results.begin() + static_cast<std::ptrdiff_t>(outs_), traced.results.end());
   }
 
   size_t outs_, operands_;
   FusedPlan plan_;
   std::shared_ptr<Kernels> kernels_;
-  mutable std::mutex mutex_;
-  mutable std::list<std::pair<Dims, detail::Specialisations>> mapped_;
+  mutable std::mutex mutex_;  // of the lists: NOTE [Nobody else's code under a lock]
+  mutable std::list<MappedImage> mapped_;
   mutable std::list<std::shared_ptr<const Derivative>> derivatives_;  // last used first
 };
 

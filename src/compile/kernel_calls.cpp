@@ -34,24 +34,26 @@ c10::Argument list(const char* name) { return c10::Argument(name, c10::ListType:
 
 }  // namespace
 
-std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
+std::shared_ptr<const Kernel> Kernels::find(const std::string& bytes) {
   const std::lock_guard lock(mutex_);
-  std::string bytes = bytes_of(region);
-  if (const auto found = known_.find(bytes); found != known_.end())
-    if (auto kernel = found->second.lock()) return kernel;
+  const auto found = known_.find(bytes);
+  return found == known_.end() ? nullptr : found->second.lock();
+}
+
+std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
+  const std::string bytes = bytes_of(region);
+  if (auto kernel = find(bytes)) return kernel;
+  auto made = std::make_shared<const Kernel>(region, source_);
+  const std::lock_guard lock(mutex_);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
-  auto kernel = std::make_shared<const Kernel>(region, source_);
-  known_.insert_or_assign(std::move(bytes), kernel);
-  return kernel;
+  std::weak_ptr<const Kernel>& known = known_[bytes];
+  if (auto first = known.lock()) return first;  // another thread was faster
+  known = made;
+  return made;
 }
 
 bool Kernels::knows(const Region& region) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = known_.find(bytes_of(region));
-    if (found != known_.end() && !found->second.expired()) return true;
-  }
-  return source_.knows([&] { return Kernel::key_of(region, source_); });
+  return find(bytes_of(region)) || source_.knows([&] { return Kernel::key_of(region, source_); });
 }
 
 std::vector<std::shared_ptr<const Kernel>> Kernels::all() {

@@ -118,12 +118,12 @@ Loop::Loop(Graph predicate, Graph step, size_t states, const WhileOptions& optio
 Loop::~Loop() = default;
 
 const CompiledGraph& Loop::compiled(bool step) const {
-  std::call_once(once_, [&] {
+  const auto make = [this] {
     const auto kernels = std::make_shared<Kernels>();
-    compiled_[0] = std::make_unique<const CompiledGraph>(predicate_.graph(), kernels);
-    compiled_[1] = std::make_unique<const CompiledGraph>(step_.graph(), kernels);
-  });
-  return *compiled_[step];
+    return std::array{std::make_unique<const CompiledGraph>(predicate_.graph(), kernels),
+                      std::make_unique<const CompiledGraph>(step_.graph(), kernels)};
+  };
+  return *compiled_.get(make)[step];
 }
 
 Tensors Loop::repeat(const Function& predicate, const Function& step, const Tensors& start,

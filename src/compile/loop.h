@@ -6,10 +6,11 @@
 // over state and tangents, which is traced in turn. Its pullback is a call that makes the steps again, one by one.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 
+#include "compile/once.h"
 #include "compile/plan.h"
 #include "operators/known_code.h"
 #include "tower/loops.h"
@@ -47,8 +48,7 @@ class Loop final : public KnownCode, public std::enable_shared_from_this<Loop> {
   WhileOptions options_;
   bool must_end_;
   mutable std::atomic<bool> compiles_ = false;
-  mutable std::once_flag once_;
-  mutable std::unique_ptr<const CompiledGraph> compiled_[2];
+  MadeOnce<std::array<std::unique_ptr<const CompiledGraph>, 2>> compiled_;  // of the predicate, and of a step
 };
 
 /// Null where the operator is none.

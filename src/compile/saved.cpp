@@ -96,23 +96,21 @@ void Specialisations::save(const std::string& path, const std::vector<Specialisa
   TensorWriter tensors;
   bool any = false;
   graphs.list(functions, [&](const Specialisations& function) {
-    std::vector<Specialisation> known;
-    {
-      const std::lock_guard lock(function.state_->mutex);
-      for (const Specialisation& s : function.state_->known)
-        if (s.traced) known.push_back(s);
-      // Other numbers of examples follow, but kernels of theirs may be others.
-      for (const Specialisation& s : function.state_->known) s.graph->report();
+    const auto all = function.state_->known();
+    std::vector<State::Found> known;
+    for (const auto& s : all->graphs) {
+      if (s->traced) known.push_back(s);
+      s->graph->report();  // other numbers of examples follow, but kernels of theirs may be others
     }
     any = any || !known.empty();
     std::reverse(known.begin(), known.end());  // as they were made
     graphs.number(static_cast<int64_t>(function.state_->kernels->source().math()));
-    graphs.list(known, [&](const Specialisation& s) {
-      graphs.text(s.rest->signature());
-      graphs.text(s.rest->stored());
-      graphs.list(s.tensors, [&](const TensorKind& kind) { write_kind(graphs, kind); });
-      write_modes(graphs, s.modes);
-      write_graph(graphs, s.graph->graph(), tensors);
+    graphs.list(known, [&](const State::Found& s) {
+      graphs.text(s->rest->signature());
+      graphs.text(s->rest->stored());
+      graphs.list(s->tensors, [&](const TensorKind& kind) { write_kind(graphs, kind); });
+      write_modes(graphs, s->modes);
+      write_graph(graphs, s->graph->graph(), tensors);
     });
     Kernels& kernels = *function.state_->kernels;
     CodeSource::Known code = kernels.source().known();
@@ -163,14 +161,11 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
         }
         any = true;
         auto [statics, rest] = restore(f, stored);
-        Specialisation made{std::move(tensors),
-                            std::move(statics),
-                            modes,
-                            std::make_shared<const CompiledGraph>(std::move(graph), state.kernels),
-                            std::move(rest),
-                            /*traced=*/true};
-        state.note_traced(made, same);
-        state.add(std::move(made));
+        state.add(std::make_shared<const Specialisation>(
+                      Specialisation{std::move(tensors), std::move(statics), modes,
+                                     std::make_shared<const CompiledGraph>(std::move(graph), state.kernels),
+                                     std::move(rest), /*traced=*/true}),
+                  same);
       }
       CodeSource::Known code;
       for (size_t n = graphs.count(); n-- > 0;) {

@@ -1,7 +1,6 @@
 // The graphs of one function (tower/compile.h), by the calls that they are for.
 #pragma once
 
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -40,12 +39,30 @@ std::string kinds_text(const std::vector<TensorKind>& kinds);
 
 }  // namespace compiler
 
+// NOTE [Nobody else's code under a lock]
+// To find a graph is to run code of others: a static argument's ==, the veneer's == of two trees (which takes Python's
+// lock), what a graph assumes (which may ask other processes). To forget one destroys what belonged to it. Each may take
+// locks, wait for another thread or process, or call the function again. So what is known never changes: a call looks at
+// what was known when it came, makes of that what it adds, and publishes it if nobody was faster, else once more of
+// what is known then. The mutex is held while a pointer is copied or exchanged. Where two threads make the same, the
+// first stays. What is compiled, traced or followed elsewhere in this folder keeps to the same rule.
+
+namespace compiler {
+
+/// What there is for calls of a function.
+struct KnownGraphs {
+  std::vector<std::shared_ptr<const Specialisation>> graphs;  // last used first
+  std::vector<std::shared_ptr<const Family>> families;        // newest first
+  size_t traced = 0;
+};
+
+}  // namespace compiler
+
 struct detail::Specialisations::State {
   /// `kernels` are those of the function that this one is an image of, if it is.
   explicit State(std::shared_ptr<compiler::Kernels> of) : kernels(std::move(of)) {}
 
-  // These need the lock.
-  using Found = std::pair<std::shared_ptr<const compiler::CompiledGraph>, Rest>;
+  using Found = std::shared_ptr<const compiler::Specialisation>;
   /// The graph for a call, and what belongs to it; none: it has to be traced. `as_plain`: for tensors that no gradient
   /// is asked for.
   Found find(const dynamic::Tensors& args, const StaticKey& statics, const compiler::Modes& modes,
@@ -53,15 +70,27 @@ struct detail::Specialisations::State {
   /// The same of a function from a file, whose graphs also serve where less, or more, is recorded than when they were
   /// traced. Throws UnsupportedError.
   Found find_in_file(const dynamic::Tensors& args, const StaticKey& statics, const compiler::Modes& modes);
-  void add(compiler::Specialisation made);
-  void note_traced(const compiler::Specialisation& made, SameRest* same);
+  /// Notes a graph; gives it, or the same that another thread has made meanwhile. `same` tells whether what belongs to
+  /// two graphs is equal.
+  Found add(Found made, SameRest* same = nullptr);
 
-  std::mutex mutex;
-  std::list<compiler::Specialisation> known;  // last used first
-  std::list<compiler::Family> families;       // newest first
-  size_t traced = 0;
-  std::shared_ptr<compiler::Kernels> kernels;
+  std::shared_ptr<const compiler::KnownGraphs> known() const;
+
+  const std::shared_ptr<compiler::Kernels> kernels;
   std::string file;  // where the graphs are from; empty: they are traced
+
+ private:
+  /// Publishes what `change` makes of what is known, which may take several attempts. Where others always are faster, it
+  /// is left: the next call makes it again.
+  template <class Change>
+  void publish(const Change& change);
+  /// Publishes `after` if `before` still is what is known; if not, `before` becomes that.
+  bool exchange(std::shared_ptr<const compiler::KnownGraphs>& before,
+                std::shared_ptr<const compiler::KnownGraphs> after);
+  void use_first(std::shared_ptr<const compiler::KnownGraphs> now, size_t i);
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<const compiler::KnownGraphs> known_ = std::make_shared<const compiler::KnownGraphs>();
 };
 
 }  // namespace tower

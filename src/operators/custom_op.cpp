@@ -220,9 +220,11 @@ struct detail::CustomOpState {
   template <class F>
   void change(F&& f) {
     changing = record();
+    CustomRules before;  // what goes is destroyed after the lock
     Registry& r = registry();
     std::lock_guard lock(r.mutex);
     Registered& registered = r.operators[name];
+    before = registered.rules;
     f(registered);
     if (changing) renew(*changing, registered);
   }
@@ -342,17 +344,19 @@ void CustomOp::add_decomposition(detail::BoxedFunction f, Where where) const {
 }
 
 const CustomOp& CustomOp::save_for_backward(detail::SaveFunction save, Where where) const {
+  const auto held = std::make_shared<const detail::SaveFunction>(std::move(save));
   state_->add(
-      "save_for_backward", where, [&](CustomRules& rules) { rules.save = std::move(save); },
+      "save_for_backward", where, [&](CustomRules& rules) { rules.save = held; },
       [](CustomRules& rules) { rules.save = nullptr; });
   return *this;
 }
 
 void CustomOp::add_backward(detail::BackwardFunction f, BackwardOptions options, Where where) const {
+  const auto held = std::make_shared<const detail::BackwardFunction>(std::move(f));
   state_->add(
       "backward", where,
       [&](CustomRules& rules) {
-        rules.backward = std::move(f);
+        rules.backward = held;
         rules.backward_options = options;
       },
       [](CustomRules& rules) { rules.backward = nullptr; });
@@ -375,20 +379,21 @@ const CustomOp& CustomOp::no_gradient(std::initializer_list<const char*> argumen
 }
 
 const CustomOp& CustomOp::jvp(detail::JvpFunction f, Where where) const {
+  const auto held = std::make_shared<const detail::JvpFunction>(std::move(f));
   state_->add(
-      "jvp", where, [&](CustomRules& rules) { rules.jvp = std::move(f); },
+      "jvp", where, [&](CustomRules& rules) { rules.jvp = held; },
       [](CustomRules& rules) { rules.jvp = nullptr; });
   return *this;
 }
 
 void CustomOp::add_sparsity(const detail::BoxedFunction& f, Where where) const {
   const std::string what = "sparsity rule";
+  const auto held = std::make_shared<const std::function<void(Stack&)>>(
+      [f, name = state_->op](Stack& stack) { f(*dispatcher().findSchema(name), stack); });
   state_->add(
       what, where,
       [&](CustomRules& rules) {
-        rules.sparsity = [f = std::make_shared<const detail::BoxedFunction>(f), name = state_->op](Stack& stack) {
-          (*f)(*dispatcher().findSchema(name), stack);
-        };
+        rules.sparsity = held;
         rules.signatures.emplace(what, f.schema());
       },
       [what](CustomRules& rules) {
@@ -397,7 +402,7 @@ void CustomOp::add_sparsity(const detail::BoxedFunction& f, Where where) const {
       });
 }
 
-std::function<void(Stack&)> sparsity_rule_of(const Operator& op) {
+CustomRules::Held<std::function<void(Stack&)>> sparsity_rule_of(const Operator& op) {
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
   const auto found = r.operators.find(op.name());
@@ -405,10 +410,11 @@ std::function<void(Stack&)> sparsity_rule_of(const Operator& op) {
 }
 
 void CustomOp::add_vmap(detail::VmapFunction f, c10::FunctionSchema signature, Where where) const {
+  const auto held = std::make_shared<const detail::VmapFunction>(std::move(f));
   state_->add(
       "vmap rule", where,
       [&](CustomRules& rules) {
-        rules.vmap = std::move(f);
+        rules.vmap = held;
         rules.signatures.emplace("vmap rule", std::move(signature));
       },
       [](CustomRules& rules) {

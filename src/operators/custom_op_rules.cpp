@@ -169,11 +169,11 @@ void check_saved(const Operator& op, const Saved& saved) {
   }
 }
 
-auto saver(const Operator& op, detail::SaveFunction save) {
+auto saver(const Operator& op, CustomRules::Held<detail::SaveFunction> save) {
   return [&op, save = std::move(save)](c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) {
     Saved saved;
     if (save) {
-      saved = save(Arguments(op, args), ValueList(outs));
+      saved = (*save)(Arguments(op, args), ValueList(outs));
       check_saved(op, saved);
     } else {
       saved.assign(args.begin(), args.end());
@@ -405,14 +405,14 @@ void fill_record(Operator& op, const CustomRules& rules) {
     op.vjp = {{tensors,
                {},
                [backward = rules.backward, materialize = rules.backward_options.materialize_grads](VjpFrame& frame) {
-                 pull_back(frame, backward, materialize);
+                 pull_back(frame, *backward, materialize);
                }}};
     op.vjp_is_linear = rules.linear_backward;
     if (rules.linear_backward) op.jvp.clear();  // of LibTorch's operator: now this backward's to give
   }
-  if (rules.jvp) op.jvp = {{tensors, {}, [jvp = rules.jvp](JvpFrame& frame) { push_forward(frame, jvp); }}};
+  if (rules.jvp) op.jvp = {{tensors, {}, [jvp = rules.jvp](JvpFrame& frame) { push_forward(frame, *jvp); }}};
   if (rules.vmap) {
-    op.vmap = [vmap = rules.vmap](VmapFrame& frame) { map(frame, vmap); };
+    op.vmap = [vmap = rules.vmap](VmapFrame& frame) { map(frame, *vmap); };
     op.vmap_is_pointwise = false;
     op.vmap_family = nullptr;
   }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "core/operator.h"
@@ -10,16 +11,20 @@
 
 namespace tower {
 
-/// All that was registered for one operator, by whomever.
+/// All that was registered for one operator, by whomever. A user's function is held, not copied: records and registry
+/// change under a lock, where nothing of the user's is copied or destroyed.
 struct CustomRules {
-  detail::SaveFunction save;
-  detail::BackwardFunction backward;
+  template <class F>
+  using Held = std::shared_ptr<const F>;
+
+  Held<detail::SaveFunction> save;
+  Held<detail::BackwardFunction> backward;
   BackwardOptions backward_options;
   bool linear_backward = false;
   std::vector<std::string> no_gradient;
-  detail::JvpFunction jvp;
-  detail::VmapFunction vmap;
-  std::function<void(torch::jit::Stack&)> sparsity;
+  Held<detail::JvpFunction> jvp;
+  Held<detail::VmapFunction> vmap;
+  Held<std::function<void(torch::jit::Stack&)>> sparsity;
   bool defined = false;  // by custom_op, which then also stands at its Autograd key
   int bridges = 0;       // parts of the program that put Tower's kernel at its Autograd keys
   /// C++ types of what must fit the schema: "vmap rule", "kernel for CPU", …
@@ -50,7 +55,7 @@ struct PlainRules {
 void check_rules(const Operator& op, const CustomRules& rules);
 
 /// What stands for the operator in sparsity patterns; null: nothing.
-std::function<void(torch::jit::Stack&)> sparsity_rule_of(const Operator& op);
+CustomRules::Held<std::function<void(torch::jit::Stack&)>> sparsity_rule_of(const Operator& op);
 
 /// Puts them into the record.
 void fill_record(Operator& op, const CustomRules& rules);

@@ -105,12 +105,13 @@ void RegisteredDecomposition::remove() {
   const uint64_t id = std::exchange(id_, 0);
   if (id == 0) return;
   Registrations& r = registrations();
+  std::list<Registered> removed;  // the user's function is destroyed after the lock
   std::lock_guard lock(r.mutex);
   const auto found = std::find_if(r.all.begin(), r.all.end(), [&](const Registered& it) { return it.id == id; });
   // The next registration for the operator covers this one, or this one is in force.
   const auto above = std::find_if(std::next(found), r.all.end(), [&](const auto& it) { return it.op == found->op; });
   (above == r.all.end() ? found->op->decomposition : above->covered) = found->covered;
-  r.all.erase(found);
+  removed.splice(removed.end(), r.all, found);
 }
 
 void Decomposition::call_boxed(Stack& stack) const {

@@ -7,7 +7,7 @@ namespace tower {
 bool stand_in(const Operator& op, Stack& stack) {
   if (op.handle()) {
     const auto rule = op.custom ? sparsity_rule_of(op) : nullptr;
-    if (rule) rule(stack);
+    if (rule) (*rule)(stack);
     return static_cast<bool>(rule);
   }
   const auto* made = dynamic_cast<const StoodInFor*>(&op);
