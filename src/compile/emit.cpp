@@ -59,6 +59,7 @@ std::vector<bool> same_for_all_lanes(const Region& region) {
 Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.graph, lanes, math), region_(region) {
   live_ = region.needed();
   once_ = same_for_all_lanes(region);
+  many_ = !region.has_rows() && region.inputs.size() + region.outputs.size() > kFewAccesses;
   place_nodes();
   if (region.has_rows()) plan_rows();
 }
@@ -109,8 +110,10 @@ std::string Printer::value(Id id, int part) const {
 }
 
 void Printer::print_pointers() {
-  for (size_t i = 0; i < region_.inputs.size(); ++i) print_pointer("%pi", "%inputs", i);
-  for (size_t i = 0; i < region_.outputs.size(); ++i) print_pointer("%po", "%outputs", i);
+  for (size_t i = 0; i < region_.inputs.size(); ++i)
+    if (!many_ || region_.inputs[i].repeated) print_pointer("%pi", "%inputs", i);
+  for (size_t i = 0; i < region_.outputs.size(); ++i)
+    if (!many_) print_pointer("%po", "%outputs", i);
   for (size_t k = 0; k < kept_.size(); ++k) print_pointer("%po", "%outputs", region_.outputs.size() + k);
   for (Id id = 0; id < graph_.size(); ++id) {
     const Node& n = graph_[id];
@@ -188,14 +191,49 @@ void Printer::print_loop(int number, int together, std::string& begin) {
   body_ += "  br i1 " + some + ", label %loop" + n + ", label %" + next_enter + "\nloop" + n + ":\n";
   line("phi i64 [ " + begin + ", %enter" + n + " ], [ " + next + ", %" + last_block + " ]", b);
   block_ = "loop" + n;
-  for (const Id id : inside_[0])
-    for (int part = 0; part < together; ++part) print_node(id, b, part);
-  for (size_t i = 0; i < region_.outputs.size(); ++i)
-    for (int part = 0; part < together; ++part) print_store(i, b, part);
+  print_turn_of_loop(b, together);
   if (inside_.size() > 1) begin_block(last_block);
   line("add i64 " + b + ", " + step, next);
   const std::string more = line("icmp sle i64 " + next + ", " + last);
   body_ += "  br i1 " + more + ", label %loop" + n + ", label %" + next_enter + "\n";
+}
+
+std::string Printer::pointer_of(const std::string& array, const std::string& prefix, size_t i) {
+  if (!many_) return prefix + std::to_string(i);
+  return line("load ptr, ptr " + line("getelementptr ptr, ptr " + array + ", i64 " + std::to_string(i)));
+}
+
+// NOTE [Many loads and stores]
+// To LLVM any store may be to what any load reads. Its scheduler compares each with all before it, and what is computed
+// early and stored at the end goes to the stack meanwhile: a kernel that keeps 3,000 values for the way back took 7 s.
+// So where there are many, a value is stored where it is made (results are nobody's memory before), pointers are read
+// where they are used, and fences of one thread, which are no instruction, tell LLVM that what is before them stays there.
+void Printer::print_turn_of_loop(const std::string& begin, int together) {
+  std::map<Id, std::vector<size_t>> stored_with;
+  std::vector<size_t> stored_last;
+  for (size_t i = 0; i < region_.outputs.size(); ++i) {
+    const bool early = many_ && !region_.is_added(i);
+    (early ? stored_with[region_.outputs[i]] : stored_last).push_back(i);
+  }
+  size_t accesses = 0;
+  const auto count = [&](size_t more) {
+    accesses += more;
+    if (!many_ || accesses < kFewAccesses) return;
+    body_ += "  fence syncscope(\"singlethread\") seq_cst\n";
+    accesses = 0;
+  };
+  const auto print_stores = [&](const std::vector<size_t>& outputs) {
+    for (const size_t i : outputs)
+      for (int part = 0; part < together; ++part) print_store(i, begin, part);
+    count(outputs.size());
+  };
+  for (const Id id : inside_[0]) {
+    for (int part = 0; part < together; ++part) print_node(id, begin, part);
+    if (graph_[id].op == Op::input) count(1);
+    if (const auto stored = stored_with.extract(id)) print_stores(stored.mapped());
+  }
+  for (const auto& [id, outputs] : stored_with) print_stores(outputs);
+  print_stores(stored_last);
 }
 
 std::string Printer::address(const std::string& pointer, Type type, const std::string& begin, int part) {
@@ -233,7 +271,7 @@ void Printer::store(Type t, std::string v, const std::string& pointer, const std
 
 void Printer::print_store(size_t output, const std::string& begin, int part) {
   const Type t = graph_[region_.outputs[output]].type;
-  const std::string pointer = "%po" + std::to_string(output);
+  const std::string pointer = pointer_of("%outputs", "%po", output);
   std::string stored = value(region_.outputs[output], part);
   if (region_.is_added(output)) {
     const std::string before = fresh();
@@ -257,7 +295,8 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
     if (of_row->how == Region::OfRow::place) print_place(id, begin, part);
     return;
   }
-  if (n.op == Op::input) return load(n.type, "%pi" + std::to_string(n.bits), begin, part, value(id, part));
+  if (n.op == Op::input)
+    return load(n.type, pointer_of("%inputs", "%pi", n.bits), begin, part, value(id, part));
   std::string v[3];
   for (size_t k = 0; k < 3; ++k)
     if (n.args[k] != kNone) v[k] = value(n.args[k], part);

@@ -10,6 +10,7 @@ namespace tower::compiler {
 
 constexpr int kTogether = 4;        // vectors in a turn of the first loop
 constexpr int kMostTogether = 100;  // instructions for which that is worth its registers
+constexpr size_t kFewAccesses = 64;  // loads and stores that LLVM may compare with each other
 
 class Printer : private Lines {
  public:
@@ -20,8 +21,10 @@ class Printer : private Lines {
   std::string value(Id id, int part) const;
   void print_pointer(const std::string& prefix, const std::string& array, size_t i);
   void print_pointers();
+  std::string pointer_of(const std::string& array, const std::string& prefix, size_t i);
   void print_loops(bool together);
   void print_loop(int number, int together, std::string& begin);
+  void print_turn_of_loop(const std::string& begin, int together);
   std::string address(const std::string& pointer, Type type, const std::string& begin, int part);
   void load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result);
   void store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part);
@@ -74,6 +77,7 @@ class Printer : private Lines {
   std::vector<Pass> passes_;
   std::vector<Id> kept_;    // nodes whose values are kept in memory …
   std::set<Id> in_memory_;  // … and are there by now
+  bool many_ = false;       // inputs and outputs: NOTE [Many loads and stores]
   bool masked_ = false;     // lanes that do not count are neither read nor written
 };
 
