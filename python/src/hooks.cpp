@@ -10,6 +10,9 @@
 //   Function.apply    runs the function as an operator of Tower's
 //   run_backward      is what backward() and torch.autograd.grad call; it knows LibTorch's tensors only
 //   set_eval_frame    is how torch.compile begins; inside a transform operators run one by one
+//   has_backend_fallback   is asked last where a higher-order operator of Python's finds no kernel in its table
+//   cond(…) and others that do not look for a kernel first
+//   make_saved_tensor, push_saved_tensors_default_hooks   are how torch.utils.checkpoint begins
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_function.h>
 #include <tower/inspect.h>
@@ -21,7 +24,8 @@ namespace {
 
 // torch_tower's functions that do what it takes.
 struct Handlers {
-  PyObject *select, *put, *show, *check_readable, *new_tensor, *apply, *begin_backward, *begin_compiled;
+  PyObject *select, *put, *show, *check_readable, *new_tensor, *apply, *begin_backward, *begin_compiled, *find_kernel,
+      *call_at_once, *save_argument, *begin_hooks;
 } handlers;
 
 const at::Tensor& tensor_of(PyObject* self) { return THPVariable_Unpack(self); }
@@ -148,6 +152,54 @@ PyObject* set_eval_frame(PyObject* module, PyObject* callback) {
   return none ? plain_set_eval_frame(module, Py_None) : nullptr;
 }
 
+// ---- functions of torch's Python -------------------------------------------------------------------------------------
+
+// What pybind11 defines. The arguments are an array, those by keyword last.
+using FastFunction = PyObject*(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
+
+FastFunction *plain_has_fallback = nullptr, *plain_save = nullptr, *plain_push_hooks = nullptr;
+ternaryfunc plain_call = nullptr;
+
+// Of an operator call all that is known here is the key, also to a wrapper that outlived its transform.
+PyObject* has_fallback(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  PyObject* const yes = plain_has_fallback(self, args, count, keywords);
+  if (yes != Py_True) return yes;
+  const auto none =
+      py::reinterpret_steal<py::object>(PyObject_Vectorcall(handlers.find_kernel, args, count, keywords));
+  if (none) return yes;
+  Py_DECREF(yes);
+  return nullptr;
+}
+
+// The slot of a class of Python's, whose one function calls the class's __call__.
+PyObject* call_operator(PyObject* op, PyObject* args, PyObject* kwargs) {
+  return inside_transform() ? handle(handlers.call_at_once, op, args, kwargs) : plain_call(op, args, kwargs);
+}
+
+PyObject* save(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  const bool ours = count > 0 && THPVariable_Check(args[0]) && is_wrapper(args[0]);
+  return ours ? PyObject_Vectorcall(handlers.save_argument, args, count, keywords)
+              : plain_save(self, args, count, keywords);
+}
+
+PyObject* push_hooks(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  if (!inside_transform()) return plain_push_hooks(self, args, count, keywords);
+  const auto hooks =
+      py::reinterpret_steal<py::object>(PyObject_Vectorcall(handlers.begin_hooks, args, count, keywords));
+  if (!hooks) return nullptr;
+  PyObject* const pair[] = {PyTuple_GET_ITEM(hooks.ptr(), 0), PyTuple_GET_ITEM(hooks.ptr(), 1)};
+  return plain_push_hooks(self, pair, 2, nullptr);
+}
+
+// What was written to a frame's f_locals becomes the values of its variables, as it does by itself since Python 3.13.
+void write_locals(py::handle frame) {
+#if PY_VERSION_HEX < 0x030D0000
+  PyFrame_LocalsToFast(reinterpret_cast<PyFrameObject*>(frame.ptr()), /*clear=*/0);
+#else
+  static_cast<void>(frame);
+#endif
+}
+
 // ---- taking the places
 // -----------------------------------------------------------------------------------------------
 
@@ -179,6 +231,12 @@ PyCFunctionWithKeywords hook_method(PyTypeObject* type, const char* name, PyCFun
     refuse(name);
   return hook_definition(reinterpret_cast<PyMethodDescrObject*>(descriptor.ptr())->d_method,
                          METH_VARARGS | METH_KEYWORDS, hook);
+}
+
+FastFunction* hook_function(py::handle module, const char* name, FastFunction* hook) {
+  const py::object function = module.attr(name);
+  if (!PyCFunction_CheckExact(function.ptr())) refuse(name);
+  return hook_definition(reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml, METH_FASTCALL | METH_KEYWORDS, hook);
 }
 
 // What the descriptor calls must be what the slot calls: by that, CPython fills the slot of a class made later.
@@ -222,8 +280,9 @@ void hook_printing(PyTypeObject* tensor) {
 void install(const py::kwargs& functions) {
   const auto keep = [&](const char* name) { return py::object(functions[name]).release().ptr(); };
   const bool first = !handlers.select;
-  handlers = {keep("select"),     keep("put"),   keep("show"),           keep("check_readable"),
-              keep("new_tensor"), keep("apply"), keep("begin_backward"), keep("begin_compiled")};
+  handlers = {keep("select"),         keep("put"),           keep("show"),           keep("check_readable"),
+              keep("new_tensor"),     keep("apply"),         keep("begin_backward"), keep("begin_compiled"),
+              keep("find_kernel"),    keep("call_at_once"),  keep("save_argument"),  keep("begin_hooks")};
   if (!first) return;  // somebody imports the package anew
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;
@@ -240,6 +299,11 @@ void install(const py::kwargs& functions) {
   if (!PyCFunction_CheckExact(begin.ptr())) refuse("set_eval_frame");
   plain_set_eval_frame =
       hook_definition(reinterpret_cast<PyCFunctionObject*>(begin.ptr())->m_ml, METH_O, &set_eval_frame);
+  plain_has_fallback = hook_function(c, "_dispatch_has_backend_fallback", has_fallback);
+  plain_save = hook_function(c.attr("_autograd"), "_make_saved_tensor", save);
+  plain_push_hooks = hook_function(c.attr("_autograd"), "_push_saved_tensors_default_hooks", push_hooks);
+  for (const py::handle op : functions["called_at_once"])
+    plain_call = std::exchange(Py_TYPE(op.ptr())->tp_call, call_operator);
 }
 
 }  // namespace
@@ -251,6 +315,7 @@ void hook_printing_again() {
 
 void define_hooks(py::module_& module) {
   module.def("install_hooks", &install);
+  module.def("write_locals", &write_locals);
   module.def("is_mapped_number", [](py::handle index) { return is_mapped_number(index.ptr()); });
 }
 

@@ -46,6 +46,7 @@ HigherOrderRules rules_of(const std::string& name, py::object object) {
   HigherOrderRules rules;
   rules.name = name;
   rules.linear_vjp = object.attr("linear_vjp").cast<bool>();
+  rules.generate_derivatives = object.attr("generate_derivatives").cast<bool>();
   const auto has = [&](const char* method) { return !object.attr(method).is_none(); };
   const bool forward = has("forward"), save = has("save"), both = has("forward_and_save"), vjp = has("vjp"),
              jvp = has("jvp"), vmap = has("vmap"), sparsity = has("sparsity");

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.func
 import torch_tower
+from nestings import by_loop, by_vmap, nest, nestings
 from support import assert_same
 from torch.utils._pytree import tree_map
 from torch_tower import grad, vjp, vmap
@@ -132,38 +133,9 @@ def nested(lib, x, w):
 
 
 PROGRAMS = [branches, heron, draining, power, recurrent, backwards, recurrence, checkpointed, nested]
-NESTINGS = ["".join(kinds) for n in (1, 2, 3) for kinds in itertools.product("vjr", repeat=n)]
 
 
-def nest(f, kinds, lib, map_examples):
-    """`f(x, w)` under transforms of `lib`, the outermost first in `kinds`: vmap, jvp, vjp."""
-    for depth, kind in enumerate(reversed(kinds)):
-        f = {"v": map_examples, "j": along, "r": back}[kind](f, lib, 0.3 + depth)
-    return f
-
-
-def along(f, lib, phase):
-    return lambda x, w: lib.jvp(f, (x, w), (torch.cos(x.detach() * 0 + phase), torch.sin(w.detach() * 0 + phase)))[1]
-
-
-def back(f, lib, phase):
-    def gradients(x, w):
-        out, pullback = lib.vjp(f, x, w)
-        a, b = pullback(tree_map(lambda t: torch.cos(torch.zeros_like(t) + phase), out))
-        return a + 2 * b
-
-    return gradients
-
-
-def by_vmap(f, lib, phase):
-    return lib.vmap(f)
-
-
-def by_loop(f, lib, phase):
-    return lambda x, w: torch.stack([f(a, b) for a, b in zip(x, w)])
-
-
-@pytest.mark.parametrize("kinds", NESTINGS)
+@pytest.mark.parametrize("kinds", nestings(3))
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_every_program_in_every_nesting_is_as_by_hand(program, kinds):
     shape = (3,) * kinds.count("v")

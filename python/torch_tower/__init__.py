@@ -8,8 +8,8 @@ Every name of torch.func that transforms functions is here with the same signatu
 `compile`, `load`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`, `fixed_point`), sparse
 derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), control flow (`cond`,
 `while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
-`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`, `is_batched`, `is_tracked`,
-`register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which
+`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`, `register_higher_order`,
+`is_batched`, `is_tracked`, `register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which
 bounds and empties the cache of temporaries.
 """
 
@@ -33,7 +33,18 @@ _check_torch()
 
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
-from . import _C, _compile, _custom_ops, _functions, _indexing, _reading, memory  # noqa: E402
+from . import (  # noqa: E402
+    _C,
+    _checkpoints,
+    _compile,
+    _custom_ops,
+    _functions,
+    _higher_order,
+    _indexing,
+    _reading,
+    _torch_higher_order,
+    memory,
+)
 from ._compiled import compile, graph, load  # noqa: E402
 from ._containers import register_container, register_tensor_subclass  # noqa: E402
 from ._control_flow import (  # noqa: E402
@@ -50,6 +61,7 @@ from ._control_flow import (  # noqa: E402
 )
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._functions import linear_backward, register_sparsity  # noqa: E402
+from ._higher_order import register_higher_order  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
 from ._processes import (  # noqa: E402
     Mesh,
@@ -147,6 +159,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "register_container",
+    "register_higher_order",
     "register_sparsity",
     "register_tensor_subclass",
     "scan",
@@ -172,4 +185,9 @@ _C.install_hooks(
     apply=_functions.apply_inside,
     begin_backward=_reading.differentiable_by_torch,
     begin_compiled=_compile.begin_inside,
+    find_kernel=_higher_order.find_kernel,
+    call_at_once=_higher_order.call_at_once,
+    called_at_once=_torch_higher_order.AT_ONCE,
+    save_argument=_checkpoints.save_argument,
+    begin_hooks=_checkpoints.begin_hooks,
 )

@@ -47,9 +47,13 @@ def transformed(func: Callable) -> Callable:
 
 def begin_inside() -> Any:
     """A compiled function is called inside of a transform: it runs as it was before it was compiled."""
-    from torch._dynamo.eval_frame import dynamo_tls
+    from torch._dynamo.eval_frame import dynamo_tls, set_fullgraph_compiled_frame_count
+    from torch._higher_order_ops.utils import _in_hop_compile
 
-    if dynamo_tls.skip_reasons is not None:  # with fullgraph=True, that is an error, of which this is a part
+    if _in_hop_compile():
+        # One of torch's higher-order operators, which is compiled to be found. Nothing was, and that is no error.
+        set_fullgraph_compiled_frame_count(1)
+    elif dynamo_tls.skip_reasons is not None:  # with fullgraph=True, that is an error, of which this is a part
         dynamo_tls.skip_reasons.append(
             "It was called inside of a transform of torch_tower, where operators run one by one. Leave out "
             "fullgraph=True, or compile around the transform."

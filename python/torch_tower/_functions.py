@@ -5,7 +5,9 @@ besides; `forward`, `setup_context`, `backward`, `jvp` and `vmap` are run on the
 """
 
 import inspect
+import threading
 import weakref
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from types import CodeType
@@ -18,7 +20,7 @@ from torch.autograd.function import FunctionCtx, _is_setup_context_defined, once
 from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointFunction
 
-from . import _C
+from . import _C, _control_flow
 from ._trees import Tree, what_is
 
 
@@ -124,17 +126,43 @@ class Saved:
         return ctx
 
 
+class _Kernels(threading.local):
+    """The higher-order operators of torch's below whose autograd kernels code of this thread runs: such a kernel itself,
+    and the forward of a Function that it applied. These call the operator for its implementation."""
+
+    below: tuple = ()
+
+    @contextmanager
+    def running(self, below: tuple):
+        before, self.below = self.below, below
+        try:
+            yield
+        finally:
+            self.below = before
+
+
+kernels = _Kernels()
+
+
 class Call:
     """One call of a Function: its class, and its arguments and output without their tensors."""
 
     def __init__(self, cls: type, args: Tree, positions: list[int | None], count: int, writes: bool):
         self.cls = cls
+        self.below = kernels.below
         self.args = args
         self.positions = positions  # for each operand, which argument it is; None: it is inside of one
         self.count = count  # of arguments
         self.writes = writes  # whether forward may write to operands: it then gets copies
         self.written: list[tuple[int, int]] = []  # operands that it wrote to, each with its place in the output
         self.output = Tree()
+
+    def run(self, method: Callable, *args) -> Any:
+        """Calls an implementation."""
+        if self.below == kernels.below:
+            return method(*args)
+        with kernels.running(self.below):
+            return method(*args)
 
     def lend(self, operands: list[Tensor]) -> tuple:
         """The arguments for an implementation."""
@@ -214,7 +242,7 @@ def _fit(call: Call, given: Any, like: _Like, what: str) -> Tensor | None:
 
 def _forward(call, operands):
     args = call.lend(operands)
-    output = call.cls.forward(*args)
+    output = call.run(call.cls.forward, *args)
     if call.writes:
         ctx = Context.of(args)
         call.cls.setup_context(ctx, args, output)
@@ -238,7 +266,7 @@ def _forward_and_save(call, operands):
     """For a forward that takes the ctx."""
     args = call.lend(operands)
     ctx = Context.of(args)
-    output = call.cls.forward(ctx, *args)
+    output = call.run(call.cls.forward, ctx, *args)
     call.note_written(ctx, args, output)
     saved = Saved(ctx, args, output)
     return call.output.depart(output), (saved.release(), saved)
@@ -264,7 +292,8 @@ def _vjp(call, tensors, saved, cotangents, needs):
     if all(g is None for g in grads):
         return [None] * len(needs)
     backward = _backward_of(call.cls)
-    given = _listed(backward(ctx, grads) if call.cls.boxed_grads_call else backward(ctx, *grads))
+    with kernels.running(()):
+        given = _listed(backward(ctx, grads) if call.cls.boxed_grads_call else backward(ctx, *grads))
     if len(given) < call.count or any(g is not None for g in given[call.count :]):
         raise call.error(f"backward returned {len(given)} gradients, but forward has {call.count} arguments.")
     return [
@@ -288,7 +317,8 @@ def _jvp(call, tensors, saved, tangents):
             like.zero() if t is None and like is not None and _is_real_or_complex(like.dtype) else t
             for t, like in zip(given, saved.inputs)
         ]
-    found = _listed(call.cls.jvp(ctx, *given))
+    with kernels.running(()):
+        found = _listed(call.cls.jvp(ctx, *given))
     if len(found) != len(saved.outputs):
         raise call.error(f"jvp returned {len(found)} tangents, but forward has {len(saved.outputs)} outputs.")
     result = []
@@ -316,7 +346,9 @@ def output_and_dims(name: str, returned: Any) -> tuple:
 def _vmap(call, batch_size, randomness, in_dims, operands):
     args = call.lend(operands)
     dims = call.args.like(in_dims, static=None)
-    output, out_dims = output_and_dims(call.cls.__name__, call.cls.vmap(VmapInfo(batch_size, randomness), dims, *args))
+    output, out_dims = output_and_dims(
+        call.cls.__name__, call.run(call.cls.vmap, VmapInfo(batch_size, randomness), dims, *args)
+    )
     if call.writes:
         _note_returned(call, args, output)
     tensors = call.output.depart(output)
@@ -343,7 +375,7 @@ def _note_returned(call: Call, args: tuple, output: Any) -> None:
     call.note_written(ctx, args, output)
 
 
-class _Rules(NamedTuple):
+class Rules(NamedTuple):
     """A rule gets the call first, then what tower/higher_order.h says. None: there is none."""
 
     forward: Any = None
@@ -354,6 +386,7 @@ class _Rules(NamedTuple):
     vmap: Any = None
     sparsity: Any = None
     linear_vjp: bool = False
+    generate_derivatives: bool = False
 
 
 # Every function that once_differentiable returns runs this code.
@@ -385,7 +418,7 @@ def _vjp_once(call, tensors, saved, cotangents, needs):
         return [g for g in gradients if g is not None]
 
     run.__qualname__ = f"{call.cls.__name__}.backward"
-    operator = _C.HigherOrderOperator(run.__qualname__, _Rules(forward=_backward_once, vjp=_refuse, jvp=_refuse))
+    operator = _C.HigherOrderOperator(run.__qualname__, Rules(forward=_backward_once, vjp=_refuse, jvp=_refuse))
     outs = iter(operator([given[i] for i in present], run))
     return [next(outs) if there else None for there in found]
 
@@ -404,7 +437,7 @@ def _operator_of(cls: type) -> Any:
         backward = _vjp_once if once else _vjp
     else:
         backward = None if _overrides(cls, "jvp") else _no_vjp
-    rules = _Rules(
+    rules = Rules(
         vjp=backward,
         jvp=_jvp if _overrides(cls, "jvp") else None,
         vmap=_vmap if _overrides(cls, "vmap") else None,
@@ -502,7 +535,7 @@ def apply(cls: type, args: tuple, kwargs: dict | None = None) -> Any:
 def apply_inside(cls: type, *args, **kwargs) -> Any:
     """What `cls.apply` does inside Tower's transforms."""
     if cls is CheckpointFunction:
-        # What a checkpoint computes. Its backward would run LibTorch's autograd, which knows no level of a transform.
+        # Its backward would run LibTorch's autograd, which knows no level of a transform.
         run_function, _preserve_rng_state, *inputs = args
-        return run_function(*inputs)
+        return _control_flow.checkpoint(run_function)(*inputs)
     return apply(cls, args, kwargs)
