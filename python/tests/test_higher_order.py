@@ -170,17 +170,10 @@ def scaled(calls):
 
 
 def slope_by_hand(kind, phase):
-    """What one derivative (nestings.py) of a * b is by the rules, where a, b = op(sin, x, w, 3). It is pointwise."""
-
-    def along(x, w):
-        c, s = math.cos(phase), math.sin(phase)
-        return 300 * (x.cos() * c * w + x.sin() * s) * x + x.sin() * w * 3 * c
-
-    def back(x, w):
-        c = math.cos(phase)
-        by_a, by_b = c * x, c * x.sin() * w * 3
-        return 30 * x.cos() * by_a * w + by_b + 2 * 30 * by_a * x.sin()
-
+    """What one derivative (nestings.py) of a + b is by the rules, where a, b = op(sin, x, w, 3). It is pointwise."""
+    c, s = math.cos(phase), math.sin(phase)
+    along = lambda x, w: 300 * (x.cos() * c * w + x.sin() * s) + c
+    back = lambda x, w: 30 * c * x.cos() * w + c + 2 * 30 * c * x.sin()
     return {"j": along, "r": back}[kind]
 
 
@@ -189,9 +182,9 @@ def test_rules_are_honoured_at_every_level(kinds):
     calls = []
     op = scaled(calls)
 
-    def product(x, w):
+    def total(x, w):
         a, (b,) = op(torch.sin, {"x": x}, w, 3)
-        return a * b
+        return a + b
 
     shape = (2,) * kinds.count("v")
     x, w = randn(*shape), randn(*shape)
@@ -202,8 +195,8 @@ def test_rules_are_honoured_at_every_level(kinds):
         slope = slope_by_hand(around[-1], 0.3 + inside)
         expected = nest(slope, around[:-1], torch.func, by_loop, inside + 1)(x, w)
     else:
-        expected = x.sin() * w * 3 * x
-    assert_same(nest(product, kinds, torch_tower, by_vmap)(x, w), expected)
+        expected = x.sin() * w * 3 + x
+    assert_same(nest(total, kinds, torch_tower, by_vmap)(x, w), expected)
     assert {"v": "vmap", "j": "jvp", "r": "vjp"}[kinds[-1]] in calls
 
 
@@ -265,7 +258,7 @@ def test_a_captured_tensor_of_a_transform_is_passed_on_where_no_derivative_of_it
     x, w = randn(3), randn(3)
     assert_same(vmap(lambda x, w: op(lambda v: v * w, x))(x, w), x * w)
     assert_same(vmap(lambda x, w: grad(lambda x: op(lambda v: v * w, x))(x))(x, w), torch.full_like(x, 10))
-    with pytest.raises(RuntimeError, match="test_operator_.*captured"):
+    with pytest.raises(RuntimeError, match="where it cannot be seen"):
         grad(lambda w: op(lambda v: v * w, w * x[0]))(w[0])
 
 

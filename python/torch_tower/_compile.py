@@ -51,8 +51,8 @@ def begin_inside() -> Any:
     from torch._higher_order_ops.utils import _in_hop_compile
 
     if _in_hop_compile():
-        # One of torch's higher-order operators, which is compiled to be found. Nothing was, and that is no error.
-        set_fullgraph_compiled_frame_count(1)
+        # One of torch's higher-order operators, which are always called so. That nothing is compiled is no error.
+        set_fullgraph_compiled_frame_count(-1)
     elif dynamo_tls.skip_reasons is not None:  # with fullgraph=True, that is an error, of which this is a part
         dynamo_tls.skip_reasons.append(
             "It was called inside of a transform of torch_tower, where operators run one by one. Leave out "

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch._functorch.autograd_function import VmapInfo
 from torch.autograd.function import FunctionCtx, _is_setup_context_defined, once_differentiable
 from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_unflatten
-from torch.utils.checkpoint import CheckpointFunction
 
-from . import _C, _control_flow
+from . import _C
 from ._trees import Tree, what_is
 
 
@@ -530,12 +529,3 @@ def apply(cls: type, args: tuple, kwargs: dict | None = None) -> Any:
         operands[operand].copy_(outs[place])
         outs[place] = operands[operand]
     return call.output.arrive(outs)
-
-
-def apply_inside(cls: type, *args, **kwargs) -> Any:
-    """What `cls.apply` does inside Tower's transforms."""
-    if cls is CheckpointFunction:
-        # Its backward would run LibTorch's autograd, which knows no level of a transform.
-        run_function, _preserve_rng_state, *inputs = args
-        return _control_flow.checkpoint(run_function)(*inputs)
-    return apply(cls, args, kwargs)

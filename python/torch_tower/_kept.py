@@ -52,20 +52,26 @@ def _by_value(value: Any, copies: dict[int, FunctionType]) -> Any:
     return copy
 
 
-def _modules(value: Any, found: dict[int, Module]) -> None:
-    """Those that it captured, is, or is a method of."""
-    if isinstance(value, Module):
-        found[id(value)] = value
-    elif isinstance(value, MethodType):
-        _modules(value.__self__, found)
+def captured(value: Any, found: dict[int, Any]) -> None:
+    """Into `found`, by identity: the modules, tensors and functions that it captured, is, or is a method of."""
+    if isinstance(value, MethodType):
+        captured(value.__self__, found)
     elif isinstance(value, partial):
         for part in (value.func, *value.args, *value.keywords.values()):
-            _modules(part, found)
-    elif isinstance(value, FunctionType) and id(value) not in found:
-        found[id(value)] = None
+            captured(part, found)
+    elif id(value) in found:
+        return
+    elif isinstance(value, (Module, Tensor)):
+        found[id(value)] = value
+    elif isinstance(value, (list, tuple, dict)):
+        found[id(value)] = value
+        for part in value.values() if isinstance(value, dict) else value:
+            captured(part, found)
+    elif isinstance(value, FunctionType):
+        found[id(value)] = value
         for cell in value.__closure__ or ():
             try:
-                _modules(cell.cell_contents, found)
+                captured(cell.cell_contents, found)
             except ValueError:  # it has no value yet
                 pass
 
@@ -90,9 +96,9 @@ class _Holder(Module):
 
 def _with_states(function: Callable) -> Callable:
     """The function with the modules that it captured as they are now."""
-    found: dict[int, Module] = {}
-    _modules(function, found)
-    modules = [module for module in found.values() if module is not None]
+    found: dict[int, Any] = {}
+    captured(function, found)
+    modules = [value for value in found.values() if isinstance(value, Module)]
     if not modules:
         return function
     holder = _Holder(function, modules)
