@@ -108,12 +108,14 @@ E where(E mask, Operand a, Operand b) {
 
 E fma(E a, E b, E c) { return a.floating() ? a.made(Op::fma, b, c) : a * b + c; }
 
-// The library's is NaN where the quotient overflows, so the divisor is scaled up by a power of two first: what is left
-// by the multiple is left by the divisor, too, and nothing of that is rounded. A multiple that is infinite leaves all.
+// The library's is NaN where the quotient overflows. What a multiple of the divisor leaves has the same rest, and no
+// rounding is in it: where the quotient is large, the divisor is scaled up by a power of two first, and then by another.
 E fmod(E x, E y) {
   if (!x.floating()) return x.made(Op::rest, y);
-  const double scale = x.type() == Type::f64 ? 0x1p700 : 0x1p100;
-  const E once = y * scale, twice = once * scale;
+  const bool wide = x.type() == Type::f64;
+  const double large = wide ? 0x1p1000 : 0x1p120;
+  const E once = where(abs(x / y) > large, y * (wide ? 0x1p900 : 0x1p110), y);
+  const E twice = where(abs(x / once) > large, once * (wide ? 0x1p300 : 0x1p100), once);
   return x.made(Op::fmod, twice).made(Op::fmod, once).made(Op::fmod, y);
 }
 

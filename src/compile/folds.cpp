@@ -104,8 +104,9 @@ struct Deviations {
 Deviations deviations(RowCall& c, E x) {
   const auto n = static_cast<double>(c.length());
   const E mean = mean_of(c, x), apart = x - mean;
-  const E left = c.sum(apart), squares = c.sum(apart * apart) - left * left / n;
-  return {mean + left / n, apart - left / n, where(squares < 0, 0, squares)};
+  const E left = c.sum(apart), squares = c.sum(apart * apart), corrected = squares - left * left / n;
+  const E above = where(corrected < 0, 0, corrected);
+  return {mean + left / n, apart - left / n, where(squares == INFINITY, squares, above)};
 }
 
 // In float64, as LibTorch does it: squares may be out of a range that their root is in.

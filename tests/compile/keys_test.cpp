@@ -29,8 +29,7 @@ std::string bytes_of(const Expressions& g, const std::vector<Id>& outputs) {
 }
 
 TEST(Keys, ConstantsWhoseDigitsAreManyAreOthers) {
-  const auto f = tower::compile(
-      [](const Tensor& x) { return (x + ((int64_t{1} << 53) + x.size(0) - 4)) * 3; });
+  const auto f = tower::compile([](const Tensor& x) { return (x + ((int64_t{1} << 53) + x.size(0) - 4)) * 3; });
   for (const int64_t n : {4, 4, 5, 5, 5, 6, 6, 6}) {
     const Tensor x = at::arange(n);
     EXPECT_TRUE(at::equal(f(x), (x + ((int64_t{1} << 53) + n - 4)) * 3)) << n;
@@ -96,7 +95,8 @@ TEST(Keys, OfSystemsHaveTheirSizes) {
 // A graph for any number of examples is one whose constants are the same at two: also in their sign.
 TEST(Keys, ZerosOfOtherSignsAreOtherConstants) {
   const auto plain = [](const Tensor& x) {
-    return tower::vmap([n = x.size(0)](const Tensor& v) { return (1 / (v * at::full({2}, n == 3 ? 0.0 : -0.0))) * 2; })(x);
+    const double zero = x.size(0) == 3 ? 0.0 : -0.0;
+    return tower::vmap([zero](const Tensor& v) { return (1 / (v * at::full({2}, zero))) * 2; })(x);
   };
   const auto f = tower::compile(plain);
   for (const int64_t n : {3, 3, 4, 4, 5, 5, 3, 6}) {

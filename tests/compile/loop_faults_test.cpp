@@ -45,7 +45,8 @@ const std::vector<Program>& programs() {
        list({3})},
       {"inv", [](auto& a, auto& b, auto& v) { return v + at::linalg_inv(b) * a; }, zero, eye, zero, eye},
       {"solve", [](auto& a, auto& b, auto& v) { return at::linalg_solve(b, v + a); }, zero, eye, zero, eye},
-      {"cholesky", [](auto& a, auto& b, auto& v) { return v + at::linalg_cholesky(b) * a; }, zero, eye, zero - eye, eye},
+      {"cholesky", [](auto& a, auto& b, auto& v) { return v + at::linalg_cholesky(b) * a; }, zero, eye, zero - eye,
+       eye},
   };
   return all;
 }
