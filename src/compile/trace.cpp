@@ -84,7 +84,7 @@ bool has_shape_by_data(const Call& call, const Graph& graph) {
 // it computes is for nobody; what raises there (a division by zero, a singular matrix, an index out of range) may never
 // come up. So an operator that refuses its operands is asked again with ones and with zeros in their places; what it
 // refuses then, it refuses for their shapes. Run, a step raises what it raises. Functions are not asked again: with
-// other numbers they might never end.
+// other numbers they might never end; nor is what is made of constants, whose values the graph keeps.
 
 // Of the smallest integer by -1 LibTorch's process dies.
 bool may_trap(const Operator& op, const Stack& stack) {
@@ -287,7 +287,7 @@ void Trace::process(const Operator& op, Stack& stack) {
     const OuterSubstitutions outer(substitutions_);
     what();
   };
-  if (for_kernel_ && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
+  if (for_kernel_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
   else run(stack);
   if (!recorded) {
     replace_outputs(stack, [&](Tensor&& made, size_t) {

@@ -134,6 +134,21 @@ TEST(LoopFaults, TheSmallestIntegerByMinusOneEndsNoProcess) {
     EXPECT_EQ(compiled({smallest, number(-1), number(0)})[1].item<int64_t>(), std::numeric_limits<int64_t>::min());
 }
 
+// They are the graph's, which no other numbers may stand in for.
+TEST(LoopFaults, ConstantsThatAStepDividesKeepTheirValues) {
+  const Function f = [](const Tensors& in) {
+    return td::while_loop([](const Tensors& s) { return s[0] > 0; },
+                          [](const Tensors& s) {
+                            const Tensor thirds = at::arange(9).div(at::full({9}, 3, at::kLong), "floor");
+                            return Tensors{s[0] - 1, s[1] + at::remainder(thirds, at::full({9}, 2, at::kLong))};
+                          },
+                          {in[0], at::zeros({9}, at::kLong)});
+  };
+  const Function compiled = td::compile(f);
+  for (int run = 0; run < 3; ++run)
+    EXPECT_TRUE(at::equal(compiled({number(2)})[1], list({0, 0, 0, 2, 2, 2, 0, 0, 0})));
+}
+
 // The state of an example that has ended divides by zero, if it goes along.
 TEST(LoopFaults, CountdownsEndBeforeTheirLastDivision) {
   const Function f = [](const Tensors& in) {
