@@ -97,6 +97,8 @@ std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts);
 /// A number for each example, of which each has its own; mapped over by the level.
 Tensor examples_of(AxisVmap& level);
 
+/// psum along the level's axis.
+Tensor sum_along(const Tensor& t, AxisVmap& level);
 /// Whether a bool holds for any of the level's examples.
 Tensor holds_for_any(const Tensor& condition, AxisVmap& level);
 

@@ -57,6 +57,7 @@ class Collective : public ListOperator {
   }
   Tensors push_forward(c10::ArrayRef<IValue> saved, c10::ArrayRef<Tensor> tangents) const override {
     const auto operands = tangents.slice(0, tangents.size() - 1);
+    Listener::note_tangents(number_);
     return of_defined(operands, [&](const Tensors& given) { return on(given, tensors_of(saved[0]).back()); });
   }
 
@@ -174,6 +175,7 @@ class Pextremum final : public Collective {
   }
   Tensors push_forward(c10::ArrayRef<IValue> saved, c10::ArrayRef<Tensor> tangents) const override {
     const auto operands = tangents.slice(0, tangents.size() - 1);
+    Listener::note_tangents(number_);
     const auto [held, counts] = holders_and_counts(saved, operands);
     return of_defined(operands, [&, &held = held, &counts = counts](const Tensors& given) {
       Tensors parts;
@@ -367,8 +369,9 @@ void check_pairs(const Ppermute::Pairs& pairs, int64_t size, const std::string& 
 
 }  // namespace
 
+Tensor sum_along(const Tensor& t, AxisVmap& level) { return call<Psum>({t}, level)[0]; }
 Tensor holds_for_any(const Tensor& condition, AxisVmap& level) {
-  return call<Psum>({condition.to(at::kLong)}, level)[0].ne(0);
+  return sum_along(condition.to(at::kLong), level).ne(0);
 }
 
 }  // namespace tower::mesh

@@ -34,6 +34,10 @@ void Listener::note_collective(uint64_t axis) {
   note_asked();
 }
 
+void Listener::note_tangents(uint64_t axis) {
+  for (Listener* l = innermost; l; l = l->around_) l->axes_of_tangents_.insert(axis);
+}
+
 void Listener::note_asked() {
   for (Listener* l = innermost; l; l = l->around_) l->asked_ = true;
 }
@@ -45,6 +49,39 @@ Tensor holds_for_one_heard(const Tensor& condition, const Axes& axes) {
   for (AxisVmap* level : named_levels_of(condition))
     if (axes.count(level->axis())) result = holds_for_any(result, *level);
   return result;
+}
+
+namespace {
+
+// The levels in sight that map over these axes, the highest first.
+template <class F>
+void for_each_level(F&& f) {
+  for (Level* level = top(); level; level = level->below())
+    if (auto* named = dynamic_cast<AxisVmap*>(level)) f(*named);
+}
+
+}  // namespace
+
+bool may_speak() {
+  bool found = false;
+  for_each_level([&](AxisVmap&) { found = true; });
+  return found;
+}
+
+Tensor sum_of_all_heard(const Tensor& t, const Axes& axes) {
+  Tensor result = t;
+  for_each_level([&](AxisVmap& level) {
+    if (axes.count(level.axis())) result = sum_along(result, level);
+  });
+  return result;
+}
+
+int64_t number_heard(const Axes& axes) {
+  int64_t number = 1;
+  for_each_level([&](AxisVmap& level) {
+    if (axes.count(level.axis())) number *= level.examples()->size();
+  });
+  return number;
 }
 
 LeavingOut::LeavingOut() { ++leaving_out; }

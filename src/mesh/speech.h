@@ -21,14 +21,17 @@ class Listener {
 
   /// Along which there were collectives.
   const Axes& axes() const { return axes_; }
+  /// Along which tangents went through collectives.
+  const Axes& axes_of_tangents() const { return axes_of_tangents_; }
   /// Whether an axis was asked for, be it for the number of an example.
   bool asked() const { return asked_; }
   static void note_collective(uint64_t axis);
+  static void note_tangents(uint64_t axis);
   static void note_asked();
 
  private:
   Listener* around_;
-  Axes axes_;
+  Axes axes_, axes_of_tangents_;
   bool asked_ = false;
 };
 
@@ -37,6 +40,13 @@ bool differs_along_a_named_axis(const at::Tensor& t);
 
 /// A bool, and whether it holds for any of those whom an example hears along these axes, itself among them.
 at::Tensor holds_for_one_heard(const at::Tensor& condition, const Axes& axes);
+
+/// Whether there is a named axis in sight.
+bool may_speak();
+
+/// Of each example the sum over those whom it hears along these axes, itself among them; and how many they are.
+at::Tensor sum_of_all_heard(const at::Tensor& t, const Axes& axes);
+int64_t number_heard(const Axes& axes);
 
 /// While it lives, steps are made for a part of the examples: NOTE [Examples left out]. A collective then throws.
 class LeavingOut {

@@ -18,14 +18,14 @@ Iterated bicgstab(const Iteration& it, const Tensor& x, const Tensor& r) {
     const Tensor& p = s[kDirection];
     const Tensor direction = it.preconditioned(p);
     const Tensor v = it.apply(direction);
-    const Tensor alpha = ratio(s[kProduct], product_of(s[kShadow], v));
+    const Tensor alpha = ratio(s[kProduct], it.product(s[kShadow], v));
     const Tensor half = minus(s[kResidual], alpha, v);
     const Tensor correction = it.preconditioned(half);
     const Tensor t = it.apply(correction);
-    const Tensor omega = ratio(product_of(t, half), product_of(t, t));
+    const Tensor omega = ratio(it.product(t, half), it.product(t, t));
     const Tensor next_r = minus(half, omega, t);
-    const Tensor next_norm = length_of(next_r);
-    const Tensor product = product_of(s[kShadow], next_r);
+    const Tensor next_norm = it.length(next_r);
+    const Tensor product = it.product(s[kShadow], next_r);
     const Tensor beta = ratio(product, s[kProduct]) * ratio(alpha, omega);
     const Tensor next_p = plus(next_r, beta, minus(p, omega, v));
     // Where the residual is orthogonal to the shadow, or a step was none, it starts anew from here.
@@ -34,13 +34,13 @@ Iterated bicgstab(const Iteration& it, const Tensor& x, const Tensor& r) {
                    next_r,
                    at::where(broken, next_r, s[kShadow]),
                    at::where(broken, next_r, next_p),
-                   at::where(broken, product_of(next_r, next_r), product),
+                   at::where(broken, it.product(next_r, next_r), product),
                    next_norm,
                    at::where(broken, next_norm, s[kShadowNorm])};
   };
-  const Tensor size = length_of(r);
+  const Tensor size = it.length(r);
   const Tensors last =
-      dynamic::try_while_loop(goes_on, step, {x, r, r, r, product_of(r, r), size, size}, {.max_steps = it.max_steps});
+      dynamic::try_while_loop(goes_on, step, {x, r, r, r, it.product(r, r), size, size}, {.max_steps = it.max_steps});
   return {last[kX], last[kNorm], last[kSteps]};
 }
 

@@ -16,16 +16,16 @@ Iterated cg(const Iteration& it, const Tensor& x, const Tensor& r) {
   const auto step = [it](const Tensors& s) {
     const Tensor& p = s[kDirection];
     const Tensor q = it.apply(p);
-    const Tensor curvature = product_of(p, q);
+    const Tensor curvature = it.product(p, q);
     const Tensor is_positive = at::real(curvature) > 0;
     const Tensor step_size = at::where(is_positive, ratio(s[kProduct], curvature), at::zeros_like(curvature));
     const Tensor next_r = minus(s[kResidual], step_size, q);
     const Tensor next_z = it.preconditioned(next_r);
-    const Tensor product = product_of(next_r, next_z);
+    const Tensor product = it.product(next_r, next_z);
     return Tensors{plus(s[kX], step_size, p), next_r,     plus(next_z, ratio(product, s[kProduct]), p), product,
-                   length_of(next_r),         is_positive};
+                   it.length(next_r),         is_positive};
   };
-  const Tensors last = dynamic::try_while_loop(goes_on, step, {x, r, z, product_of(r, z), length_of(r), positive},
+  const Tensors last = dynamic::try_while_loop(goes_on, step, {x, r, z, it.product(r, z), it.length(r), positive},
                                                {.max_steps = it.max_steps});
   return {last[kX], last[kNorm], last[kSteps]};
 }

@@ -23,7 +23,7 @@ Tensor unit(const Tensor& active, const Tensor& v, const Tensor& size) {
 
 Tensors cycle(const Iteration& it, const Tensors& s) {
   const Tensor& r = s[kResidual];
-  const int64_t most = std::min(it.restart, r.numel());
+  const int64_t most = std::min(it.restart, it.unknowns(r));
   const bool single = c10::toRealValueType(r.scalar_type()) != at::kDouble;
   const double epsilon = single ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
   const auto as_vector = [&](const Tensor& number) { return number.to(r.scalar_type()); };
@@ -40,12 +40,12 @@ Tensors cycle(const Iteration& it, const Tensors& s) {
     const Tensor image = it.apply(it.preconditioned(basis.select(0, k)));
     // Gram and Schmidt, twice: once loses orthogonality.
     const Tensor known = basis.narrow(0, 0, k + 1);
-    const Tensor once = at::mv(known.conj(), image);
+    const Tensor once = it.of_all(at::mv(known.conj(), image));
     Tensor next = image - at::mv(known.t(), once);
-    const Tensor again = at::mv(known.conj(), next);
+    const Tensor again = it.of_all(at::mv(known.conj(), next));
     next = next - at::mv(known.t(), again);
-    Tensor rest = length_of(next);
-    const Tensor exhausted = rest <= epsilon * length_of(image);
+    Tensor rest = it.length(next);
+    const Tensor exhausted = rest <= epsilon * it.length(image);
     rest = at::where(exhausted, at::zeros_like(rest), rest);
 
     const Tensor column = at::mv(rotations.narrow(0, 0, k + 1).narrow(1, 0, k + 1), once + again);
@@ -75,7 +75,7 @@ Tensors cycle(const Iteration& it, const Tensors& s) {
           .squeeze(1);
   const Tensor change = it.preconditioned(at::mv(basis.narrow(0, 0, k).t(), weights));
   const Tensor next_r = r - it.apply(change);
-  return {s[kX] + change, next_r, length_of(next_r), steps};
+  return {s[kX] + change, next_r, it.length(next_r), steps};
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ Iterated gmres(const Iteration& it, const Tensor& x, const Tensor& r) {
     return at::logical_and(s[kNorm] > it.threshold, s[kSteps] < it.max_steps);
   };
   const Tensors last = dynamic::while_loop(goes_on, [it](const Tensors& s) { return cycle(it, s); },
-                                           {x, r, length_of(r), at::zeros({}, r.options().dtype(at::kLong))});
+                                           {x, r, it.length(r), at::zeros({}, r.options().dtype(at::kLong))});
   return {last[kX], last[kNorm], last[kSteps]};
 }
 

@@ -69,11 +69,13 @@ LinearSystem::Solver iterative_solver(LinearMethod method, Options options) {
     const Unknowns like(op, b);
     const auto real = c10::toRealValueType(like.options().dtype().toScalarType());
     const double tolerance = options.tolerance.value_or(real == at::kDouble ? 1e-10 : 1e-5);
-    const Tensor rhs = like.vector(b, "the right-hand side"), size = length_of(rhs);
+    const Tensor rhs = like.vector(b, "the right-hand side");
     Iteration it{like.on_vectors(f, "the function"), {}, {}, 0, options.restart};
     if (options.preconditioner) it.precondition = like.on_vectors(options.preconditioner, "the preconditioner");
+    it.axes = mixed_axes([&](const Tensor& v) { return it.apply(it.preconditioned(v)); }, rhs);
+    const Tensor size = it.length(rhs);
     it.threshold = (size * tolerance).clamp_min(options.absolute_tolerance);
-    it.max_steps = options.max_steps.value_or(std::min<int64_t>(10 * like.size(), 10'000));
+    it.max_steps = options.max_steps.value_or(std::min<int64_t>(10 * it.unknowns(rhs), 10'000));
 
     Tensor x = at::zeros_like(rhs), r = rhs;
     if (options.start) {
@@ -85,7 +87,7 @@ LinearSystem::Solver iterative_solver(LinearMethod method, Options options) {
     const Iterated found = iterate(it, x, r);
     // What recurrences say of the residual drifts away from what it is.
     constexpr double kDrift = 10;
-    const Tensor residual = length_of(rhs - it.apply(found.x));
+    const Tensor residual = it.length(rhs - it.apply(found.x));
     const Tensor converged = at::logical_and(found.norm <= it.threshold, residual <= kDrift * it.threshold);
     if (options.on_no_convergence == NoConvergence::error)
       check_converged(op, converged, residual, it.threshold, found.steps);

@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "mesh/speech.h"
 #include "solvers/linear_system.h"
 #include "solvers/vectors.h"
 #include "tower/linear_solve.h"
@@ -17,8 +18,20 @@ struct Iteration {
   Tensor threshold;             // a real number: the norm of the residual that is small enough
   int64_t max_steps;
   int64_t restart;
+  /// Along which the function mixes the unknowns of examples: NOTE [Systems of several examples].
+  mesh::Axes axes = {};
 
   Tensor preconditioned(const Tensor& v) const { return precondition ? precondition(v) : v; }
+  Tensor of_all(const Tensor& of_one) const { return axes.empty() ? of_one : mesh::sum_of_all_heard(of_one, axes); }
+  /// Σ conj(a) b
+  Tensor product(const Tensor& a, const Tensor& b) const {
+    return of_all(a.is_complex() ? at::vdot(a, b) : at::dot(a, b));
+  }
+  Tensor length(const Tensor& v) const {
+    const Tensor of_one = at::linalg_vector_norm(v);
+    return axes.empty() ? of_one : of_all(of_one.square()).sqrt();
+  }
+  int64_t unknowns(const Tensor& v) const { return axes.empty() ? v.numel() : v.numel() * mesh::number_heard(axes); }
 };
 
 struct Iterated {
@@ -38,9 +51,6 @@ const char* name(LinearMethod method);
 
 // ---- arithmetic of the three ----
 
-/// Σ conj(a) b
-inline Tensor product_of(const Tensor& a, const Tensor& b) { return a.is_complex() ? at::vdot(a, b) : at::dot(a, b); }
-inline Tensor length_of(const Tensor& v) { return at::linalg_vector_norm(v); }
 /// y + a x for a number a.
 inline Tensor plus(const Tensor& y, const Tensor& a, const Tensor& x) { return at::addcmul(y, a, x); }
 inline Tensor minus(const Tensor& y, const Tensor& a, const Tensor& x) { return at::addcmul(y, a, x, -1); }

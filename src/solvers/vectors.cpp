@@ -61,6 +61,18 @@ VectorFunction Unknowns::on_vectors(dynamic::Function f, const char* whose) cons
   return [self = *this, f = std::move(f), whose](const Tensor& v) { return self.vector(f(self.list(v)), whose); };
 }
 
+// NOTE [Systems of several examples]
+// A function that speaks of its argument to other examples mixes their unknowns: it is one system of them all, in which
+// products and lengths are sums over the examples. One that speaks of other things alone is a system for each example.
+// What goes through collectives with its argument is seen by a tangent.
+mesh::Axes mixed_axes(const VectorFunction& f, const Tensor& like) {
+  if (!mesh::may_speak()) return {};
+  const mesh::Listener listener;
+  const auto of_list = [&](const Tensors& v) { return Tensors{f(v[0])}; };
+  dynamic::jvp(of_list, {at::zeros_like(like)}, {like});
+  return listener.axes_of_tangents();
+}
+
 bool any_example(const Tensor& condition) {
   const Tensor values = value_under_all_levels(condition);
   DispatchGuard keys;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/operator.h"
+#include "mesh/speech.h"
 #include "tower/dynamic.h"
 
 namespace tower::solvers {
@@ -31,6 +32,9 @@ class Unknowns {
   std::vector<Meta> metas_;
   int64_t size_ = 0;
 };
+
+/// The named axes along which `f`, a linear function of vectors like `like`, mixes those of several examples.
+mesh::Axes mixed_axes(const VectorFunction& f, const Tensor& like);
 
 /// Whether a condition, one bool, holds for any example of any vmap.
 bool any_example(const Tensor& condition);
