@@ -157,6 +157,9 @@ void bind_without_constants_of_ended_levels(const Operator& op, Stack& stack, co
   });
   if (stripped.empty()) refuse_escaped(op, invisible, stack);
   try {
+    // A collective may give such a value on as it is, when nobody knows any more what it was known by.
+    for (const auto& [value, known] : stripped)
+      if (const Wrapper* w = as_wrapper(value); w && !is_visible(&w->level())) refuse_escaped(op, w->level(), stack);
     bind_call(op, stack);
   } catch (const InvisibleTensorError& error) {
     for (const auto& [value, known] : stripped)
