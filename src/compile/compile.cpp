@@ -106,7 +106,7 @@ State::Found State::find(const Tensors& args, const StaticKey& statics, const co
   const auto found = std::find_if(now->graphs.begin(), now->graphs.end(), [&](const Found& s) {
     return std::equal(s->tensors.begin(), s->tensors.end(), args.begin(), args.end(),
                       [&](const compiler::TensorKind& kind, const Tensor& t) { return kind.is_of(t, as_plain); }) &&
-           s->modes == modes && s->statics == statics && s->graph->assumptions_hold();
+           s->modes == modes && s->statics == statics && s->graph->assumptions_hold(args);
   });
   if (found != now->graphs.end()) {
     if (found != now->graphs.begin()) use_first(now, static_cast<size_t>(found - now->graphs.begin()));
@@ -252,10 +252,10 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
       found && found->graph->fits())
     return {found->graph->run(args), found->rest};
 
-  compiler::Traced traced = compiler::trace(f, args, "compile");
+  compiler::Traced traced = compiler::trace_with_reads(f, args, "compile");
   traced.graph.simplify();
   auto graph = std::make_shared<const compiler::CompiledGraph>(std::move(traced.graph), state_->kernels,
-                                                               std::move(traced.assumptions));
+                                                               std::move(traced.assumptions), std::move(traced.reads));
   const auto made = std::make_shared<const Specialisation>(
       Specialisation{kinds_of(args), statics, modes, std::move(graph), rest(), /*traced=*/true});
   state_->add(made, same);

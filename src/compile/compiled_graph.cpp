@@ -1,5 +1,7 @@
 #include "compile/compiled_graph.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 
 #include "compile/graph_operator.h"
@@ -41,12 +43,25 @@ struct CompiledGraph::InParts {
   std::vector<c10::intrusive_ptr<const PartOperator>> parts;
 };
 
-CompiledGraph::CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels, Assumptions assumptions)
-    : plan_(std::move(graph), kernels), kernels_(std::move(kernels)), assumptions_(std::move(assumptions)) {}
+CompiledGraph::CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels, Assumptions assumptions, Reads reads)
+    : plan_(std::move(graph), kernels),
+      kernels_(std::move(kernels)),
+      assumptions_(std::move(assumptions)),
+      read_(std::move(reads.values)) {
+  if (read_.empty()) return;
+  reads.graph.simplify();
+  reading_ = std::make_unique<const CompiledGraph>(std::move(reads.graph), kernels_);
+}
 CompiledGraph::~CompiledGraph() = default;
 
-bool CompiledGraph::assumptions_hold() const {
-  return std::all_of(assumptions_.begin(), assumptions_.end(), [](const auto& still) { return still(); });
+bool CompiledGraph::assumptions_hold(const dynamic::Tensors& args) const {
+  if (!std::all_of(assumptions_.begin(), assumptions_.end(), [](const auto& still) { return still(); })) return false;
+  if (!reads_values()) return true;
+  if (!fits()) return false;
+  const dynamic::Tensors now = reading_->run(args);
+  for (size_t k = 0; k < read_.size(); ++k)
+    if (at::is_nonzero(now[k]) != read_[k]) return false;
+  return true;
 }
 
 const CompiledGraph::InParts* CompiledGraph::in_parts() const {

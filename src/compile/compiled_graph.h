@@ -19,15 +19,17 @@ namespace tower::compiler {
 class CompiledGraph {
  public:
   /// `kernels` are shared with other graphs of the same function.
-  CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels, Assumptions assumptions = {});
+  CompiledGraph(Graph graph, std::shared_ptr<Kernels> kernels, Assumptions assumptions = {}, Reads reads = {});
   ~CompiledGraph();
 
   const Graph& graph() const { return plan_.graph(); }
   /// Whether the captured tensors still are of the shapes that the graph was made for.
   bool fits() const { return plan_.fits(); }
   /// Whether there is more that it takes for granted than what it is called with, and whether that is so.
-  bool assumes() const { return !assumptions_.empty(); }
-  bool assumptions_hold() const;
+  bool assumes() const { return !assumptions_.empty() || reads_values(); }
+  bool assumptions_hold(const dynamic::Tensors& args) const;
+  /// Whether it is for certain values that the function read (NOTE [Values that were read]).
+  bool reads_values() const { return !read_.empty(); }
   dynamic::Tensors run(const dynamic::Tensors& args) const;
   /// Its kernels and those of its images.
   std::string report() const;
@@ -40,6 +42,8 @@ class CompiledGraph {
   FusedPlan plan_;
   std::shared_ptr<Kernels> kernels_;
   Assumptions assumptions_;
+  std::unique_ptr<const CompiledGraph> reading_;  // gives what was read
+  std::vector<bool> read_;
   MadeOnce<std::unique_ptr<const InParts>> in_parts_;
 };
 

@@ -48,6 +48,10 @@ class Trace final : public Level {
   /// Notes what the function found out that may be otherwise at another call.
   void assume(std::function<bool()> still) { assumptions_.push_back(std::move(still)); }
 
+  /// Lets the function read values, for which the graph is then made: see NOTE [Values that were read].
+  void allow_reads() { may_read_ = true; }
+  const std::vector<std::pair<ValueId, bool>>& reads() const { return reads_; }
+
   /// What was recorded. The trace is of no use afterwards.
   Graph finish();
   Assumptions assumptions() { return std::move(assumptions_); }
@@ -61,6 +65,10 @@ class Trace final : public Level {
   Tensor stand_in_for_memory(const Tensor& t, const Tensor& memory);
   void mark_views(const Tensor& base, const Tensor& memory, Stack& stack);
   void note_writes(const Call& call);
+  bool read(const Operator& op, Stack& stack);
+  bool decide(const Tensor& answer, bool& value);
+  bool know_values(const Operator& op, Stack& stack);
+  bool pick_by_known_mask(const Operator& op, Stack& stack);
   bool depends(const Operator& op, const Operator& innermost, const Stack& stack);
   void run_below(const Operator& op, Stack& stack) const;
   ValueId add(Origin origin, const Tensor& t);
@@ -70,8 +78,16 @@ class Trace final : public Level {
   std::unordered_map<const c10::StorageImpl*, c10::Storage> made_here_;           // of constants
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> tied_;  // memory from outside with views that are computed
   Assumptions assumptions_;
+  std::vector<std::pair<ValueId, bool>> reads_;  // what was read, and what it was
+  bool may_read_ = false;
   bool for_kernel_;
   const void* substitutions_;  // around the trace: the graph reads what they replace, and so is right for others
+};
+
+/// What a graph's arguments must be like besides: the graph gives what the function read of them, which was this.
+struct Reads {
+  Graph graph;
+  std::vector<bool> values;
 };
 
 /// A function's graph, and what it computed on the way.
@@ -79,10 +95,13 @@ struct Traced {
   Graph graph;
   dynamic::Tensors results;
   Assumptions assumptions;
+  Reads reads;
 };
 
 /// Runs `f` once. `label` is the public function that wants to know.
 Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label, bool for_kernel = false);
+/// The same of a function that may read values.
+Traced trace_with_reads(const dynamic::Function& f, const dynamic::Tensors& args, const char* label);
 
 /// A value as levels show it, which have no lazy conjugation or negation: calls in a graph expect none.
 Tensor without_lazy_conjugation(Tensor t);

@@ -4,6 +4,7 @@
 #include "interpreters/vmap.h"
 
 #include "core/bind.h"
+#include "core/gives_tensors.h"
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
 #include "operators/mapped.h"
@@ -87,11 +88,22 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
 
 namespace {
 
+// What a mask picks has a shape that depends on its values. The rule asks where it is set, which a trace may know.
+bool picks_by_mask(const Operator& op, const Stack& stack) {
+  if (!op.handle() || !op.handle()->hasTag(at::Tag::dynamic_output_shape)) return false;
+  bool found = false;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef leaf) {
+    found = found || (leaf.arg > 0 && (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte));
+  });
+  return found;
+}
+
 // A trace records the operator itself, and which dimensions are mapped; the rule runs where the image is evaluated. But
 // where only LibTorch's formula differentiates the operator, which asks for single examples and how they lie in memory,
 // the operators that the rule is made of are recorded: those have derivatives.
 bool is_recorded_mapped(const Operator& op, const Stack& stack) {
-  if (op.reads_shapes_alone || opens_under_trace(op)) return false;
+  if (op.reads_shapes_alone || opens_under_trace(op) || !gives_only_tensors(op) || picks_by_mask(op, stack))
+    return false;
   if (op.custom || op.no_derivative()) return true;
   Mask active = 0;
   for_each_tensor(op, stack, [&](const Tensor& t, LeafRef leaf) {

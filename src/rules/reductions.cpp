@@ -322,9 +322,15 @@ void reductions() {
       over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amax(dims); }));
   one_of_all<at::_ops::min>(
       over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amin(dims); }));
-  one_of_all<at::_ops::median>(over_rows([](const Tensor& rows, const Stack&) { return std::get<0>(rows.median(1)); }));
-  one_of_all<at::_ops::nanmedian>(
-      over_rows([](const Tensor& rows, const Stack&) { return std::get<0>(rows.nanmedian(1)); }));
+  // Of no elements each gives what it gives of none in plain.
+  one_of_all<at::_ops::median>(over_rows([](const Tensor& rows, const Stack&) {
+    if (rows.size(1) == 0) return at::median(rows.new_empty({0})).expand({rows.size(0)});
+    return std::get<0>(rows.median(1));
+  }));
+  one_of_all<at::_ops::nanmedian>(over_rows([](const Tensor& rows, const Stack&) {
+    if (rows.size(1) == 0) return at::nanmedian(rows.new_empty({0})).expand({rows.size(0)});
+    return std::get<0>(rows.nanmedian(1));
+  }));
   op<at::_ops::kthvalue>()
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, bool keepdim, Out<1> index) {

@@ -4,6 +4,7 @@
 #include <ATen/Operators.h>
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -106,8 +107,25 @@ Tensor elements_read(const char* op, const Addresses& of, at::IntArrayRef sizes,
   return at::tensor(elements, at::TensorOptions().dtype(at::kLong)).to(device).view(sizes);
 }
 
+// The dimensions as they lie in memory, the farthest apart first.
+Ints order_of(at::IntArrayRef strides) {
+  Ints order(strides.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return strides[static_cast<size_t>(a)] > strides[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+// What is read lies in memory in the order that was asked for.
 Tensor read_strided(const Tensor& x, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
-  return at::take(x, elements_read("aten::as_strided", Addresses::of(x), sizes, strides, offset, x.device()));
+  const Tensor places = elements_read("aten::as_strided", Addresses::of(x), sizes, strides, offset, x.device());
+  const Ints order = order_of(strides);
+  const bool repeats = std::find(strides.begin(), strides.end(), 0) != strides.end();
+  if (repeats || std::is_sorted(order.begin(), order.end())) return at::take(x, places);
+  Ints back(order.size());
+  for (size_t d = 0; d < order.size(); ++d) back[static_cast<size_t>(order[d])] = static_cast<int64_t>(d);
+  return at::take(x, places.permute(order).contiguous()).permute(back);
 }
 
 Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, const Ints& strides,
