@@ -324,11 +324,11 @@ void reductions() {
       over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amin(dims); }));
   // Of no elements each gives what it gives of none in plain.
   one_of_all<at::_ops::median>(over_rows([](const Tensor& rows, const Stack&) {
-    if (rows.size(1) == 0) return at::median(rows.new_empty({0})).expand({rows.size(0)});
+    if (rows.size(1) == 0) return at::median(rows.new_empty({0})).repeat({rows.size(0)});
     return std::get<0>(rows.median(1));
   }));
   one_of_all<at::_ops::nanmedian>(over_rows([](const Tensor& rows, const Stack&) {
-    if (rows.size(1) == 0) return at::nanmedian(rows.new_empty({0})).expand({rows.size(0)});
+    if (rows.size(1) == 0) return at::nanmedian(rows.new_empty({0})).repeat({rows.size(0)});
     return std::get<0>(rows.nanmedian(1));
   }));
   op<at::_ops::kthvalue>()

@@ -1,4 +1,5 @@
 // Choosing between values element by element: where, clamp, maximum, masked_fill and their relatives.
+#include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
@@ -40,6 +41,31 @@ Tensor half_at_ties(const Tensor& a, const Tensor& b, const Tensor& a_loses, con
   return zero_where(a_loses, at::where(a == b, t / 2, t));
 }
 
+// The plain operator makes a number of the value, which has to be one of the tensor's dtype: without a fraction, where
+// that is of integers, but in its range.
+void check_fits(const Tensor& value, at::ScalarType dtype) {
+  if (value.scalar_type() == dtype || value.scalar_type() == at::kBool || dtype == at::kBool) return;
+  Tensor real = value, beyond;
+  if (value.is_complex()) {
+    if (at::isComplexType(dtype)) return;
+    real = at::real(value);
+    beyond = at::imag(value).ne(0);
+  }
+  if (at::isIntegralType(dtype, false)) {
+    const auto [low, high] = AT_DISPATCH_INTEGRAL_TYPES(dtype, "masked_fill", [] {
+      return std::pair(at::Scalar(std::numeric_limits<scalar_t>::lowest()),
+                       at::Scalar(std::numeric_limits<scalar_t>::max()));
+    });
+    const bool wraps = dtype == at::kByte && at::isIntegralType(real.scalar_type(), false);  // -1 is 255
+    const Tensor outside = real.lt(wraps ? at::Scalar(-high.toLong()) : low).logical_or(real.gt(high));
+    beyond = beyond.defined() ? beyond.logical_or(outside) : outside;
+  }
+  if (!beyond.defined()) return;
+  const Tensor found = beyond.any();
+  TORCH_CHECK(at::equal(found, at::zeros_like(found)), "value cannot be converted to type ", dtype,
+              " without overflow");
+}
+
 // The value has no dimensions, so a batched one takes where(); the result has the first argument's dtype.
 void vmap_masked_fill(VmapFrame& frame) {
   const int64_t rank = std::max(frame.logical_dim(0), frame.logical_dim(1));
@@ -49,6 +75,7 @@ void vmap_masked_fill(VmapFrame& frame) {
     while (frame.tensor(i).dim() <= rank) frame.stack[i] = frame.tensor(i).unsqueeze(1);
   }
   const Tensor self = frame.tensor(0), mask = frame.tensor(1), value = frame.tensor(2);
+  if (frame.batched(2)) check_fits(value, self.scalar_type());
   frame.result(frame.batched(2) ? at::where(mask, value.to(self.scalar_type()), self)
                                 : at::masked_fill(self, mask, value));
 }
@@ -169,8 +196,6 @@ void selection() {
     demand_mask(e);
     TORCH_CHECK(e.dim(2) == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
                 e.dim(2), " dimension(s).");
-    TORCH_CHECK(at::canCast(e.dtype(2), e.dtype(0)), "value cannot be converted to type ", e.dtype(0),
-                " without overflow: it is ", e.dtype(2));
   });
   demands<at::_ops::heaviside>([](const Example& e) {
     TORCH_CHECK(e.dtype(0) == e.dtype(1), "heaviside is not yet implemented for tensors with different dtypes.");
