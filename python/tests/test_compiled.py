@@ -108,9 +108,42 @@ def test_random_numbers_are_drawn_anew():
     assert_same(second, torch.rand_like(x))
 
 
-def test_reading_a_value_is_refused_by_name():
+def test_reading_a_number_is_refused_by_name():
     with pytest.raises(RuntimeError, match="compile .*reads a value"):
-        compile(lambda x: x if x.sum() > 0 else -x)(randn(3))
+        compile(lambda x: x * float(x.sum()))(randn(3))
+
+
+def test_what_was_chosen_by_a_value_is_chosen_anew():
+    f = compile(lambda x: x * 2 if x.sum() > 0 else -x)
+    for x in (torch.ones(3), -torch.ones(3)) * 3:
+        assert_same(f(x), x * 2 if x.sum() > 0 else -x)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, vmap, lambda f: vmap(grad(lambda *a: f(*a).sum()))])
+def test_distributions_and_losses_check_their_arguments(transform):
+    def log_prob(x, scale):
+        normal = torch.distributions.Normal(x, scale, validate_args=True)
+        return normal.log_prob(x + 1) + torch.nn.functional.gaussian_nll_loss(x, 2 * x, scale)
+
+    f, plain = compile(transform(log_prob)), transform(log_prob)
+    for k in range(3):
+        x, scale = randn(3, 4), torch.rand(3, 4) + 1 + k
+        assert_same(f(x, scale), plain(x, scale))
+    with pytest.raises(ValueError):
+        f(x, -scale)
+    assert_same(f(x, scale), plain(x, scale))
+
+
+def test_masks_from_outside_pick_what_they_pick_at_each_call():
+    mask, start = torch.tensor([True, False, True, False]), torch.tensor(1)
+    plain = lambda x: x[mask].sum() + x.narrow(0, start, 2) + torch.combinations(x).sum()  # noqa: E731
+    f = compile(plain)
+    for k in range(4):
+        x = randn(4)
+        assert_same(f(x), plain(x))
+        if k == 1:
+            mask[1] = True
+            start.zero_()
 
 
 def test_arguments_that_cannot_be_compared_are_refused():

@@ -121,7 +121,7 @@ Function program(uint64_t seed, const Memory& memory, bool writes_argument, std:
 
 uint64_t programs() {
   const char* wanted = std::getenv("TOWER_PROGRAMS");
-  return wanted ? std::strtoull(wanted, nullptr, 10) : 150;
+  return wanted ? std::strtoull(wanted, nullptr, 10) : 60;
 }
 
 std::string values_differ(const Tensors& a, const Tensors& b) {

@@ -10,10 +10,6 @@
 #include "op_db/op_db.h"
 #include "support/prelude.h"
 
-#ifndef TOWER_OP_DB_DIR
-#define TOWER_OP_DB_DIR ""
-#endif
-
 namespace {
 
 using op_db::Entry;
