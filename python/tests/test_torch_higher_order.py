@@ -224,10 +224,12 @@ def test_flex_attention_is_mapped_with_captured_scores_and_masks():
 
     expected = torch.func.vmap(by_hand)(q, k, bias)
     assert_same(vmap(attend)(q, k, bias), expected)
-    tangents = randn(*q.shape), randn(*k.shape), randn(*bias.shape)
-    assert_same(
-        jvp(vmap(attend), (q, k, bias), tangents), torch.func.jvp(torch.func.vmap(by_hand), (q, k, bias), tangents)
-    )
+
+    t = randn(3)
+    warmer = vmap(lambda q, t: flex_attention(q, k[0], v, score_mod=lambda s, b, h, i, j: s * t.exp()))
+    warmer_by_hand = torch.func.vmap(lambda q, t: (q @ k[0].mT / 2 * t.exp()).softmax(-1) @ v)
+    tangents = randn(*q.shape), randn(3)
+    assert_same(jvp(warmer, (q, t), tangents), torch.func.jvp(warmer_by_hand, (q, t), tangents))
     # torch's own check.
     with pytest.raises(NotImplementedError, match="FlexAttention does not support backward on CPU"):
         grad(lambda q: attend(q, k[0], bias[0])[0].sum())(q[0])
