@@ -152,7 +152,7 @@ PyObject* set_eval_frame(PyObject* module, PyObject* callback) {
   return none ? plain_set_eval_frame(module, Py_None) : nullptr;
 }
 
-// ---- functions of torch's Python -------------------------------------------------------------------------------------
+// ---- functions of torch's Python ------------------------------------------------------------------------------------
 
 // What pybind11 defines. The arguments are an array, those by keyword last.
 using FastFunction = PyObject*(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords);
@@ -164,8 +164,7 @@ ternaryfunc plain_call = nullptr;
 PyObject* has_fallback(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   PyObject* const yes = plain_has_fallback(self, args, count, keywords);
   if (yes != Py_True) return yes;
-  const auto none =
-      py::reinterpret_steal<py::object>(PyObject_Vectorcall(handlers.find_kernel, args, count, keywords));
+  const auto none = py::reinterpret_steal<py::object>(PyObject_Vectorcall(handlers.find_kernel, args, count, keywords));
   if (none) return yes;
   Py_DECREF(yes);
   return nullptr;
@@ -236,7 +235,8 @@ PyCFunctionWithKeywords hook_method(PyTypeObject* type, const char* name, PyCFun
 FastFunction* hook_function(py::handle module, const char* name, FastFunction* hook) {
   const py::object function = module.attr(name);
   if (!PyCFunction_CheckExact(function.ptr())) refuse(name);
-  return hook_definition(reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml, METH_FASTCALL | METH_KEYWORDS, hook);
+  return hook_definition(reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml, METH_FASTCALL | METH_KEYWORDS,
+                         hook);
 }
 
 // What the descriptor calls must be what the slot calls: by that, CPython fills the slot of a class made later.
@@ -280,9 +280,9 @@ void hook_printing(PyTypeObject* tensor) {
 void install(const py::kwargs& functions) {
   const auto keep = [&](const char* name) { return py::object(functions[name]).release().ptr(); };
   const bool first = !handlers.select;
-  handlers = {keep("select"),         keep("put"),           keep("show"),           keep("check_readable"),
-              keep("new_tensor"),     keep("apply"),         keep("begin_backward"), keep("begin_compiled"),
-              keep("find_kernel"),    keep("call_at_once"),  keep("save_argument"),  keep("begin_hooks")};
+  handlers = {keep("select"),      keep("put"),          keep("show"),           keep("check_readable"),
+              keep("new_tensor"),  keep("apply"),        keep("begin_backward"), keep("begin_compiled"),
+              keep("find_kernel"), keep("call_at_once"), keep("save_argument"),  keep("begin_hooks")};
   if (!first) return;  // somebody imports the package anew
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;

@@ -1,4 +1,4 @@
-"""Programs f(x, w) of two tensors in every nesting of transforms, and the same by hand: derivatives of torch.func's of one
+"""Programs f(x, w) of two tensors in every nesting of transforms, and the same by hand: torch.func's derivatives of one
 example, and a loop over the examples."""
 
 import itertools
@@ -13,7 +13,7 @@ def nestings(depth):
 
 
 def nest(f, kinds, lib, map_examples, inside=0):
-    """`f(x, w)` under transforms of `lib`, the outermost first in `kinds`: vmap, jvp, vjp. There are `inside` already."""
+    """`f(x, w)` under transforms of `lib`, the outermost first in `kinds`: vmap, jvp, vjp. It has `inside` already."""
     for depth, kind in enumerate(reversed(kinds), inside):
         f = {"v": map_examples, "j": along, "r": back}[kind](f, lib, 0.3 + depth)
     return f

@@ -90,7 +90,7 @@ def test_an_operator_without_a_dense_implementation_says_what_to_do():
         vmap(lambda x: x * op(torch.sin, 2))(randn(2))
 
 
-# ---- with an autograd kernel of its own -------------------------------------------------------------------------------
+# ---- with an autograd kernel of its own ------------------------------------------------------------------------------
 
 
 def with_own_autograd(register):
@@ -129,7 +129,7 @@ def test_an_autograd_kernel_of_the_operators_own_gives_its_derivative(register):
     assert_same(torch.autograd.grad(f(y).sum(), y)[0], 10 * x.cos())
 
 
-# ---- with rules --------------------------------------------------------------------------------------------------------
+# ---- with rules ------------------------------------------------------------------------------------------------------
 
 
 def log(calls, name, rule):
@@ -284,8 +284,8 @@ def test_compiled_functions_have_the_rules_in_their_graphs():
 @pytest.mark.parametrize(
     "rules, words",
     [
-        (dict(vjp=lambda i, o, ct: ct), "its vjp rule must return a tuple with the gradient of each of the 2 arguments"),
-        (dict(vjp=lambda i, o, ct: (None,)), "of each of the 2 arguments, but it returned a tuple of 1 elements"),
+        (dict(vjp=lambda i, o, ct: ct), "its vjp rule must return a tuple with the gradient of each of the 2 args"),
+        (dict(vjp=lambda i, o, ct: (None,)), "of each of the 2 args, but it returned a tuple of 1 elements"),
         (dict(vjp=lambda i, o, ct: (ct, ct)), "its vjp rule returned a Tensor for what is no tensor"),
         (dict(vjp=lambda i, o, ct: (None, [ct, ct])), "its vjp rule returned a tuple of 2 elements with the tree"),
         (dict(vjp=lambda i, o, ct: (None, ct.sum())), "its vjp rule gave .* for operand 0, which is"),

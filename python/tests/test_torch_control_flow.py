@@ -191,7 +191,8 @@ def steps_with_checkpoints(lib, x, w):
         return h, h * e
 
     last, out = lib.scan(step, w, torch.stack([x, x * x, x + w]))
-    return lib.cond(x > 0, lambda v: lib.checkpoint(torch.sin, v, use_reentrant=False), lambda v: v, (last,)) + out.sum()
+    last = lib.cond(x > 0, lambda v: lib.checkpoint(torch.sin, v, use_reentrant=False), lambda v: v, (last,))
+    return last + out.sum()
 
 
 PROGRAMS = [
@@ -262,7 +263,8 @@ def test_numbers_that_are_carried_stay_numbers_while_the_predicate_is_known():
     y = randn(3, 2)
     steps, last = vmap(lambda y: while_loop(lambda i, y: i < 3, body, (0, y)), out_dims=(None, 0))(y)
     assert steps == 3 and type(steps) is int and kinds == [int] * 3
-    assert_same(last, torch.stack([ByHand.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * y[i % 2]), (0, a))[1] for a in y]))
+    by_hand = lambda y: ByHand.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * y[i % 2]), (0, y))[1]
+    assert_same(last, torch.stack([by_hand(a) for a in y]))
 
 
 def test_numbers_that_are_carried_become_those_of_each_example():
@@ -324,7 +326,7 @@ def test_additional_inputs_of_the_operators_are_differentiated():
 @pytest.mark.parametrize(
     "program, words",
     [
-        (lambda x: while_loop(lambda y: y < 1, lambda y: (y, y), (x,)), "the body returned 2 values, but 1 are carried"),
+        (lambda x: while_loop(lambda y: y < 1, lambda y: (y, y), (x,)), "the body returned 2 values, but 1 is carried"),
         (lambda x: scan(lambda c, e: c + e, x, torch.ones(3)), r"combine_fn must return \(next carry, output\)"),
         (lambda x: while_loop(lambda y: 1.5, lambda y: (y,), (x,)), "the predicate returned 1.5"),
         (lambda x: torch.cond(x > 0, lambda v: v, lambda v: torch.stack([v, v]), (x,)), "cond.*shape|cond.*\\[2\\]"),

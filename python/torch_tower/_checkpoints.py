@@ -42,7 +42,7 @@ def save_argument(argument: Tensor, is_output: bool) -> Tensor:
 
 def begin_hooks(pack: Callable, unpack: Callable) -> tuple[Callable, Callable]:
     """The hooks to begin. Those of a checkpoint would run LibTorch's autograd on what it saved."""
-    if pack.__module__ != _MODULE or not pack.__qualname__.startswith("_checkpoint_hook."):
+    if not isinstance(pack, FunctionType) or pack.__module__ != _MODULE or "_checkpoint_hook." not in pack.__qualname__:
         return pack, unpack
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__") in (_MODULE, "torch.autograd.graph"):

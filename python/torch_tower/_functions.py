@@ -126,8 +126,8 @@ class Saved:
 
 
 class _Kernels(threading.local):
-    """The higher-order operators of torch's below whose autograd kernels code of this thread runs: such a kernel itself,
-    and the forward of a Function that it applied. These call the operator for its implementation."""
+    """The higher-order operators below whose autograd kernels this thread is: in such a kernel itself, and in
+    the forward of a Function that it applied. There, the operator is called for its implementation."""
 
     below: tuple = ()
 
@@ -143,6 +143,13 @@ class _Kernels(threading.local):
 kernels = _Kernels()
 
 
+def _run(function: Callable, args: tuple, below: tuple) -> Any:
+    if below == kernels.below:
+        return function(*args)
+    with kernels.running(below):
+        return function(*args)
+
+
 class Call:
     """One call of a Function: its class, and its arguments and output without their tensors."""
 
@@ -156,12 +163,11 @@ class Call:
         self.written: list[tuple[int, int]] = []  # operands that it wrote to, each with its place in the output
         self.output = Tree()
 
-    def run(self, method: Callable, *args) -> Any:
-        """Calls an implementation."""
-        if self.below == kernels.below:
-            return method(*args)
-        with kernels.running(self.below):
-            return method(*args)
+    def implement(self, method: Callable, *args) -> Any:
+        return _run(method, args, self.below)
+
+    def derive(self, method: Callable, *args) -> Any:
+        return _run(method, args, below=())
 
     def lend(self, operands: list[Tensor]) -> tuple:
         """The arguments for an implementation."""
@@ -241,7 +247,7 @@ def _fit(call: Call, given: Any, like: _Like, what: str) -> Tensor | None:
 
 def _forward(call, operands):
     args = call.lend(operands)
-    output = call.run(call.cls.forward, *args)
+    output = call.implement(call.cls.forward, *args)
     if call.writes:
         ctx = Context.of(args)
         call.cls.setup_context(ctx, args, output)
@@ -265,7 +271,7 @@ def _forward_and_save(call, operands):
     """For a forward that takes the ctx."""
     args = call.lend(operands)
     ctx = Context.of(args)
-    output = call.run(call.cls.forward, ctx, *args)
+    output = call.implement(call.cls.forward, ctx, *args)
     call.note_written(ctx, args, output)
     saved = Saved(ctx, args, output)
     return call.output.depart(output), (saved.release(), saved)
@@ -291,8 +297,7 @@ def _vjp(call, tensors, saved, cotangents, needs):
     if all(g is None for g in grads):
         return [None] * len(needs)
     backward = _backward_of(call.cls)
-    with kernels.running(()):
-        given = _listed(backward(ctx, grads) if call.cls.boxed_grads_call else backward(ctx, *grads))
+    given = _listed(call.derive(backward, ctx, *([grads] if call.cls.boxed_grads_call else grads)))
     if len(given) < call.count or any(g is not None for g in given[call.count :]):
         raise call.error(f"backward returned {len(given)} gradients, but forward has {call.count} arguments.")
     return [
@@ -316,8 +321,7 @@ def _jvp(call, tensors, saved, tangents):
             like.zero() if t is None and like is not None and _is_real_or_complex(like.dtype) else t
             for t, like in zip(given, saved.inputs)
         ]
-    with kernels.running(()):
-        found = _listed(call.cls.jvp(ctx, *given))
+    found = _listed(call.derive(call.cls.jvp, ctx, *given))
     if len(found) != len(saved.outputs):
         raise call.error(f"jvp returned {len(found)} tangents, but forward has {len(saved.outputs)} outputs.")
     result = []
@@ -346,7 +350,7 @@ def _vmap(call, batch_size, randomness, in_dims, operands):
     args = call.lend(operands)
     dims = call.args.like(in_dims, static=None)
     output, out_dims = output_and_dims(
-        call.cls.__name__, call.run(call.cls.vmap, VmapInfo(batch_size, randomness), dims, *args)
+        call.cls.__name__, call.implement(call.cls.vmap, VmapInfo(batch_size, randomness), dims, *args)
     )
     if call.writes:
         _note_returned(call, args, output)
@@ -464,9 +468,10 @@ LINEAR = "_tower_linear_backward"
 
 
 def linear_backward(target: Any) -> Any:
-    """Declares that the backward of a Function or custom_op is linear in the gradients: no clipping, no noise.
+    """Declares that the backward of a Function, custom_op or higher-order operator is linear in the gradients.
 
-    It then serves forward mode as well, where the Function has no jvp. Returns what it was given:
+    There is no clipping and no noise in it. It then serves forward mode as well, where there is no jvp. Returns what it
+    was given:
 
         @linear_backward
         class Cube(torch.autograd.Function): ...

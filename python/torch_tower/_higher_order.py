@@ -94,7 +94,7 @@ def _open(op: HigherOrderOperator, args: tuple, kwargs: dict) -> Any:
     raise _error(op, args, kwargs, f"it has no dense implementation for {' or '.join(sorted(devices))}")
 
 
-def _error(op: HigherOrderOperator, args: tuple, kwargs: dict, reason: str) -> RuntimeError:
+def _error(op: HigherOrderOperator, args: tuple, kwargs: dict, reason: str) -> NotImplementedError:
     return NotImplementedError(
         f"{_place(args, kwargs)}: {op.name()} is a higher-order operator without rules for transforms, and cannot be "
         f"opened: {reason}. Give it rules, torch_tower.register_higher_order(op, vmap=…, jvp=…, vjp=…), or register "
@@ -191,10 +191,11 @@ def _leaves(call: _Call, rule: str, given: Any, like: Tree, what: str) -> list:
     """The tensors of a tree like another; None stands for a whole subtree of zeros."""
     found = _broadcast_to_and_flatten(given, like.spec)  # a None stands for all below
     if found is None or len(_tensors(found)) != len(_tensors(given)):
-        raise call.error(f"its {rule} rule returned {what_is(given)} with the tree {tree_flatten(given)[1]}, but {what}.")
+        tree = tree_flatten(given)[1]
+        raise call.error(f"its {rule} rule returned {what_is(given)} with the tree {tree}, but {what}.")
     for i, leaf in enumerate(found):
         if leaf is not None and (i not in like.positions or not isinstance(leaf, Tensor)):
-            raise call.error(f"its {rule} rule returned a {type(leaf).__name__} for what is no tensor, or in place of one.")
+            raise call.error(f"its {rule} rule returned a {type(leaf).__name__} for what is no tensor, or for one.")
     return [found[i] for i in like.positions]
 
 
@@ -204,13 +205,15 @@ def _vjp(call, tensors, _, cotangents, needs):
     given = call.rules.vjp(args, output, call.output.like(_or_zero(cotangents, results), static=None), **kwargs)
     if not isinstance(given, tuple) or len(given) != len(args):
         raise call.error(
-            f"its vjp rule must return a tuple with the gradient of each of the {len(args)} arguments, but it returned "
+            f"its vjp rule must return a tuple with the gradient of each of the {len(args)} args, but it returned "
             f"{what_is(given)}."
         )
     gradients = _leaves(call, "vjp", (given, {name: None for name in kwargs}), call.args, "the arguments have another")
     in_keywords = len([leaf for leaf in tree_leaves(kwargs) if isinstance(leaf, Tensor)])
     if any(needs[len(needs) - in_keywords :]):
-        raise call.error("a tensor given by keyword is differentiated, of which vjp gives no gradient. Pass it by position.")
+        raise call.error(
+            "a tensor given by keyword is differentiated, of which vjp gives no gradient. Pass it by position."
+        )
     return gradients
 
 

@@ -41,7 +41,8 @@ def _while_loop(
         leaves = tree_leaves(body_fn(*state, *additional))
         if len(leaves) != len(start):
             raise ValueError(
-                f"while_loop: the body returned {len(leaves)} values, but {len(start)} are carried. Return as many."
+                f"while_loop: the body returned {len(leaves)} values, but {len(start)} "
+                f"{'is' if len(start) == 1 else 'are'} carried. Return as many."
             )
         return tuple(leaves)
 
@@ -163,7 +164,7 @@ def _autograd_function_apply(fwd: Callable, bwd: Callable, *args, **kwargs) -> A
 
 
 def _invoke_leaf_function(
-    real_fn: Callable, fake_fn: Callable, input_spec: TreeSpec, mutated: str, *flat_args, requires_grad_indices: str = ""
+    real_fn: Callable, fake_fn: Callable, input_spec: TreeSpec, mutated: str, *flat_args, requires_grad_indices=""
 ) -> Any:
     """The dense implementation detaches the arguments; torch's autograd kernel puts their derivatives back."""
     del fake_fn, mutated, requires_grad_indices
