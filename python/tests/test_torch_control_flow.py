@@ -3,6 +3,7 @@ derivatives of one example, one by one)."""
 
 import contextlib
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -361,11 +362,13 @@ def test_a_checkpoint_computes_its_function_again_in_the_backward_pass(options):
     calls = []
 
     def block(x):
-        calls.append("called")
-        return x.sin().exp()
+        middle = x.sin()
+        calls.append(weakref.ref(middle))
+        return middle.exp()
 
     x = randn(3)
     _, pullback = torch_tower.vjp(lambda x: checkpoint(block, x, **options), x)
+    assert calls[0]() is None  # the value is not kept
     before = len(calls)
     assert_same(pullback(x)[0], x * x.cos() * x.sin().exp())
     assert len(calls) > before
