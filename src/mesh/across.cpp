@@ -165,14 +165,31 @@ std::shared_ptr<const Route> route_of(const Group& group, const std::vector<int6
   return std::make_shared<const Route>(std::move(route));
 }
 
+// With integers in the place of numbers of which LibTorch has hardly an operator.
+Tensor as_known(const Tensor& t) {
+  if (!c10::isBarebonesUnsignedType(t.scalar_type()) && !c10::isFloat8Type(t.scalar_type())) return t;
+  switch (t.element_size()) {
+    case 1:
+      return t.view(at::kByte);
+    case 2:
+      return t.view(at::kShort);
+    case 4:
+      return t.view(at::kInt);
+    default:
+      return t.view(at::kLong);
+  }
+}
+
 class Permute final : public LinearOperator {
  public:
   Permute(GroupPointer group, const char* name, std::shared_ptr<const Route> route)
       : LinearOperator("permute_across", std::move(group)), name_(name), route_(std::move(route)) {}
 
  private:
-  Tensors evaluate(const Tensors& operands) const override {
+  Tensors evaluate(const Tensors& given) const override {
     const size_t processes = route_->go.size();
+    Tensors operands;
+    for (const Tensor& t : given) operands.push_back(as_known(t));
     std::vector<Tensors> give(processes), take(processes);
     for (size_t r = 0; r < processes; ++r)
       for (const Tensor& t : operands) {
@@ -181,13 +198,14 @@ class Permute final : public LinearOperator {
         room[0] = static_cast<int64_t>(route_->come[r].size());
         take[r].push_back(at::empty(room, t.options()));
       }
-    group_->exchange(name_, operands, give, take);
+    group_->exchange(name_, given, give, take);
     Tensors results;
     for (size_t k = 0; k < operands.size(); ++k) {
       Sizes sizes(operands[k].sizes());
       sizes[0] = route_->here;
       results.push_back(at::zeros(sizes, operands[k].options()));
       for (size_t r = 0; r < processes; ++r) results[k].index_copy_(0, rows(route_->come[r], operands[k]), take[r][k]);
+      results[k] = results[k].view(given[k].scalar_type());
     }
     return results;
   }

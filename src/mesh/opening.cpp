@@ -29,21 +29,27 @@ void wait_awake(const WorkPointer& work, const Tensor& buffer) {
   work->wait();
 }
 
-Opening::Opening(Wire& wire, std::string_view what, int64_t bytes, at::Device device)
+Opening::Opening(Wire& wire, const Mark& what, int64_t number, int64_t bytes, at::Device device)
     : wire_(wire),
-      mark_(static_cast<int64_t>(std::hash<std::string_view>{}(what))),
+      mark_{what.value(), number},
       bytes_(bytes),
       own_(at::zeros({wire.foresight.room()}, at::dtype(at::kByte).device(device))) {
-  own_.narrow(0, 0, sizeof(mark_)).view(at::kLong).fill_(mark_);
+  if (own_.is_cpu()) std::memcpy(own_.mutable_data_ptr(), mark_.data(), kMark);
+  else own_.narrow(0, 0, kMark).copy_(at::tensor(mark_, at::kLong).view(at::kByte));
+}
+
+bool Opening::agrees() const {
+  wait_awake(work_, own_);
+  const Tensor marks = all_.narrow(1, 0, kMark).contiguous().cpu();
+  const auto* found = static_cast<const char*>(marks.const_data_ptr());
+  for (int64_t r = 0; r < wire_.size; ++r)
+    if (std::memcmp(found + r * kMark, mark_.data(), kMark) != 0) return false;
+  return true;
 }
 
 bool Opening::agreed() {
-  wait_awake(work_, own_);
-  const Tensor marks = all_.narrow(1, 0, sizeof(mark_)).contiguous().cpu();
-  const auto* found = static_cast<const char*>(marks.const_data_ptr());
-  for (int64_t r = 0; r < wire_.size; ++r)
-    if (std::memcmp(found + r * static_cast<int64_t>(sizeof(mark_)), &mark_, sizeof(mark_)) != 0) return false;
-  wire_.foresight.learn(mark_, kMark + bytes_);
+  if (!agrees()) return false;
+  wire_.foresight.learn(mark_[0], kMark + bytes_);
   return true;
 }
 

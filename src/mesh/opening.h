@@ -3,10 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
-#include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <unordered_map>
+
+#include "mesh/mark.h"
 
 namespace tower::mesh {
 
@@ -14,10 +16,11 @@ using at::Tensor;
 
 // NOTE [First messages]
 // gloo ends the process where messages of one collective differ in length. So the first message of every collective has
-// a length that all processes know, whatever it is, and a mark of what is meant. Each process sends its own to all, and
-// all compare. What does not fit into it follows in a second one, when it is known that all mean the same. What fits is
-// computed from the parts of all, in the order of the processes, so that they have the same to the last bit: a sum by
-// LibTorch's ring of messages takes twice as many, one after the other.
+// a length that all processes know, whatever it is, and a mark of what is meant: the name, dtypes and sizes, and how
+// many collectives of the group came before. Each process sends its own to all, and all compare. What does not fit into
+// it follows in a second one, when it is known that all mean the same. What fits is computed from the parts of all, in
+// the order of the processes, so that they have the same to the last bit: a sum by LibTorch's ring of messages takes
+// twice as many, one after the other.
 //
 // Programs repeat themselves. So the first message has room for what followed the last time that the processes had
 // agreed on what came before. All of them know that, and come to the same length.
@@ -33,6 +36,7 @@ class Foresight {
   }
   /// What the processes have agreed on: its mark, and the bytes that it has to send.
   void learn(int64_t mark, int64_t bytes) {
+    if (after_.size() >= kMarks) after_.clear();  // a program whose sizes change all the time; in all processes alike
     after_[latest_] = bytes > most_ ? kFirst : std::max(kFirst, bytes);
     latest_ = mark;
   }
@@ -40,6 +44,7 @@ class Foresight {
  private:
   // Of all processes together: more would cost more, where it is not needed, than a second message.
   static constexpr int64_t kAll = 128 << 10;
+  static constexpr size_t kMarks = 4096;
 
   int64_t most_, latest_ = 0;
   std::unordered_map<int64_t, int64_t> after_;
@@ -65,8 +70,9 @@ void wait_awake(const WorkPointer& work, const Tensor& buffer);
 
 class Opening {
  public:
-  /// `what`: of which all processes must say the same. `bytes`: what is to be sent.
-  Opening(Wire& wire, std::string_view what, int64_t bytes, at::Device device);
+  /// `what` and `number`: of which all processes must say the same; the second is another for each collective.
+  /// `bytes`: what is to be sent.
+  Opening(Wire& wire, const Mark& what, int64_t number, int64_t bytes, at::Device device);
 
   /// Whether it has room for what is to be sent. The places are then this process's, to be filled before begin.
   bool fits() const { return kMark + bytes_ <= own_.numel(); }
@@ -75,14 +81,17 @@ class Opening {
   void begin() { work_ = wire_.gather(own_, all_); }
   /// Waits for the others. Whether they mean the same.
   bool agreed();
+  /// The same, of a message that only asks for that: what follows is foreseen as if it had not been.
+  bool agrees() const;
   /// What is in a place of each process, a row for each.
   Tensor rows(int64_t begin, int64_t length) const { return all_.narrow(1, kMark + begin, length); }
 
  private:
-  static constexpr int64_t kMark = 16;  // bytes; what follows is aligned for all types
+  static constexpr int64_t kMark = sizeof(std::array<int64_t, 2>);  // what follows is aligned for all types
 
   Wire& wire_;
-  int64_t mark_, bytes_;
+  std::array<int64_t, 2> mark_;
+  int64_t bytes_;
   Tensor own_, all_ = {};
   WorkPointer work_ = {};
 };

@@ -3,7 +3,6 @@
 
 #include <ATen/Functions.h>
 
-#include <functional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "mesh/group.h"
@@ -26,13 +25,13 @@ inline int64_t bytes_in(const Tensors& tensors) {
 class Parcel {
  public:
   using Backend = c10::intrusive_ptr<c10d::Backend>;
-  /// `tensors`: which are sent, or written to.
-  Parcel(Backend backend, const char* name, int64_t process, const Tensors& tensors)
+  /// `what`: of which both processes must say the same. `tensors`: which are sent, or written to.
+  Parcel(Backend backend, Mark what, int64_t process, const Tensors& tensors)
       : backend_(std::move(backend)),
         process_(static_cast<int>(process)),
         tensors_(tensors),
         bytes_(bytes_in(tensors)),
-        mark_(static_cast<int64_t>(std::hash<std::string>{}(name + std::to_string(bytes_)))),
+        mark_(what.add(Mark({}, tensors, Alike::whole).value()).value()),
         first_{at::zeros({kFirst}, tensors[0].options().dtype(at::kByte))} {}
 
   void send() {

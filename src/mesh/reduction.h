@@ -15,7 +15,10 @@ using Tensors = std::vector<Tensor>;
 class Reduction {
  public:
   using Kind = c10d::ReduceOp::RedOpType;
-  Reduction(Wire& wire, const char* name, Kind kind, const Tensors& tensors);
+  Reduction(Wire& wire, const char* name, int64_t number, Kind kind, const Tensors& tensors);
+  /// Whether LibTorch can do it with tensors of this type. What it cannot is not sent.
+  static bool can_do(Kind kind, at::ScalarType type);
+  const Tensors& tensors() const { return tensors_; }
 
   /// Whether the processes mean the same; false: the others may do whatever else.
   bool go_on();
@@ -29,7 +32,7 @@ class Reduction {
     at::Device device;
     std::vector<size_t> members = {};
     int64_t numel = 0, begin = 0;      // begin: in the first message
-    std::vector<Tensor> message = {};  // the second, one
+    std::vector<Tensor> message = {};  // the second, one, of numbers that backends reduce
     WorkPointer work = {};
     int64_t bytes() const { return numel * static_cast<int64_t>(c10::elementSize(type)); }
   };
