@@ -21,7 +21,8 @@ class Mesh:
     """Processes that share the examples of a vmap, numbered along named axes: {"data": 4, "model": 2}.
 
     A size of -1 is as many as there are. Every process makes it with the same axes. `timeout`: how many seconds a
-    collective waits for the others; `check`: each compares first what the processes are about to do.
+    collective waits for the others, and who makes the mesh; `check`: each compares first what the processes are about to
+    do.
     """
 
     def __init__(self, handle: Any):

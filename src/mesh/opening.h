@@ -36,15 +36,18 @@ class Foresight {
   }
   /// What the processes have agreed on: its mark, and the bytes that it has to send.
   void learn(int64_t mark, int64_t bytes) {
-    if (after_.size() >= kMarks) after_.clear();  // a program whose sizes change all the time; in all processes alike
+    if (after_.size() >= kMarks) after_.clear();  // in all processes alike
     after_[latest_] = bytes > most_ ? kFirst : std::max(kFirst, bytes);
     latest_ = mark;
   }
 
+  /// As many are remembered at most, however often the sizes change.
+  static constexpr size_t kMarks = 4096;
+  size_t remembered() const { return after_.size(); }
+
  private:
   // Of all processes together: more would cost more, where it is not needed, than a second message.
   static constexpr int64_t kAll = 128 << 10;
-  static constexpr size_t kMarks = 4096;
 
   int64_t most_, latest_ = 0;
   std::unordered_map<int64_t, int64_t> after_;

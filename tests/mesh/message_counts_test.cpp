@@ -101,6 +101,19 @@ TEST(MessageCounts, OfATreeAreThoseOfOneTensor) {
   });
 }
 
+// A program whose sizes are never the same.
+TEST(MessageCounts, AreForeseenOfSoManyMessagesAtMost) {
+  tower::mesh::Foresight foresight(2);
+  constexpr size_t kMost = tower::mesh::Foresight::kMarks;
+  for (int64_t mark = 1; mark <= 3 * static_cast<int64_t>(kMost); ++mark) foresight.learn(mark, 5000);
+  EXPECT_LE(foresight.remembered(), kMost);
+  for (int i = 0; i < 2; ++i)
+    for (const int64_t mark : {-1, -2}) foresight.learn(mark, -5000 * mark);
+  EXPECT_EQ(foresight.room(), 5000);
+  foresight.learn(-1, 5000);
+  EXPECT_EQ(foresight.room(), 10000);
+}
+
 TEST(MessageCounts, OfTheGradientsOfAllSharedArgumentsAreOne) {
   const auto loss = [](const Mesh& mesh) {
     const auto f = [](const std::vector<Tensor>& w, const Tensor& x) {
