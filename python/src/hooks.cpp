@@ -7,6 +7,8 @@
 //                     tensor, and knows only functorch's as an exception
 //   repr(x), str(x)   show what a tensor of a transform is and holds
 //   x.numpy(), x.new_tensor(data)   of a tensor of a transform, which has no memory
+//   torch.tensor(data), torch.as_tensor(data)   of a list with numbers that are such tensors
+//   x.requires_grad_(), x.requires_grad = True, nn.Parameter(x)   ask LibTorch's autograd, which does not see inside
 //   Function.apply    runs the function as an operator of Tower's
 //   run_backward      is what backward() and torch.autograd.grad call; it knows LibTorch's tensors only
 //   set_eval_frame    is how torch.compile begins; inside a transform operators run one by one
@@ -17,6 +19,8 @@
 #include <torch/csrc/autograd/python_function.h>
 #include <tower/inspect.h>
 
+#include <utility>
+
 #include "module.h"
 
 namespace tower::python {
@@ -24,8 +28,8 @@ namespace {
 
 // torch_tower's functions that do what it takes.
 struct Handlers {
-  PyObject *select, *put, *show, *check_readable, *new_tensor, *apply, *begin_backward, *begin_compiled, *find_kernel,
-      *call_at_once, *save_argument, *begin_hooks;
+  PyObject *select, *put, *show, *check_readable, *new_tensor, *numbers, *no_grad, *apply, *begin_backward,
+      *begin_compiled, *find_kernel, *call_at_once, *save_argument, *begin_hooks;
 } handlers;
 
 const at::Tensor& tensor_of(PyObject* self) { return THPVariable_Unpack(self); }
@@ -115,9 +119,11 @@ PyObject* repr(PyObject* self) {
 
 // ---- methods --------------------------------------------------------------------------------------------------------
 
-PyCFunctionWithKeywords plain_numpy = nullptr, plain_new_tensor = nullptr, plain_apply = nullptr,
-                        plain_run_backward = nullptr;
+PyCFunctionWithKeywords plain_numpy = nullptr, plain_new_tensor = nullptr, plain_tensor = nullptr,
+                        plain_as_tensor = nullptr, plain_requires_grad = nullptr, plain_make_subclass = nullptr,
+                        plain_apply = nullptr, plain_run_backward = nullptr;
 PyCFunction plain_set_eval_frame = nullptr;
+setter plain_set_requires_grad = nullptr;
 
 PyObject* numpy(PyObject* self, PyObject* args, PyObject* kwargs) {
   if (is_wrapper(self) && !py::reinterpret_steal<py::object>(handle(handlers.check_readable, self, args, kwargs)))
@@ -127,6 +133,63 @@ PyObject* numpy(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 PyObject* new_tensor(PyObject* self, PyObject* args, PyObject* kwargs) {
   return is_wrapper(self) ? handle(handlers.new_tensor, self, args, kwargs) : plain_new_tensor(self, args, kwargs);
+}
+
+// Tensors of transforms in a list are read one by one, past the operators that a transform sees; so they are read
+// before.
+template <PyCFunctionWithKeywords* plain>
+PyObject* tensor_of(PyObject* self, PyObject* args, PyObject* kwargs) {
+  const bool of_list = inside_transform() && PyTuple_GET_SIZE(args) > 0 &&
+                       (PyList_Check(PyTuple_GET_ITEM(args, 0)) || PyTuple_Check(PyTuple_GET_ITEM(args, 0)));
+  if (!of_list) return (*plain)(self, args, kwargs);
+  const auto numbers = py::reinterpret_steal<py::object>(
+      PyObject_CallFunctionObjArgs(handlers.numbers, PyTuple_GET_ITEM(args, 0), nullptr));
+  const auto rest = py::reinterpret_steal<py::object>(PyTuple_GetSlice(args, 1, PY_SSIZE_T_MAX));
+  if (!numbers || !rest) return nullptr;
+  const py::object all = with_front(numbers.ptr(), rest.ptr());
+  return all ? (*plain)(self, all.ptr(), kwargs) : nullptr;
+}
+
+// torch.autograd.functional goes on with constants that it lets require grad, and finds zeros.
+bool is_asked_by_autograd_functional() {
+  PyObject* globals = PyEval_GetGlobals();
+  PyObject* name = globals ? PyDict_GetItemString(globals, "__name__") : nullptr;
+  return name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "torch.autograd.functional") == 0;
+}
+
+// Tells what to do in place of LibTorch's autograd, and that there is an exception.
+bool refuse_grad(PyObject* tensor) {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_RuntimeError)) return false;
+  PyErr_Clear();
+  static_cast<void>(py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(handlers.no_grad, tensor, nullptr)));
+  return false;
+}
+
+bool is_wrapper_object(PyObject* self) { return THPVariable_Check(self) && is_wrapper(self); }
+
+PyObject* requires_grad(PyObject* self, PyObject* args, PyObject* kwargs) {
+  const bool wrapper = is_wrapper(self);
+  if (wrapper && is_asked_by_autograd_functional()) {
+    const bool asked = PyTuple_GET_SIZE(args) == 0 || PyTuple_GET_ITEM(args, 0) == Py_True;
+    if (asked && !refuse_grad(self)) return nullptr;
+  }
+  PyObject* result = plain_requires_grad(self, args, kwargs);
+  if (!result && wrapper) refuse_grad(self);
+  return result;
+}
+
+int set_requires_grad(PyObject* self, PyObject* value, void* closure) {
+  const int failed = plain_set_requires_grad(self, value, closure);
+  if (failed && is_wrapper(self)) refuse_grad(self);
+  return failed;
+}
+
+// What nn.Parameter calls: (class, data, require_grad).
+PyObject* make_subclass(PyObject* none, PyObject* args, PyObject* kwargs) {
+  PyObject* result = plain_make_subclass(none, args, kwargs);
+  if (!result && PyTuple_GET_SIZE(args) > 1 && is_wrapper_object(PyTuple_GET_ITEM(args, 1)))
+    refuse_grad(PyTuple_GET_ITEM(args, 1));
+  return result;
 }
 
 // torch.autograd.Function only: its base, which is called here, is also what functorch's own functions derive from.
@@ -239,6 +302,13 @@ FastFunction* hook_function(py::handle module, const char* name, FastFunction* h
                          hook);
 }
 
+// A function of a module, or a static method.
+PyCFunctionWithKeywords hook_function(const py::object& function, PyCFunctionWithKeywords hook) {
+  if (!PyCFunction_CheckExact(function.ptr())) refuse("a function of torch");
+  PyMethodDef* definition = reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml;
+  return hook_definition(definition, definition->ml_flags & ~METH_CLASS, hook);
+}
+
 // What the descriptor calls must be what the slot calls: by that, CPython fills the slot of a class made later.
 void hook_descriptor(PyTypeObject* type, const char* name, void* plain, void* hook) {
   const py::object descriptor = attribute(type, name);
@@ -280,9 +350,10 @@ void hook_printing(PyTypeObject* tensor) {
 void install(const py::kwargs& functions) {
   const auto keep = [&](const char* name) { return py::object(functions[name]).release().ptr(); };
   const bool first = !handlers.select;
-  handlers = {keep("select"),      keep("put"),          keep("show"),           keep("check_readable"),
-              keep("new_tensor"),  keep("apply"),        keep("begin_backward"), keep("begin_compiled"),
-              keep("find_kernel"), keep("call_at_once"), keep("save_argument"),  keep("begin_hooks")};
+  handlers = {keep("select"),         keep("put"),           keep("show"),        keep("check_readable"),
+              keep("new_tensor"),     keep("numbers"),       keep("no_grad"),     keep("apply"),
+              keep("begin_backward"), keep("begin_compiled"), keep("find_kernel"), keep("call_at_once"),
+              keep("save_argument"),  keep("begin_hooks")};
   if (!first) return;  // somebody imports the package anew
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;
@@ -290,7 +361,16 @@ void install(const py::kwargs& functions) {
   hook_printing(tensor);
   plain_numpy = hook_method(base, "numpy", numpy);
   plain_new_tensor = hook_method(base, "new_tensor", new_tensor);
+  plain_requires_grad = hook_method(base, "requires_grad_", requires_grad);
+  const py::object property = attribute(base, "requires_grad");
+  if (!Py_IS_TYPE(property.ptr(), &PyGetSetDescr_Type)) refuse("requires_grad");
+  PyGetSetDef* definition = reinterpret_cast<PyGetSetDescrObject*>(property.ptr())->d_getset;
+  plain_set_requires_grad = std::exchange(definition->set, &set_requires_grad);
+  plain_make_subclass =
+      hook_function(py::handle(reinterpret_cast<PyObject*>(base)).attr("_make_subclass"), make_subclass);
   const py::object c = py::module_::import("torch._C");
+  plain_tensor = hook_function(c.attr("_VariableFunctions").attr("tensor"), tensor_of<&plain_tensor>);
+  plain_as_tensor = hook_function(c.attr("_VariableFunctions").attr("as_tensor"), tensor_of<&plain_as_tensor>);
   const py::object function_base = c.attr("_FunctionBase");
   plain_apply = hook_method(reinterpret_cast<PyTypeObject*>(function_base.ptr()), "apply", apply);
   const py::object engine = c.attr("_ImperativeEngine");

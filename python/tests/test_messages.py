@@ -1,12 +1,13 @@
 """What errors say: in Python's words, what to do, and with torch.func's words where other libraries look for them."""
 
+import pathlib
 import re
 
 import pytest
 import torch
 import torch_tower
 from torch.autograd import Function
-from torch_tower import check_grads, grad, hvp, jacfwd, jvp, vjp, vmap
+from torch_tower import check_grads, compile, grad, hvp, jacfwd, jacobian_sparsity, jvp, vjp, vmap
 
 w = torch.ones(3, requires_grad=True)
 x = torch.ones(2, 3)
@@ -28,6 +29,11 @@ def returning(value):
     return type("Broken", (WithRule,), {"vmap": staticmethod(lambda info, in_dims, x: value(x))})
 
 
+def written_to(x):
+    x.mul_(2)
+    return x * x
+
+
 ADVICE = [
     (lambda: vmap(lambda x: x + torch.randn(3))(x), 'randomness="different" draws for each example'),
     (lambda: jacfwd(lambda x: x + torch.randn(3))(x[0]), 'randomness="same" shares one draw'),
@@ -46,6 +52,15 @@ ADVICE = [
     (lambda: jvp(torch.sin, scalar, scalar), "jvp: Expected primals to be a tuple"),
     (lambda: hvp(torch.sin, scalar, scalar), "hvp: Expected primals to be a tuple"),
     (lambda: check_grads(torch.sin, scalar), "check_grads: Expected args to be a tuple"),
+    (lambda: vmap(lambda x: (x.sum().backward(), x)[1])(x), "vmap (level 1): backward() or torch.autograd.grad was"),
+    (lambda: jvp(lambda x: torch.autograd.grad(x.sum(), x), (x,), (x,)), "Call torch_tower.grad or torch_tower.vjp"),
+    (lambda: vmap(lambda x: x.requires_grad_())(x), "Make what is to be differentiated an argument of torch_tower.grad"),
+    (lambda: vmap(torch.nn.Parameter)(x), "vmap (level 1): a tensor of the transform was asked to require grad"),
+    (lambda: vmap(lambda x: x.numpy())(x), "print(x) shows it"),
+    (lambda: compile(lambda x: x if x.sum() > 0 else -x)(x), "Choose by torch_tower.cond or where()"),
+    (lambda: jacobian_sparsity(lambda x: x if x.sum() > 0 else -x, x[0]), "torch_tower.cond or torch_tower.while_loop"),
+    (lambda: grad(torch.sum, argnums=[0])(x), "got: <class 'list'>. Write argnums=(0,)."),
+    (lambda: jacfwd(written_to, randomness="different", chunk_size=1)(x[0].clone()), 'use randomness="same", which'),
     (lambda: vmap(lambda w: torch.nn.functional.embedding(torch.tensor([0]), w))(x), "'weight' must be 2-D"),
 ]
 
@@ -109,3 +124,93 @@ def test_the_words_of_torch_func_are_in_ours(library, case):
     kind, call, words = THEIRS[case]
     with pytest.raises(kind, match=words):
         call(library)
+
+
+SINGULAR = torch.stack([torch.eye(2), torch.eye(2), torch.ones(2, 2)])
+
+
+@pytest.mark.parametrize(
+    "function, words",
+    [
+        (lambda a: torch_tower.linear_solve(lambda x: a @ x, torch.ones(2)), "singular"),
+        (lambda a: torch.linalg.solve(a, torch.ones(2)), "singular"),
+        (torch.linalg.inv, "singular"),
+        (lambda a: torch.linalg.cholesky(a - 1), "not positive-definite"),
+    ],
+)
+@pytest.mark.parametrize("transform", [vmap, lambda f: vmap(grad(lambda a: f(a).sum())), lambda f: compile(vmap(f))])
+def test_a_matrix_without_inverse_is_named_by_its_place_in_the_batch(transform, function, words):
+    with pytest.raises(torch.linalg.LinAlgError, match=rf"Batch element [02]\).*{words}"):
+        transform(function)(SINGULAR)
+
+
+FUNCTIONAL = [
+    lambda x: torch.autograd.functional.jacobian(torch.sin, x),
+    lambda x: torch.autograd.functional.hessian(lambda x: x.sin().sum(), x),
+    lambda x: torch.autograd.functional.vjp(torch.sin, x, x)[1],
+    lambda x: torch.autograd.functional.jvp(torch.sin, x, x)[1],
+    lambda x: torch.autograd.functional.jacobian(lambda y: y * x, torch.ones(3)),
+]
+
+
+@pytest.mark.parametrize("case", range(len(FUNCTIONAL)))
+@pytest.mark.parametrize("transform", [vmap, compile, lambda f: grad(lambda x: f(x).sum()), lambda f: lambda x: jvp(f, (x,), (x,))])
+def test_torch_autograd_functional_inside_is_refused_and_never_zero(transform, case):
+    given = x if transform is vmap else x[0]
+    with pytest.raises(RuntimeError, match=r"\(level 1\): .*torch\.autograd\.functional.*an argument of torch_tower\.grad"):
+        transform(FUNCTIONAL[case])(given)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_a_step_of_an_optimizer_inside_is_that_of_plain_code(optimizer):
+    def stepped(x):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        parameter.grad = x * 2
+        optimizer([parameter], lr=0.1).step()
+        return parameter.detach() * x
+
+    expected = torch.stack([stepped(row.clone()) for row in x * torch.tensor([[1.0], [-2.0]])])
+    rows = x * torch.tensor([[1.0], [-2.0]])
+    torch.testing.assert_close(vmap(stepped)(rows), expected)
+    torch.testing.assert_close(compile(vmap(stepped))(rows), expected)
+    torch.testing.assert_close(jvp(stepped, (rows[1],), (rows[1],))[0], expected[1])
+
+
+def test_an_optimizer_that_asks_for_a_backward_pass_inside_hears_what_to_call():
+    def train(x):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        (parameter * x).sum().backward()
+
+    for transform in (vmap, grad, compile):
+        with pytest.raises(RuntimeError, match=r"\(level 1\): backward\(\) or torch.autograd.grad .* torch_tower.grad"):
+            transform(train)(x if transform is vmap else x[0])
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor])
+def test_a_list_of_numbers_of_a_transform_makes_a_tensor_or_says_why_not(make):
+    f = lambda x: (make([[x[0], 2.0], [x[1], x[2].double()]]) * x.sum()).sum()
+    given = torch.tensor([3.0, 4.0, 5.0])
+    torch.testing.assert_close(grad(f)(given), torch.full((3,), 14.0))
+    assert make([given[0], given[1].double()]).dtype == jvp(lambda x: make([x[0], x[1].double()]), (x[0],), (x[0],))[0].dtype
+    with pytest.raises(RuntimeError, match=r"vmap \(level 1\): .* differs between the examples"):
+        vmap(f)(x)
+
+
+def test_shapes_that_count_the_batch_are_said_to():
+    with pytest.raises(RuntimeError, match=r"of all examples together, vmap \(level 1\): aten::add.Tensor"):
+        vmap(lambda x: x + torch.ones(4))(x)
+
+
+def test_texts_of_the_sources_have_no_names_that_only_one_language_has():
+    """What reads otherwise in Python is in include/tower/detail/spellings.h; what Python never hears is listed."""
+    root = pathlib.Path(__file__).resolve().parents[2] / "src"
+    only_cpp = {"mesh", "door"}
+    found = []
+    for path in root.rglob("*.cpp"):
+        if path.relative_to(root).parts[0] in only_cpp:
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            for text in re.findall(r'"((?:[^"\\]|\\.)*)"', line.split("//")[0]):
+                if re.search(r"tower::(?!(product|part|contraction|kernel|dynamic)\b)|Randomness::|Options\.", text):
+                    found.append(f"{path.relative_to(root)}:{number}: {text}")
+    assert not found

@@ -181,6 +181,8 @@ _C.install_hooks(
     show=_reading.show,
     check_readable=_reading.check_readable,
     new_tensor=_reading.new_tensor,
+    numbers=_reading.numbers,
+    no_grad=_reading.no_grad,
     apply=_checkpoints.apply,
     begin_backward=_reading.differentiable_by_torch,
     begin_compiled=_compile.begin_inside,

@@ -9,6 +9,7 @@
 #include "compile/digest.h"
 #include "compile/once.h"
 #include "compile/seal.h"
+#include "tower/detail/spellings.h"
 #include "tower/version.h"
 
 namespace tower::compiler {
@@ -84,8 +85,8 @@ void CodeSource::keep(const std::string& key, const Code& code) const {
     fs::permissions(folder_, fs::perms::owner_all, error);  // who can write there decides what is executed
   if (!write_file(path_of(key), sealed(out.bytes()))) {
     static std::atomic<bool> warned;
-    warn_once(warned, "tower::compile: machine code cannot be kept in the folder ", folder_,
-              " (CompileOptions.cache or TOWER_CACHE): it is generated anew.");
+    warn_once(warned, "compile: machine code cannot be kept in the folder ", folder_, " (",
+              tower::detail::spellings().kernel_cache, " or TOWER_CACHE): it is generated anew.");
     return;
   }
   static std::atomic<size_t> written{0};

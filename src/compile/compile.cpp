@@ -5,6 +5,7 @@
 #include "compile/specialisations.h"
 #include "compile/trace.h"
 #include "core/bind.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 #include "tower/graph.h"
 
@@ -193,7 +194,7 @@ State::Found State::add(Found made, SameRest* same) {
     keep_few(known.graphs, kept->traced);
   });
   if (!warning.empty())
-    TORCH_WARN("tower::compile: a function was traced ", kOften, " times. From the call before to this one, ", warning,
+    TORCH_WARN("compile: a function was traced ", kOften, " times. From the call before to this one, ", warning,
                ". Every kind of call has a graph of its own; the last ", kMostGraphs, " are kept.");
   return kept;
 }
@@ -242,7 +243,8 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
   // LibTorch's forward mode keeps tangents where a graph does not see them.
   if (std::any_of(args.begin(), args.end(), [](const Tensor& t) { return t.defined() && is_libtorch_dual(t); })) {
     if (!state_->file.empty())
-      throw UnsupportedError("load: LibTorch's forward mode cannot follow a function from a file. Use tower::jvp.");
+      throw UnsupportedError("load: LibTorch's forward mode cannot follow a function from a file. Use " +
+                             std::string(detail::spellings().jvp) + ".");
     Tensors results = f(args);
     return {std::move(results), rest()};
   }

@@ -47,8 +47,7 @@ FusedPlan::Compiled FusedPlan::compiled() const try {
 const FusedPlan::Fast* FusedPlan::fast() const {
   const Compiled& compiled = compiled_.get([this] { return this->compiled(); });
   if (static std::atomic<bool> warned; !compiled.why_not.empty())
-    warn_once(warned,
-              "tower::compile: functions run operator by operator, not as machine code: ", compiled.why_not);
+    warn_once(warned, "compile: functions run operator by operator, not as machine code: ", compiled.why_not);
   return compiled.fast ? &*compiled.fast : nullptr;
 }
 

@@ -18,6 +18,7 @@
 #include "interpreters/custom.h"
 #include "operators/known_code.h"
 #include "operators/mapped.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
 
@@ -135,6 +136,15 @@ void run_for_shapes(const Operator& op, Stack& stack, Run run, Make make) {
   if (refusal && try_with(1) && try_with(0)) std::rethrow_exception(refusal);
 }
 
+// A profiler's marks, which optimizers make at each step: objects that no value goes into.
+bool marks_time(const Operator& op) {
+  const auto is_mark = [](const c10::Argument& a) { return a.type()->kind() == c10::TypeKind::ClassType; };
+  const auto& schema = op.schema();
+  return op.foreign() && op.tensor_args().empty() &&
+         (std::any_of(schema.arguments().begin(), schema.arguments().end(), is_mark) || !schema.returns().empty()) &&
+         std::all_of(schema.returns().begin(), schema.returns().end(), is_mark);
+}
+
 }  // namespace
 
 Tensor without_lazy_conjugation(Tensor t) { return t.is_conj() || t.is_neg() ? t.resolve_conj().resolve_neg() : t; }
@@ -168,6 +178,7 @@ ValueId Trace::number_of(const Tensor& t) {
 }
 
 bool Trace::depends(const Operator& op, const Operator& innermost, const Stack& stack) {
+  if (marks_time(innermost)) return false;
   if (op.random() || op.mutates() || innermost.foreign()) return true;
   if (op.reads_shapes_alone) return false;
   bool found = false;
@@ -407,9 +418,11 @@ void Trace::process(const Operator& op, Stack& stack) {
       if (read(op, stack)) return;
       throw UnsupportedError(describe() + ": " + base.name() +
                              " reads a value (item(), bool(), equal(), …) that differs from call to call, so what is "
-                             "done with it could not. Choose by tower::cond or where(), or leave it outside of the "
-                             "compiled function. Only whether something holds (bool(x.any()), equal()) may be read, "
-                             "and captured tensors, and only before the function writes to memory from outside.");
+                             "done with it could not. Choose by " +
+                             tower::detail::spellings().cond +
+                             " or where(), or leave it outside of the compiled function. Only whether something holds "
+                             "(bool(x.any()), equal()) may be read, and captured tensors, and only before the function "
+                             "writes to memory from outside.");
     }
     for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { call.operands.push_back(number_of(t)); });
     if (has_shape_by_data(call, graph_)) {

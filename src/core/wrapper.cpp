@@ -6,6 +6,7 @@
 #include "core/bind.h"
 #include "core/layout.h"
 #include "core/torchscript.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -129,8 +130,8 @@ namespace {
 std::string no_memory(const Level& level) {
   return level.describe() + ": " + kNoMemory +
          " (data_ptr, accessor, storage or a kernel that reads memory itself); there is no memory of one example or "
-         "one tracked value. Use operators, or register a rule for the operator that reads it; tower::to_string(x) "
-         "prints it.";
+         "one tracked value. Use operators, or register a rule for the operator that reads it; " +
+         detail::spellings().printed + ".";
 }
 }  // namespace
 

@@ -3,6 +3,8 @@
 // over with a warning.
 #include "interpreters/vmap.h"
 
+#include <algorithm>
+
 #include "core/bind.h"
 #include "core/gives_tensors.h"
 #include "interpreters/custom.h"
@@ -32,6 +34,19 @@ bool numbers_beside_a_device(const Operator& op, const Stack& stack, Mask wrappe
     device = device || !(cpu || stack[i].toTensor().is_meta());
   }
   return numbers && device;
+}
+
+// LibTorch speaks of what it was given: all examples together, with a dimension that the user has not seen.
+template <class F>
+void of_all_examples(const Level& level, const Operator& op, const F& run) {
+  try {
+    run();
+  } catch (c10::Error& error) {
+    const auto names_a_level = [](const std::string& context) { return context.find("(level ") != std::string::npos; };
+    if (!op.custom && std::none_of(error.context().begin(), error.context().end(), names_a_level))
+      error.add_context("of all examples together, " + level.describe() + ": " + op.name());
+    throw;
+  }
 }
 
 }  // namespace
@@ -80,7 +95,7 @@ bool Vmap::process_aligned(const Operator& op, Stack& stack) {
   {
     Below below(*this);
     if (!this->below() && !records) below.keys().skip_libtorch_autograd();
-    call_below(*this, op, stack, wrapped);
+    of_all_examples(*this, op, [&] { call_below(*this, op, stack, wrapped); });
   }
   for (auto& out : stack) out = wrap(*this, Payload{std::move(out).toTensor(), {}, 0});
   return true;
@@ -167,9 +182,9 @@ void Vmap::evaluate(const Operator& op, Stack& stack) {
     replace_outputs(stack, [&](Tensor&& t, size_t) { return wrap_constant(*this, std::move(t)); });
     return;
   } else if (op.vmap) {
-    op.vmap(frame);
+    of_all_examples(*this, op, [&] { op.vmap(frame); });
   } else if (op.pointwise_tag()) {
-    rules::vmap_pointwise(frame);
+    of_all_examples(*this, op, [&] { rules::vmap_pointwise(frame); });
   } else if (op.foreign()) {
     run_foreign_loop(*this, frame);
   } else {

@@ -278,10 +278,11 @@ void linear_solve() {
       .jvp<0>([](Tan<0> da, Skip, const Tensor& b, int64_t dim) { return at::linalg_cross(*da, b, dim); })
       .jvp<1>([](Tan<1> db, const Tensor& a, Skip, int64_t dim) { return at::linalg_cross(a, *db, dim); });
 
-  // Only looks whether something failed, in any example.
+  // Only looks whether something failed, in any example, and says in which.
   op<at::_ops::_linalg_check_errors>()
       .vmap([](VmapFrame& f) {
         f.stack[0] = f.tensor(0).contiguous();  // what is one number for all examples may be expanded
+        f.stack[2] = false;                     // a batch of matrices
         f.call();
       })
       .no_derivative();

@@ -6,6 +6,7 @@
 #include "core/gives_tensors.h"
 #include "interpreters/custom.h"
 #include "operators/stand_in.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower::sparse {
@@ -68,8 +69,9 @@ void Dependence::check_reads(const Operator& op) const {
   if (values_decide_ || gives_only_tensors(op)) return;
   throw UnsupportedError(describe() + ": " + op.name() +
                          " reads a value that depends on x, for the program to go by; at another x it may go another "
-                         "way, and the pattern lack entries. Choose by where(), tower::cond or tower::while_loop; or "
-                         "set values_decide, for the pattern of the way taken at this x.");
+                         "way, and the pattern lack entries. Choose by where(), " +
+                         detail::spellings().cond + " or " + detail::spellings().while_loop +
+                         "; or set values_decide, for the pattern of the way taken at this x.");
 }
 
 void Dependence::process(const Operator& op, Stack& stack) {

@@ -5,6 +5,7 @@
 
 #include "core/memory.h"
 #include "core/wrapper.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
 #include "transforms/vmap.h"
@@ -117,7 +118,8 @@ Columns columns_by_evaluation(const FunctionWithAux& f, const Tensors& args, con
       if (writes() != before)
         throw MutationError(
             "jacfwd: the function wrote to an argument, but is evaluated again for other columns, which shall be those "
-            "of the same point. Clone the argument in the function, or use Randomness::same, which evaluates once.");
+            "of the same point. Clone the argument in the function, or use " +
+            std::string(detail::spellings().same_draws) + ", which evaluates once.");
       FunctionWithAux push = [&](const Tensors& direction) {
         Tensors tangents(args.size());
         tangents[static_cast<size_t>(a)] = direction[0];

@@ -13,6 +13,10 @@ struct Spellings {
   const char* grad = "tower::grad";
   const char* vjp = "tower::vjp";
   const char* jvp = "tower::jvp";
+  const char* cond = "tower::cond";
+  const char* while_loop = "tower::while_loop";
+  const char* printed = "tower::to_string(x) prints it";  ///< what shows a tensor that a transform tracks
+  const char* kernel_cache = "CompileOptions.cache";      ///< the folder for machine code
   const char* autograd_grad = "torch::autograd::grad";
   const char* no_grad = "NoGradGuard";
   const char* changed_gradient = "custom_vjp (tower/function.h)";  ///< what changes a gradient on its way
