@@ -1,6 +1,6 @@
 // Runs every test of Tower: the ordinary ones, the matrix of operators × transforms (matrix.h), how results lie in
-// memory (layout.h), and decompositions against their operators (decompositions.h). TOWER_TEST_DEVICE says on which
-// device (support/device.h).
+// memory (layout.h), decompositions against their operators (decompositions.h), and calls that throw (wrong_calls.h).
+// TOWER_TEST_DEVICE says on which device (support/device.h).
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
@@ -13,6 +13,7 @@
 #include "decompositions/decompositions.h"
 #include "matrix/layout.h"
 #include "matrix/matrix.h"
+#include "matrix/wrong_calls.h"
 #include "support/device.h"
 #include "support/warnings.h"
 #include "support/watch.h"
@@ -39,6 +40,7 @@ int main(int argc, char** argv) {
   matrix::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   matrix::register_layout_test(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   decompositions::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
+  wrong_calls::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   custom_ops::define();
   if (folder == nullptr) matrix::register_tests(TOWER_CUSTOM_OPS_DIR);
   const int result = RUN_ALL_TESTS();

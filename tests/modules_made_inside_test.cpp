@@ -5,6 +5,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 
 #include "support/compositions.h"
 #include "support/expect.h"
@@ -78,6 +80,28 @@ TEST(RequiringGrad, AndThenAskingForItsGradientIsRefused) {
   const Tensor x = vec({1, 2, 3});
   EXPECT_TRUE(support::contains(message_of<tower::UnsupportedError>([&] { tower::grad(f)(x); }), "backward()"));
   EXPECT_TRUE(support::contains(message_of<c10::Error>([&] { tower::vmap(f)(at::stack({x, x})); }), "grad"));
+  support::expect_intact();
+}
+
+// A step from a gradient that is given.
+template <class Optimizer, class Options>
+Tensor stepped(const Tensor& x) {
+  Tensor parameter = at::ones({3}, x.options()).requires_grad_();
+  Optimizer optimizer({parameter}, Options(0.1));
+  parameter.mutable_grad() = x * 2;
+  optimizer.step();
+  return parameter.detach() * x;
+}
+
+TEST(OptimizersMadeInside, TakeTheStepsOfPlainCodeOrSayWhoseMemoryTheyWriteTo) {
+  const Tensor x = vec({0.3, -1, 2}), u = vec({1, 2, -1});
+  const auto adam = stepped<torch::optim::Adam, torch::optim::AdamOptions>;
+  EXPECT_TRUE(same(tower::vmap(adam)(at::stack({x, u})), at::stack({adam(x), adam(u)})));
+  EXPECT_TRUE(same(tower::jvp(adam, x, u).first, adam(x)));
+  // This one writes to parameter.data().
+  const auto sgd = stepped<torch::optim::SGD, torch::optim::SGDOptions>;
+  const std::string error = message_of<tower::Error>([&] { tower::vmap(sgd)(at::stack({x, u})); });
+  EXPECT_TRUE(support::contains(error, "memory that data() or set_ gave to a tensor")) << error;
   support::expect_intact();
 }
 

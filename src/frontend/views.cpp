@@ -292,8 +292,8 @@ Tensor view_below(Wrapper& w) {
 void check_writable(Wrapper& target, const Tensor& value, const Operator& writer) {
   if (target.root().shares_memory() && !is_memory_outside(target.root()) && as_wrapper(strip_constants(value)))
     throw MutationError(target.level().describe() + ": " + writer.name() +
-                        " would write into memory that set_ gave to a tensor, which others may see, but the value "
-                        "differs with what the transform tracks. clone() the tensor first.");
+                        " would write into memory that data() or set_ gave to a tensor, which others may see, but the "
+                        "value differs with what the transform tracks. clone() the tensor first.");
   if (c10::GradMode::is_enabled())
     for (View* v = target.view().get(); v != nullptr && !cuts_history(*v); v = base_of(*v).view().get())
       if (!v->recorded && is_recorded(value))

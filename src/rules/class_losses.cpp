@@ -2,7 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
-#include "rules/demands.h"
+#include "rules/kernel_demands.h"
 #include "rules/losses.h"
 #include "rules/masks.h"
 #include "rules/op.h"
@@ -101,6 +101,31 @@ void vmap_nll_backward(VmapFrame& frame) {
                    .reshape(x.sizes()));
 }
 
+void demand_items(const Example& e) {
+  TORCH_CHECK(e.dim(0) == 1 || e.dim(0) == 2, "input tensor should be 1D or 2D");
+  TORCH_CHECK(e.dim(1) <= 1, "0D or 1D target tensor expected, multi-target not supported");
+  const bool single = e.dim(0) == 1 && e.dim(1) == 0;
+  TORCH_CHECK(single || e.size(0, 0) == e.size(1, 0), "size mismatch (got input: ", at::IntArrayRef(e.sizes(0)),
+              ", target: ", at::IntArrayRef(e.sizes(1)), ")");
+  TORCH_CHECK(!e.has(2) || (e.dim(2) == 1 && e.size(2, 0) == e.size(0, -1)),
+              "weight tensor should be defined either for all ", e.size(0, -1),
+              " classes or no classes but got weight tensor of shape: ", at::IntArrayRef(e.sizes(2)));
+  demand_kernel_dtypes(e);
+}
+
+void demand_pixels(const Example& e) {
+  TORCH_CHECK(e.dim(1) == 3,
+              "only batches of spatial targets supported (3D tensors) but got targets of dimension: ", e.dim(1));
+  TORCH_CHECK(e.dim(0) == 4,
+              "only batches of spatial inputs supported (4D tensors), but got input of dimension: ", e.dim(0));
+  TORCH_CHECK(!e.has(2) || (e.dim(2) == 1 && e.numel(2) == e.size(0, 1)),
+              "weight tensor should be defined either for all or no classes");
+  TORCH_CHECK(e.size(0, 0) == e.size(1, 0) && e.size(0, 2) == e.size(1, 1) && e.size(0, 3) == e.size(1, 2),
+              "size mismatch (got input: ", at::IntArrayRef(e.sizes(0)), ", target: ", at::IntArrayRef(e.sizes(1)),
+              ")");
+  demand_kernel_dtypes(e);
+}
+
 // In terms of other operators, for derivatives with respect to the weights.
 Pair nll_forward(const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction, int64_t ignore) {
   const int64_t classes = x.dim() == 1 ? 0 : 1;
@@ -121,7 +146,7 @@ Tensor nll_backward(const Tensor& g, const Tensor& x, const Tensor& y, const Ten
 }
 
 template <class Kernels, class Forward, class Backward>
-void negative_log_likelihood() {
+void negative_log_likelihood(Check check) {
   op<Forward>()
       .vmap(vmap_nll_forward<Kernels>)
       .template inactive<1>()
@@ -143,6 +168,7 @@ void negative_log_likelihood() {
           [](Tan<0> t, Skip, const Tensor& x, const Tensor& y, const Tensor& weight, int64_t reduction, int64_t ignore,
              const Tensor& total) { return Kernels::backward(*t, x, y, weight, reduction, ignore, total); })
       .decomposes(nll_backward);
+  demands<Forward>(check);
 }
 
 // ---- cross entropy: the negative log likelihood of what softmax says ----
@@ -255,16 +281,17 @@ Tensor multi_margin_backward(const Tensor& g, const Tensor& x, const Tensor& tar
 
 // The targets of an item are the classes listed before the first -1.
 struct Labels {
-  Tensor items, listed, classes, is_target;  // [N, C] each; entries of `classes` that are not listed are 0
+  Tensor items, listed, classes, is_target;  // [N, C] each; `classes` means nothing where nothing is listed
 
   Labels(const Tensor& x, const Tensor& target) : items(as_items(x)) {
     TORCH_CHECK(x.dim() <= 2 && items.size(1) != 0, "multilabel_margin_loss: expected a vector or a matrix, got ",
                 x.sizes());
     const Tensor y = as_items(target).to(at::kLong);
-    TORCH_CHECK(y.sizes().equals(items.sizes()), "multilabel_margin_loss: inconsistent target size ", target.sizes());
+    TORCH_CHECK(y.sizes().equals(items.sizes()) && (x.dim() < 2) == (target.dim() < 2),
+                "inconsistent target size: ", target.sizes(), " for input of size: ", x.sizes());
     const int64_t count = items.size(1);
     listed = (y == -1).cumsum(1) == 0;
-    classes = keep_where(listed, y);
+    classes = y.masked_fill(y == -1, 0);  // also those behind the list must be classes
     is_target = (at::where(listed, y, Scalar(-1)).unsqueeze(2) == at::arange(count, y.options())).any(1);
   }
   // 1 - x[k] + x[c] for listed classes k and others c: [N, k, c]; and which of them count.
@@ -295,19 +322,24 @@ Tensor multilabel_margin_backward(const Tensor& g, const Tensor& x, const Tensor
 }  // namespace
 
 void class_losses() {
-  negative_log_likelihood<Nll, at::_ops::nll_loss_forward, at::_ops::nll_loss_backward>();
-  negative_log_likelihood<Nll2d, at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward>();
+  negative_log_likelihood<Nll, at::_ops::nll_loss_forward, at::_ops::nll_loss_backward>(demand_items);
+  negative_log_likelihood<Nll2d, at::_ops::nll_loss2d_forward, at::_ops::nll_loss2d_backward>(demand_pixels);
   op<at::_ops::cross_entropy_loss>().decomposes(cross_entropy);
   op<at::_ops::multi_margin_loss>().decomposes(multi_margin);
   op<at::_ops::multi_margin_loss_backward>().decomposes(multi_margin_backward);
   op<at::_ops::multilabel_margin_loss_forward>().decomposes(multilabel_margin);
   op<at::_ops::multilabel_margin_loss_backward>().decomposes(multilabel_margin_backward);
-  for (Operator* op :
-       {&record_of("aten::multi_margin_loss", ""), &record_of("aten::multilabel_margin_loss_forward", "")})
-    guard(*op, [](const Example& e) {
-      demand_floating(e, 0);
-      demand_dtype(e, 1, at::kLong);
-    });
+  demands<at::_ops::multi_margin_loss>([](const Example& e) {
+    demand_floating(e, 0);
+    demand_dtype(e, 1, at::kLong);
+    demand_same_dtype(e, {0, 4});
+    demand_kernel_dtypes(e);
+  });
+  demands<at::_ops::multilabel_margin_loss_forward>([](const Example& e) {
+    demand_floating(e, 0);
+    demand_dtype(e, 1, at::kLong);
+    demand_kernel_dtypes(e);
+  });
 }
 
 }  // namespace tower::rules

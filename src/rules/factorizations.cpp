@@ -337,7 +337,11 @@ void factorizations() {
         return std::tuple(lu_pack(dl, du), Tensor(), Tensor());
       });
   op<at::_ops::lu_unpack>()
-      .vmap(vmap_expanded)
+      .vmap([](VmapFrame& f) {
+        vmap_expanded(f);
+        for (c10::IValue& out : f.stack)  // what was not asked for is empty, of no example's
+          if (out.toTensor().dim() == 1) out = out.toTensor().expand({f.batch_size, 0});
+      })
       .inactive<1>()
       .nondifferentiable_outputs<0>()
       .vjp<0>([](Ct<1> gl, Ct<2> gu, Shape lu, Skip, bool unpack_data) {
@@ -388,7 +392,16 @@ void factorizations() {
   demands<at::_ops::linalg_qr>(own_demands);
   demands<at::_ops::linalg_lu>(own_demands);
   demands<at::_ops::linalg_lu_factor_ex>(own_demands);
-  demands<at::_ops::lu_unpack>(own_demands);
+  demands<at::_ops::lu_unpack>([](const Example& e) {
+    own_demands(e);
+    // The kernel reads this many through a pointer.
+    Sizes pivots = e.sizes(0);
+    const int64_t columns = pivots.back();
+    pivots.pop_back();
+    pivots.back() = std::min(pivots.back(), columns);
+    TORCH_CHECK(e.sizes(1) == pivots, "torch.lu_unpack: Expected LU_pivots of shape ", at::IntArrayRef(pivots),
+                " for LU_data of shape ", at::IntArrayRef(e.sizes(0)), ", but got ", at::IntArrayRef(e.sizes(1)));
+  });
   demands<at::_ops::linalg_lu_solve>(own_demands);
   demands<at::_ops::linalg_pinv_atol_rtol_tensor>([](const Example& e) { demand_matrix(e, 0); });
   demands<at::_ops::geqrf>([](const Example& e) { demand_matrix(e, 0); });

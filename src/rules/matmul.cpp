@@ -94,6 +94,11 @@ void demand_matrices(const Example& e) {
   demand_same_dtype(e, {0, 1});
 }
 
+// Kernels of a batch take booleans; those of single matrices and vectors do not.
+void demand_no_booleans(const Example& e, const char* kernel) {
+  TORCH_CHECK_NOT_IMPLEMENTED(e.dtype(0) != at::kBool, "\"", kernel, "\" not implemented for 'Bool'");
+}
+
 void demand_vectors(const Example& e) {
   TORCH_CHECK(e.dim(0) == 1 && e.dim(1) == 1, "1D tensors expected, but got ", e.dim(0), "D and ", e.dim(1),
               "D tensors");
@@ -102,6 +107,7 @@ void demand_vectors(const Example& e) {
               "elements, but got ",
               e.size(0, 0), " and ", e.size(1, 0), " elements respectively");
   demand_same_dtype(e, {0, 1});
+  demand_no_booleans(e, "dot");
 }
 
 }  // namespace
@@ -135,10 +141,14 @@ void matmul() {
       return t;
     };
     const Tensor product = at::mul(at::mul(widened(i1, expand1), widened(i2, expand2)), widened(i3, expand3));
-    return sumdim.empty() ? product : product.sum(sumdim);
+    return sumdim.empty() ? product : product.sum(sumdim, /*keepdim=*/false, product.scalar_type());
   });
   // at::matmul, which serves batches, takes vectors and broadcasts; formulas promote dtypes.
-  demands<at::_ops::mm>(demand_matrices);
+  demands<at::_ops::mm>([](const Example& e) {
+    demand_matrices(e);
+    demand_no_booleans(e, "addmm_impl_cpu_");
+  });
+  demands<at::_ops::_trilinear>([](const Example& e) { demand_no_booleans(e, "bmm"); });
   demands<at::_ops::bmm>([](const Example& e) { demand_batches(e, 0, 1); });
   demands<at::_ops::mv>([](const Example& e) { demand_matrix_and_vector(e, 0, 1); });
   demands<at::_ops::dot>(demand_vectors);

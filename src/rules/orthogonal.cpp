@@ -94,7 +94,11 @@ void lstsq_vmap(VmapFrame& f) {
   f.call();
   if (vector) f.stack[0] = f.tensor(0).squeeze(-1);
   f.out_dims = {0};
-  for (const bool computed : {residuals, rank, values}) f.out_dims.push_back(computed ? 0 : VmapFrame::kUnbatched);
+  for (const auto& [out, computed] : {std::pair{1, residuals}, {2, rank}, {3, values}}) {
+    const Tensor t = f.tensor(static_cast<size_t>(out));
+    const bool batched = computed && t.dim() > 0 && t.size(0) == f.batch_size;  // of an empty system nothing is
+    f.out_dims.push_back(batched ? 0 : VmapFrame::kUnbatched);
+  }
 }
 
 // The solution of least norm is A⁺ B, and the residuals are the squared lengths of the columns of A X - B.

@@ -1,5 +1,6 @@
 #include "rules/rules.h"
 
+#include "rules/kernel_demands.h"
 #include "rules/overwriting.h"
 #include "rules/registry.h"
 
@@ -46,6 +47,7 @@ void register_all() {
   orthogonal();
   fourier();
   lists();
+  kernel_demands();
   pointwise_into_spent();
 }
 

@@ -42,8 +42,10 @@ void cat_vmap(VmapFrame& f) {
   const int64_t rank = rank_of(f, 0);
   std::vector<Tensor> parts = f.list_to_front(0);
   for (const Tensor& t : parts) TORCH_CHECK(t.dim() > 1, "zero-dimensional tensor cannot be concatenated");
+  at::ScalarType type = parts.at(0).scalar_type();  // those that are left out have a say in it
+  for (const Tensor& t : parts) type = c10::promoteTypes(type, t.scalar_type());
   if (rank > 1) std::erase_if(parts, [](const Tensor& t) { return is_legacy_empty(t.sizes().slice(1)); });
-  f.result(at::cat(parts, at::maybe_wrap_dim(f.stack[1].toInt(), rank) + 1));
+  f.result(at::cat(parts, at::maybe_wrap_dim(f.stack[1].toInt(), rank) + 1).to(type));
 }
 
 void stack_vmap(VmapFrame& f) {
@@ -301,6 +303,14 @@ void shapes() {
       [](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
         return at::im2col(*ct, kernel, dilation, padding, stride);
       });
+  demands<at::_ops::block_diag>([](const Example& e) {
+    const auto tensors = e.list(0);
+    for (const Meta& t : tensors)
+      TORCH_CHECK(t.device == tensors[0].device,
+                  "torch.block_diag: input tensors must all be on the same device, but "
+                  "are on ",
+                  tensors[0].device, " and ", t.device);
+  });
   demands<at::_ops::_chunk_cat>([](const Example& e) {
     const auto tensors = e.list(0);
     for (const Meta& t : tensors) {

@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/TypeProperties.h>
 
 #include "rules/demands.h"
 #include "rules/dims.h"
@@ -47,11 +48,14 @@ void searchsorted_scalar_vmap(VmapFrame& f) {
   TORCH_CHECK(f.logical_dim(0) == 1, "torch.searchsorted(): a number can only be searched in a 1-dimensional sequence");
   f.to_front(0, true);
   if (sorter) f.to_front(5, true);
-  const Tensor value = at::scalar_tensor(f.stack[1].toScalar(), f.tensor(0).options());
+  // The number and what it is searched in are promoted, or a fraction would be cut off among integers.
+  const at::ScalarType type = at::result_type(f.tensor(0), f.stack[1].toScalar());
+  const Tensor boundaries = f.tensor(0).to(type);
+  const Tensor value = at::scalar_tensor(f.stack[1].toScalar(), boundaries.options());
   const auto side = f.stack[4].to<MaybeText>();
   const std::optional<Tensor> order = sorter ? std::optional(f.tensor(5)) : std::nullopt;
   const Tensor found =
-      at::searchsorted(f.tensor(0), value.expand({f.batch_size, 1}), f.stack[2].toBool(), f.stack[3].toBool(),
+      at::searchsorted(boundaries, value.expand({f.batch_size, 1}), f.stack[2].toBool(), f.stack[3].toBool(),
                        side ? std::optional<c10::string_view>(*side) : std::nullopt, order);
   f.result(found.squeeze(1));
 }
