@@ -117,9 +117,10 @@ class Chosen:
         self.single = isinstance(argnums, int) and not isinstance(argnums, bool)
         numbers = (argnums,) if self.single else argnums
         if not isinstance(numbers, tuple) or not all(isinstance(n, int) for n in numbers):
-            instead = f"Write argnums={tuple(argnums)}." if isinstance(argnums, list) else "Give one of these."
-            raise RuntimeError(
-                f"{transform}: argnums must be int or Tuple[int, ...], got: {type(argnums)}. {instead}"
+            instead = f" Write argnums={tuple(argnums)}." if isinstance(argnums, list) else ""
+            raise TypeError(
+                f"{transform}: argnums must be int or Tuple[int, ...], got: {type(argnums)}. It must be an int or a "
+                f"tuple of ints.{instead}"
             )
         count = len(arguments.args)
         for n in numbers:
