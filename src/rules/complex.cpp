@@ -100,7 +100,13 @@ void complex() {
       .vmap([](VmapFrame& frame) { frame.result(at::view_as_real(frame.tensor(0)), frame.in_dims[0]); })
       .vjp<0>([](Ct<0> ct) { return join(*ct); })
       .jvp<0>([](Tan<0> t) { return at::view_as_real(t->resolve_conj()); })
-      .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return join(written); });
+      .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return join(written); })
+      .keeps_dims([](const Sizes& base, c10::ArrayRef<IValue>, size_t) {
+        Sizes dims;
+        for (size_t d = 0; d < base.size(); ++d) dims.push_back(static_cast<int64_t>(d));
+        dims.push_back(-1);
+        return dims;
+      });
   op<at::_ops::view_as_complex>()
       .vmap([](VmapFrame& frame) {
         frame.to_front(0, false);
@@ -112,6 +118,11 @@ void complex() {
       .jvp<0>([](Tan<0> t) { return join(*t); })
       .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) {
         return at::view_as_real(written.resolve_conj());
+      })
+      .keeps_dims([](const Sizes& base, c10::ArrayRef<IValue>, size_t) {
+        Sizes dims;
+        for (size_t d = 0; d + 1 < base.size(); ++d) dims.push_back(static_cast<int64_t>(d));
+        return dims;
       });
 
   op<at::_ops::resolve_conj>().decomposes([](const Tensor& z) {

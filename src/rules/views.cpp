@@ -192,6 +192,116 @@ Tensor write_slice(const Tensor& base, const Tensor& written, int64_t dim, int64
   return at::slice_scatter(base, written, dim, start, start + written.size(dim));
 }
 
+// ---- what is shown whole ----
+
+constexpr int64_t kNotWhole = -1;
+
+int64_t wrapped(const IValue& dim, const Sizes& base) {
+  return at::maybe_wrap_dim(dim.toInt(), static_cast<int64_t>(base.size()));
+}
+
+Sizes dims_in_order(size_t rank) {
+  Sizes dims;
+  for (size_t d = 0; d < rank; ++d) dims.push_back(static_cast<int64_t>(d));
+  return dims;
+}
+Sizes keeps_all(const Sizes& base, Args, size_t) { return dims_in_order(base.size()); }
+
+using KeepsDims = std::function<Sizes(const Sizes& base, Args args, size_t out)>;
+// A part of the dimension that argument `arg` names.
+KeepsDims keeps_all_but(size_t arg) {
+  return [arg](const Sizes& base, Args args, size_t) {
+    Sizes dims = dims_in_order(base.size());
+    if (!dims.empty()) dims[static_cast<size_t>(wrapped(args[arg], base))] = kNotWhole;
+    return dims;
+  };
+}
+// Without the dimension that argument `arg` names.
+KeepsDims keeps_others(size_t arg) {
+  return [arg](const Sizes& base, Args args, size_t) {
+    Sizes dims = dims_in_order(base.size());
+    dims.erase(dims.begin() + wrapped(args[arg], base));
+    return dims;
+  };
+}
+
+Sizes slice_keeps(const Sizes& base, Args args, size_t out) {
+  constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
+  if (args[2].to<MaybeInt>().value_or(0) == 0 && args[3].to<MaybeInt>().value_or(kEnd) == kEnd && args[4].toInt() == 1)
+    return keeps_all(base, args, out);
+  return keeps_all_but(1)(base, args, out);
+}
+
+// From either end, as far as sizes are the same.
+Sizes view_keeps(const Sizes& base, Args args, size_t) {
+  const auto sizes = at::infer_size(args[1].toIntVector(), product(base));
+  Sizes dims(sizes.size(), kNotWhole);
+  const size_t rank = std::min(sizes.size(), base.size());
+  size_t front = 0;
+  for (; front < rank && sizes[front] == base[front]; ++front) dims[front] = static_cast<int64_t>(front);
+  for (size_t d = 1; d + front <= rank && sizes[sizes.size() - d] == base[base.size() - d]; ++d)
+    dims[sizes.size() - d] = static_cast<int64_t>(base.size() - d);
+  return dims;
+}
+
+Sizes expand_keeps(const Sizes& base, Args args, size_t) {
+  const auto sizes = args[1].toIntVector();
+  const size_t missing = sizes.size() - base.size();
+  Sizes dims(sizes.size(), kNotWhole);
+  for (size_t d = 0; d < base.size(); ++d)
+    if (const int64_t size = sizes[missing + d]; size == -1 || size == base[d])
+      dims[missing + d] = static_cast<int64_t>(d);
+  return dims;
+}
+
+// What has one element goes, and so nothing is there whatever its size.
+Sizes squeeze_keeps(const Sizes& base, const Ints& squeezed) {
+  Sizes dims;
+  for (size_t d = 0; d < base.size(); ++d) {
+    const bool named = std::any_of(squeezed.begin(), squeezed.end(), [&](int64_t s) {
+      return at::maybe_wrap_dim(s, static_cast<int64_t>(base.size())) == static_cast<int64_t>(d);
+    });
+    if (!named || base[d] != 1) dims.push_back(named ? kNotWhole : static_cast<int64_t>(d));
+  }
+  return dims;
+}
+
+Sizes unsqueeze_keeps(const Sizes& base, Args args, size_t) {
+  Sizes dims = dims_in_order(base.size());
+  dims.insert(dims.begin() + at::maybe_wrap_dim(args[1].toInt(), static_cast<int64_t>(base.size()) + 1), kNotWhole);
+  return dims;
+}
+
+Sizes transpose_keeps(const Sizes& base, Args args, size_t) {
+  Sizes dims = dims_in_order(base.size());
+  if (!dims.empty())
+    std::swap(dims[static_cast<size_t>(wrapped(args[1], base))], dims[static_cast<size_t>(wrapped(args[2], base))]);
+  return dims;
+}
+
+Sizes permute_keeps(const Sizes& base, Args args, size_t) {
+  Sizes dims;
+  for (const int64_t d : args[1].toIntVector())
+    dims.push_back(at::maybe_wrap_dim(d, static_cast<int64_t>(base.size())));
+  return dims;
+}
+
+// The diagonal is the last dimension.
+Sizes diagonal_keeps(const Sizes& base, Args args, size_t) {
+  Sizes dims;
+  for (int64_t d = 0; d < static_cast<int64_t>(base.size()); ++d)
+    if (d != wrapped(args[2], base) && d != wrapped(args[3], base)) dims.push_back(d);
+  dims.push_back(kNotWhole);
+  return dims;
+}
+
+// A window's elements are the last dimension.
+Sizes unfold_keeps(const Sizes& base, Args args, size_t out) {
+  Sizes dims = keeps_all_but(1)(base, args, out);
+  dims.push_back(kNotWhole);
+  return dims;
+}
+
 // ---- derivatives ----
 
 std::vector<int64_t> resized(at::IntArrayRef sizes, int64_t dim, int64_t size) {
@@ -244,8 +354,13 @@ std::vector<Tensor> cloned(std::vector<Tensor> views) {
 
 void views() {
   // ---- shapes ----
-  op<at::_ops::view>().vmap(view_vmap).vjp<0>(back_to_shape).jvp<0>(to_shape).inverse(reshaped_back);
-  op<at::_ops::_unsafe_view>().vmap(view_vmap).vjp<0>(back_to_shape).jvp<0>(to_shape);
+  op<at::_ops::view>()
+      .vmap(view_vmap)
+      .vjp<0>(back_to_shape)
+      .jvp<0>(to_shape)
+      .inverse(reshaped_back)
+      .keeps_dims(view_keeps);
+  op<at::_ops::_unsafe_view>().vmap(view_vmap).vjp<0>(back_to_shape).jvp<0>(to_shape).keeps_dims(view_keeps);
   // The strides that it is given belong to the memory of one value: nothing may be read by them elsewhere.
   op<at::_ops::_reshape_alias>()
       .vmap(view_vmap)
@@ -254,36 +369,63 @@ void views() {
   op<at::_ops::view_dtype>()
       .vmap(view_dtype_vmap)
       .no_derivative()
-      .inverse(
-          [](const Tensor& base, const Tensor& written, Args, size_t) { return written.view(base.scalar_type()); });
+      .inverse([](const Tensor& base, const Tensor& written, Args, size_t) { return written.view(base.scalar_type()); })
+      .keeps_dims([](const Sizes& base, Args, size_t) {
+        Sizes dims = dims_in_order(base.size());
+        if (!dims.empty()) dims.back() = kNotWhole;
+        return dims;
+      });
   op<at::_ops::expand>()
       .vmap(expand_vmap)
       .linear<0>([](Ct<0> ct, Shape x) { return summed_to(*ct, x.sizes); })
       .inverse(reshaped_back)
-      .repeats(expands);
-  op<at::_ops::squeeze>().vmap(squeeze_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
-  op<at::_ops::squeeze_dim>().vmap(squeeze_dim_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
-  op<at::_ops::squeeze_dims>().vmap(squeeze_each_vmap).linear<0>(back_to_shape).inverse(reshaped_back);
+      .repeats(expands)
+      .keeps_dims(expand_keeps);
+  op<at::_ops::squeeze>()
+      .vmap(squeeze_vmap)
+      .linear<0>(back_to_shape)
+      .inverse(reshaped_back)
+      .keeps_dims([](const Sizes& base, Args, size_t) {
+        const Sizes all = dims_in_order(base.size());
+        return squeeze_keeps(base, Ints(all.begin(), all.end()));
+      });
+  op<at::_ops::squeeze_dim>()
+      .vmap(squeeze_dim_vmap)
+      .linear<0>(back_to_shape)
+      .inverse(reshaped_back)
+      .keeps_dims([](const Sizes& base, Args args, size_t) { return squeeze_keeps(base, {args[1].toInt()}); });
+  op<at::_ops::squeeze_dims>()
+      .vmap(squeeze_each_vmap)
+      .linear<0>(back_to_shape)
+      .inverse(reshaped_back)
+      .keeps_dims([](const Sizes& base, Args args, size_t) { return squeeze_keeps(base, args[1].toIntVector()); });
   op<at::_ops::unsqueeze>()
       .vmap(unsqueeze_vmap)
       .linear<0>([](Ct<0> ct, Skip, int64_t dim) { return ct->squeeze(dim); })
-      .inverse(reshaped_back);
+      .inverse(reshaped_back)
+      .keeps_dims(unsqueeze_keeps);
 
   // ---- orders of dimensions ----
   op<at::_ops::transpose_int>()
       .vmap(transpose_vmap)
       .linear<0>([](Ct<0> ct, Skip, int64_t a, int64_t b) { return ct->transpose(a, b); })
-      .inverse(transposed_back);
+      .inverse(transposed_back)
+      .keeps_dims(transpose_keeps);
   op<at::_ops::t>()
       .vmap(t_vmap)
       .linear<0>([](Ct<0> ct) { return ct->t(); })
-      .inverse([](const Tensor&, const Tensor& written, Args, size_t) { return written.t(); });
+      .inverse([](const Tensor&, const Tensor& written, Args, size_t) { return written.t(); })
+      .keeps_dims([](const Sizes& base, Args, size_t) {
+        const Sizes dims = dims_in_order(base.size());
+        return Sizes(dims.rbegin(), dims.rend());
+      });
   op<at::_ops::permute>()
       .vmap(permute_vmap)
       .linear<0>([](Ct<0> ct, Skip, const Ints& order) { return ct->permute(inverse_permutation(order)); })
       .inverse([](const Tensor&, const Tensor& written, Args args, size_t) {
         return written.permute(inverse_permutation(args[1].toIntVector()));
-      });
+      })
+      .keeps_dims(permute_keeps);
 
   // ---- parts ----
   op<at::_ops::select_int>()
@@ -292,7 +434,8 @@ void views() {
           [](Ct<0> ct, Shape x, int64_t dim, int64_t index) { return at::select_backward(*ct, x.sizes, dim, index); })
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t) {
         return at::select_scatter(base, written, args[1].toInt(), args[2].toInt());
-      });
+      })
+      .keeps_dims(keeps_others(1));
   op<at::_ops::slice_Tensor>()
       .vmap(at_dim(1))
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, const MaybeInt& start, const MaybeInt& end, int64_t step) {
@@ -301,7 +444,8 @@ void views() {
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t) {
         return at::slice_scatter(base, written, args[1].toInt(), args[2].to<MaybeInt>(), args[3].to<MaybeInt>(),
                                  args[4].toInt());
-      });
+      })
+      .keeps_dims(slice_keeps);
   op<at::_ops::diagonal>()
       .vmap(diagonal_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t offset, int64_t dim1, int64_t dim2) {
@@ -309,26 +453,30 @@ void views() {
       })
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t) {
         return at::diagonal_scatter(base, written, args[1].toInt(), args[2].toInt(), args[3].toInt());
-      });
+      })
+      .keeps_dims(diagonal_keeps);
   op<at::_ops::unfold>()
       .vmap(unfold_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, int64_t size, int64_t step) {
         return at::unfold_backward(*ct, x.sizes, dim, size, step);
       })
       .inverse(unfolded_back)
-      .repeats(windows_overlap);
+      .repeats(windows_overlap)
+      .keeps_dims(unfold_keeps);
   op<at::_ops::unbind_int>()
       .vmap(without_dim(1))
       .linear<0>(stack_parts)
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t out) {
         return at::select_scatter(base, written, args[1].toInt(), static_cast<int64_t>(out));
-      });
+      })
+      .keeps_dims(keeps_others(1));
   op<at::_ops::split_Tensor>()
       .vmap(at_dim(2))
       .linear<0>(cat_equal_parts)
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t out) {
         return write_slice(base, written, args[2].toInt(), static_cast<int64_t>(out) * args[1].toInt());
-      });
+      })
+      .keeps_dims(keeps_all_but(2));
   op<at::_ops::split_with_sizes>()
       .vmap(at_dim(2))
       .linear<0>([](Cts cts, Shape x, const Ints& sizes, int64_t dim) { return cat_parts(cts, x, sizes, dim); })
@@ -337,20 +485,26 @@ void views() {
         int64_t start = 0;
         for (size_t k = 0; k < out; ++k) start += sizes[k];
         return write_slice(base, written, args[2].toInt(), start);
-      });
-  op<at::_ops::unsafe_split_Tensor>().vmap(at_dim(2)).linear<0>(cat_equal_parts);
-  op<at::_ops::unsafe_split_with_sizes>().vmap(at_dim(2)).linear<0>(
-      [](Cts cts, Shape x, const Ints& sizes, int64_t dim) { return cat_parts(cts, x, sizes, dim); });
+      })
+      .keeps_dims(keeps_all_but(2));
+  op<at::_ops::unsafe_split_Tensor>().vmap(at_dim(2)).linear<0>(cat_equal_parts).keeps_dims(keeps_all_but(2));
+  op<at::_ops::unsafe_split_with_sizes>()
+      .vmap(at_dim(2))
+      .linear<0>([](Cts cts, Shape x, const Ints& sizes, int64_t dim) { return cat_parts(cts, x, sizes, dim); })
+      .keeps_dims(keeps_all_but(2));
 
   // ---- the whole ----
-  op<at::_ops::alias>().vmap(same_vmap).linear<0>(itself).inverse(written_itself);
-  op<at::_ops::lift_fresh>().vmap(same_vmap).linear<0>(itself).inverse(written_itself);
-  op<at::_ops::lift>().vmap(same_vmap).linear<0>(itself);
+  op<at::_ops::alias>().vmap(same_vmap).linear<0>(itself).inverse(written_itself).keeps_dims(keeps_all);
+  op<at::_ops::lift_fresh>().vmap(same_vmap).linear<0>(itself).inverse(written_itself).keeps_dims(keeps_all);
+  op<at::_ops::lift>().vmap(same_vmap).linear<0>(itself).keeps_dims(keeps_all);
   // What is written to a detached tensor changes the values of the tensor it was detached from, not its derivatives.
-  op<at::_ops::detach>().vmap(same_vmap).no_derivative().inverse(
-      [](const Tensor& base, const Tensor& written, Args, size_t) {
+  op<at::_ops::detach>()
+      .vmap(same_vmap)
+      .no_derivative()
+      .inverse([](const Tensor& base, const Tensor& written, Args, size_t) {
         return frontend::with_history_of(base, written, true);
-      });
+      })
+      .keeps_dims(keeps_all);
 
   // ---- views of which a copy is asked for, which lie by rows ----
   op<at::_ops::view_copy>().decomposes(
