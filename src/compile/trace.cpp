@@ -67,17 +67,16 @@ Call described(const Operator& op, const Stack& stack) {
   return call;
 }
 
-// Whether the shape of the result depends on values. Of some operators only that of certain calls does.
-bool has_shape_by_data(const Call& call, const Graph& graph) {
-  if (!call.op->handle() || !call.op->handle()->hasTag(at::Tag::dynamic_output_shape)) return false;
-  if (call.op->name() == "aten::_ctc_loss") return false;
-  if (call.op->name() == "aten::one_hot") return call.args[1].toInt() < 0;
-  if (call.op->schema().name() != "aten::index") return true;
-  for (size_t k = 0; k < call.operands.size(); ++k) {
-    const at::ScalarType dtype = graph.values[static_cast<size_t>(call.operands[k])].dtype;
-    if (call.places[k].arg == 1 && (dtype == at::kBool || dtype == at::kByte)) return true;
-  }
-  return false;
+// Whether the shape of the result depends on values. `stack`: the arguments of the operator, or of its image.
+bool has_shape_by_values(const Operator& op, const Call& call, const Stack& stack) {
+  const Operator& called = *call.op;
+  if (!called.shape_by_values) return called.handle() && called.handle()->hasTag(at::Tag::dynamic_output_shape);
+  std::vector<Tensor> operands;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { operands.push_back(t); });
+  Stack args = call.args;
+  size_t next = 0;
+  replace_tensors(called, args, [&](const Tensor&, LeafRef) { return operands[next++]; });
+  return called.shape_by_values(args);
 }
 
 // ---- of a loop's step, only shapes ----
@@ -425,7 +424,7 @@ void Trace::process(const Operator& op, Stack& stack) {
                              "writes to memory from outside.");
     }
     for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { call.operands.push_back(number_of(t)); });
-    if (has_shape_by_data(call, graph_)) {
+    if (has_shape_by_values(op, call, stack)) {
       if (pick_by_known_mask(op, stack) || know_values(op, stack)) return;
       throw UnsupportedError(describe() + ": " + base.name() +
                              " gives a tensor whose shape depends on values, which differ from call to call. Use an "

@@ -170,6 +170,10 @@ Tensor reduced(const Tensor& losses, const Tensor& lengths, int64_t reduction, b
 }  // namespace
 
 void ctc_losses() {
+  // The second result is as large as the longest target, and is read by the derivative alone.
+  const auto fixed = [](c10::ArrayRef<IValue>) { return false; };
+  op<at::_ops::_ctc_loss>().shape_by_values(fixed);
+  op<at::_ops::_ctc_loss_Tensor>().shape_by_values(fixed);
   op<at::_ops::_ctc_loss>().vmap(ctc_vmap).nondifferentiable_outputs<1>().decomposes(losses_of_numbers);
   op<at::_ops::_ctc_loss_Tensor>().nondifferentiable_outputs<1>().decomposes(losses_of_tensors);
   loss_backward<at::_ops::_ctc_loss_backward, Ints>();

@@ -220,11 +220,21 @@ void demand_integer_indices(const Example& e) {
                 e.op().name(), " found unexpected index type ", index.dtype);
 }
 
+// A mask is as many indices as it has true places.
+bool looks_up_by_mask(c10::ArrayRef<IValue> args) {
+  const auto indices = args[1].toListRef();
+  return std::any_of(indices.begin(), indices.end(), [](const IValue& index) {
+    if (!index.isTensor() || !index.toTensor().defined()) return false;
+    const at::ScalarType dtype = index.toTensor().scalar_type();
+    return dtype == at::kBool || dtype == at::kByte;
+  });
+}
+
 }  // namespace
 
 void indexing() {
-  op<at::_ops::index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
-  op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
+  op<at::_ops::index_Tensor>().vmap(index_vmap).linear<0>(index_transpose).shape_by_values(looks_up_by_mask);
+  op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose).shape_by_values(looks_up_by_mask);
 
   op<at::_ops::index_select>()
       .vmap(index_select_vmap)
@@ -283,6 +293,7 @@ void indexing() {
     }
     return coordinates.empty() ? at::empty({size, 0}, place.options()) : at::stack(coordinates, 1);
   });
+  op<at::_ops::one_hot>().shape_by_values([](c10::ArrayRef<IValue> args) { return args[1].toInt() < 0; });
   op<at::_ops::one_hot>().no_derivative().decomposes([](const Tensor& x, int64_t classes) {
     // Without a number of classes it is read out of the data.
     const int64_t n = classes >= 0 ? classes : x.max().item<int64_t>() + 1;
@@ -303,7 +314,10 @@ void indexing() {
       [](const Scalar& value, const Tensor& among, Skip, bool invert) {
         return invert ? among.ne(value).all() : among.eq(value).any();
       });
-  op<at::_ops::repeat_interleave_Tensor>().vmap(repeat_interleave_vmap).no_derivative();
+  op<at::_ops::repeat_interleave_Tensor>()
+      .vmap(repeat_interleave_vmap)
+      .no_derivative()
+      .shape_by_values([](c10::ArrayRef<IValue> args) { return args[1].isNone(); });
   demands<at::_ops::index_select>([](const Example& e) {
     TORCH_CHECK(e.dim(0) > 0 || e.numel(2) == 1, "index_select(): Index to scalar can have only 1 value, got ",
                 e.numel(2), " value(s)");
