@@ -24,15 +24,16 @@ class PartOperator final : public KernelOperator {
   PartOperator(Graph graph, const std::shared_ptr<Kernels>& kernels)
       : KernelOperator("tower::part"), operator_(std::move(graph), kernels) {}
 
+  std::string report() const { return operator_.report(); }
+
+ private:
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
     dynamic::Tensors given;
     for (const Tensor* t : operands) given.push_back(*t);
     dynamic::Tensors made = operator_(given);
     for (size_t k = 0; k < results.size(); ++k) *results[k] = std::move(made[k]);
   }
-  std::string report() const { return operator_.report(); }
 
- private:
   GraphOperator operator_;
 };
 
@@ -70,7 +71,7 @@ const CompiledGraph::InParts* CompiledGraph::in_parts() const {
     auto graph = with_parts(plan_.graph(), kFewCalls + 1, [&](ComputingPart part) {
       auto op = c10::make_intrusive<PartOperator>(std::move(part.graph), kernels_);
       parts.push_back(op);
-      return KernelOperator::call_of(std::move(op), std::move(part.operands), std::move(part.results));
+      return KernelOperator::call_of(std::move(op), plan_.graph(), std::move(part.operands), std::move(part.results));
     });
     if (!graph) return nullptr;
     return std::unique_ptr<const InParts>(new InParts{Plan(std::move(*graph)), std::move(parts)});

@@ -357,7 +357,7 @@ class Pass {
       if (known == operands.end()) operands.push_back(factor.value);
     }
     auto op = contraction(std::move(product), std::move(of_factors), result, *order);
-    graph_.calls[n] = KernelOperator::call_of(std::move(op), std::move(operands), graph_.calls[n].results);
+    graph_.calls[n] = KernelOperator::call_of(std::move(op), graph_, std::move(operands), graph_.calls[n].results);
   }
 
   Graph& graph_;

@@ -78,6 +78,7 @@ class Contraction final : public KernelOperator {
     }
   }
 
+ private:
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
     std::vector<Term> terms;
     for (size_t k = 0; k < operands_.size(); ++k) terms.push_back(read(*operands[operands_[k]], product_.factors[k]));
@@ -99,7 +100,6 @@ class Contraction final : public KernelOperator {
     results[0]->copy_((product_.root ? sum.sqrt() : sum).reshape(sizes_));
   }
 
- private:
   static Term read(Tensor t, const Factor& factor) {
     Term term{{}, {}, factor.squared};
     for (size_t d = factor.labels.size(); d-- > 0;)

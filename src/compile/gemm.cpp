@@ -5,7 +5,10 @@
 #include <ATen/ops/mm_cpu_dispatch.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "tower/errors.h"
 
 namespace tower::compiler {
 namespace {
@@ -365,8 +368,24 @@ bool Gemm::sum_over(std::vector<GemmAxis> dimensions) {
   return true;
 }
 
+// Every element of these dimensions is in the tensor's memory.
+void Gemm::check(const char* name, const at::Tensor& t, int64_t GemmAxis::*step) const {
+  int64_t last = t.storage_offset() + (inner.size - 1) * (inner.*step);
+  for (const GemmAxis& axis : axes) last += (axis.size - 1) * (axis.*step);
+  if ((last + 1) * static_cast<int64_t>(t.itemsize()) > static_cast<int64_t>(t.storage().nbytes()))
+    throw UnsupportedError(std::string("compile: a matrix product reads or writes element ") + std::to_string(last) +
+                           " of " + name + ", whose memory has " + std::to_string(t.storage().nbytes() / t.itemsize()) +
+                           ": it was made for other sizes or strides.");
+}
+
 void Gemm::run(const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) const {
   if (c.numel() == 0) return;
+  if (inner.size > 0) {
+    check("the left operand", a, &GemmAxis::a);
+    check("the right operand", b, &GemmAxis::b);
+  }
+  if (s.defined()) check("what is added", s, &GemmAxis::s);
+  check("the result", c, &GemmAxis::c);
   const Products p(*this);
   const at::Tensor &left = p.swapped ? b : a, &right = p.swapped ? a : b;
   if (!is_small(p.rows.size, p.columns.size, p.inner.size)) run_large(p, left, right, s, c);

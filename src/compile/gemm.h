@@ -22,8 +22,12 @@ struct Gemm {
 
   /// What is summed over; false where these dimensions are not walked as one.
   bool sum_over(std::vector<GemmAxis> dimensions);
-  /// Of float32 or float64. `s` may be undefined: C = A B.
+  /// Of float32 or float64. `s` may be undefined: C = A B. Throws an UnsupportedError where a tensor's memory ends
+  /// before the dimensions do.
   void run(const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) const;
+
+ private:
+  void check(const char* name, const at::Tensor& t, int64_t GemmAxis::*step) const;
 };
 
 /// One product of matrices, in memory; for tests and measurements.

@@ -133,7 +133,7 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
       for (const ValueId id : call.operands) operands.push_back(at[static_cast<size_t>(id)]);
       c10::SmallVector<Tensor*, 4> results;
       for (const ValueId id : call.results) results.push_back(&own[static_cast<size_t>(id)]);
-      step.kernel->compute(operands, results);
+      step.kernel->run(operands, results);
       for (size_t k = 0; k < call.operands.size(); ++k)
         if (step.last[k]) own[static_cast<size_t>(call.operands[k])].reset();
       continue;

@@ -46,6 +46,7 @@ class ProductOperator final : public KernelOperator {
         strides_(strides_in_order(result.sizes, order)),
         dtype_(result.dtype) {}
 
+ private:
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
     const Tensor &a = *operands[adds_], &b = *operands[adds_ + size_t{1}];
     const Tensor none, &s = adds_ ? *operands[0] : none;
@@ -61,7 +62,6 @@ class ProductOperator final : public KernelOperator {
     gemm.run(a, b, s, *results[0]);
   }
 
- private:
   const std::vector<Dimension> dimensions_;  // of the result
   const Dimension inner_;
   const bool adds_;
@@ -103,7 +103,7 @@ std::optional<Call> product_of_matrices(const Graph& graph, const Call& call) {
     settle(0, &Dimension::s, letters.substr(letters.size() - s.of_example.size()));
   }
   auto op = c10::make_intrusive<ProductOperator>(std::move(dimensions), inner, form->adds, result, *order);
-  return KernelOperator::call_of(std::move(op), call.operands, call.results);
+  return KernelOperator::call_of(std::move(op), graph, call.operands, call.results, {call.op->name()});
 }
 
 }  // namespace tower::compiler

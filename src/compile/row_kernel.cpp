@@ -34,6 +34,7 @@ class RowKernel final : public KernelOperator {
     for (size_t d = alone; d < outer_; ++d) rows_.together *= lanes_[d];
   }
 
+ private:
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
     Kernel::Rows rows = rows_;
     c10::SmallVector<Tensor, 8> copies;
@@ -55,7 +56,6 @@ class RowKernel final : public KernelOperator {
       if (written_[k].wanted != written_[k].strides) *results[k] = in_wanted_order(*results[k], written_[k]);
   }
 
- private:
   static Tensor in_wanted_order(const Tensor& t, const Written& result) {
     const Tensor made = at::detail::empty_strided_cpu(result.sizes, result.wanted, result.dtype);
     return made.copy_(t);

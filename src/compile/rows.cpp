@@ -49,7 +49,7 @@ class RowWriter {
     fused.lanes = count(lanes_);
     auto op = row_kernel(fused.kernel, std::move(readings_), lanes_, outer_, std::move(written));
     report.push_back(std::move(fused));
-    return KernelOperator::call_of(std::move(op), std::move(operands_), results);
+    return KernelOperator::call_of(std::move(op), graph_, std::move(operands_), results, report.back().operators);
   }
 
  private:

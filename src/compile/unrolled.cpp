@@ -235,6 +235,7 @@ class LaneKernel final : public KernelOperator {
   LaneKernel(std::shared_ptr<const Kernel> kernel, int64_t lanes, std::vector<Read> reads, std::vector<Written> written)
       : kernel_(std::move(kernel)), lanes_(lanes), reads_(std::move(reads)), written_(std::move(written)) {}
 
+ private:
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
     if (lanes_ == 1) {
       c10::SmallVector<const void*, 64> from;
@@ -257,7 +258,6 @@ class LaneKernel final : public KernelOperator {
     if (lanes_ > 0) kernel_->run(lanes_, from, to);
   }
 
- private:
   // Makes the results. `source` and `target` are told where the first lane is of each input and output, and how many
   // elements the lanes are apart.
   template <class S, class T>
@@ -427,7 +427,7 @@ Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, K
   fused.lanes = lanes;
   report.push_back(fused);
   auto op = c10::make_intrusive<LaneKernel>(fused.kernel, lanes, std::move(reads), std::move(written));
-  return KernelOperator::call_of(std::move(op), std::move(writer.operands), results);
+  return KernelOperator::call_of(std::move(op), graph_, std::move(writer.operands), results, fused.operators);
 }
 
 }  // namespace tower::compiler
