@@ -123,7 +123,7 @@ State::Found State::find(const Tensors& args, const StaticKey& statics, const co
   for (const auto& family : now->families) {
     if (!(family->modes == modes) || !(family->statics == statics)) continue;
     const auto n = family->tensors.count(tensors);
-    if (!n) continue;
+    if (!n || !family->graph.serves(*n)) continue;
     auto graph = std::make_shared<const compiler::CompiledGraph>(family->graph.with(*n), kernels);
     return add(std::make_shared<const Specialisation>(
         Specialisation{std::move(tensors), statics, modes, std::move(graph), family->rest, /*traced=*/false}));
@@ -144,6 +144,11 @@ void keep_few(std::vector<State::Found>& graphs, bool traced) {
     graphs.erase(std::prev(std::find_if(graphs.rbegin(), graphs.rend(), alike).base()));
 }
 
+void put_first(KnownGraphs& known, std::shared_ptr<const Family> family) {
+  known.families.insert(known.families.begin(), std::move(family));
+  if (known.families.size() > kMostFamilies) known.families.pop_back();
+}
+
 // Two graphs that differ in the number of examples give the graph for any.
 std::shared_ptr<const Family> family_of(const KnownGraphs& known, const Specialisation& made,
                                         detail::Specialisations::SameRest* same) {
@@ -155,7 +160,7 @@ std::shared_ptr<const Family> family_of(const KnownGraphs& known, const Speciali
     auto graph = compiler::LaneGraph::of(s->graph->graph(), made.graph->graph(), kinds->lanes());
     if (graph)
       return std::make_shared<const Family>(
-          Family{*kinds, std::move(*graph), made.statics, made.modes, made.rest});
+          Family{*kinds, std::move(*graph), s->graph, made.graph, made.statics, made.modes, made.rest});
   }
   return nullptr;
 }
@@ -179,10 +184,7 @@ State::Found State::add(Found made, SameRest* same) {
     if (made->traced) {
       if (++known.traced == kOften && !known.graphs.empty() && file.empty())
         warning = difference(*known.graphs.front(), *made);
-      if (auto family = family_of(known, *made, same)) {
-        known.families.insert(known.families.begin(), std::move(family));
-        if (known.families.size() > kMostFamilies) known.families.pop_back();
-      }
+      if (auto family = family_of(known, *made, same)) put_first(known, std::move(family));
     }
     std::erase_if(known.graphs, [&](const Found& s) {
       if (s->graph->assumes() || !same_calls(*s, *made)) return false;
@@ -197,6 +199,10 @@ State::Found State::add(Found made, SameRest* same) {
     TORCH_WARN("compile: a function was traced ", kOften, " times. From the call before to this one, ", warning,
                ". Every kind of call has a graph of its own; the last ", kMostGraphs, " are kept.");
   return kept;
+}
+
+void State::add_family(const std::shared_ptr<const Family>& family) {
+  publish([&](KnownGraphs& known) { put_first(known, family); });
 }
 
 State::Found State::find_in_file(const Tensors& args, const StaticKey& statics, const compiler::Modes& modes) {

@@ -95,6 +95,8 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   DispatchGuard keys;
   keys.see_no_operator();
   Graph graph = traced;
+  graph.makers.clear();
+  graph.constants.clear();
   remove_identities(graph);
   contract_summed_products(graph);
   read_before_expanding(graph);

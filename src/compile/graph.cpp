@@ -1,5 +1,6 @@
 #include "compile/graph.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>
@@ -225,22 +226,84 @@ void share_equal_calls(Graph& graph) {
     kept.push_back(std::move(call));
   }
   graph.calls = std::move(kept);
+  for (Call& maker : graph.makers)
+    for (ValueId& id : maker.operands)
+      if (!is_constant(id)) id = stands_for[static_cast<size_t>(id)];
 }
+
+// What constants that are read were made by. A call that nobody needs is among that, where its result's shape is.
+class Makers {
+ public:
+  Makers(Graph& graph, const std::vector<bool>& needed)
+      : graph_(graph), values_(needed), constants_(graph.constants.size()) {
+    for (size_t n = 0; n < graph.makers.size(); ++n)
+      for (const ValueId id : graph.makers[n].results) maker_.try_emplace(id, n);
+    for (size_t id = 0; id < needed.size(); ++id)
+      if (needed[id] && is_constant(graph.values[id].made_as)) reach(graph.values[id].made_as);
+  }
+
+  /// `dead`: in the order of the graph.
+  void keep(std::vector<Call> dead) {
+    std::unordered_map<ValueId, size_t> among_dead;
+    for (size_t n = 0; n < dead.size(); ++n)
+      for (const ValueId id : dead[n].results) among_dead.emplace(id, n);
+    std::vector<bool> kept(graph_.makers.size()), kept_dead(dead.size());
+    while (!next_.empty()) {
+      const ValueId id = next_.back();
+      next_.pop_back();
+      if (!is_constant(id) && is_constant(graph_.values[static_cast<size_t>(id)].made_as))
+        reach(graph_.values[static_cast<size_t>(id)].made_as);
+      const auto& from = is_constant(id) ? maker_ : among_dead;
+      const auto found = from.find(id);
+      if (found == from.end()) continue;
+      (is_constant(id) ? kept : kept_dead)[found->second] = true;
+      for (const ValueId operand : (is_constant(id) ? graph_.makers : dead)[found->second].operands) reach(operand);
+    }
+    std::vector<Call> makers;
+    for (size_t n = 0; n < kept.size(); ++n)
+      if (kept[n]) makers.push_back(std::move(graph_.makers[n]));
+    for (size_t n = 0; n < dead.size(); ++n)
+      if (kept_dead[n]) makers.push_back(std::move(dead[n]));
+    graph_.makers = std::move(makers);
+    for (size_t k = 0; k < constants_.size(); ++k)
+      if (!constants_[k]) graph_.constants[k] = {};
+  }
+
+ private:
+  void reach(ValueId id) {
+    const bool constant = is_constant(id);
+    std::vector<bool>& reached = constant ? constants_ : values_;
+    const size_t at = constant ? place_of_constant(id) : static_cast<size_t>(id);
+    if (at >= reached.size() || reached[at]) return;
+    reached[at] = true;
+    next_.push_back(id);
+  }
+
+  Graph& graph_;
+  std::vector<bool> values_, constants_;  // that are reached
+  std::unordered_map<ValueId, size_t> maker_;
+  std::vector<ValueId> next_;
+};
 
 void remove_dead_calls(Graph& graph) {
   std::vector<bool> needed(graph.values.size(), false);
   for (ValueId id : graph.results) needed[static_cast<size_t>(id)] = true;
-  std::vector<Call> kept;
+  std::vector<Call> kept, dead;
   for (size_t n = graph.calls.size(); n-- > 0;) {
     Call& call = graph.calls[n];
     // A draw moves the generator, whoever reads it.
     bool used = call.effect || call.random() || call.opaque();
     for (ValueId id : call.results) used = used || (id != kNoValue && needed[static_cast<size_t>(id)]);
-    if (!used) continue;
+    if (!used) {
+      dead.push_back(std::move(call));
+      continue;
+    }
     for (ValueId id : call.operands) needed[static_cast<size_t>(id)] = true;
     kept.push_back(std::move(call));
   }
   graph.calls.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
+  std::reverse(dead.begin(), dead.end());
+  Makers(graph, needed).keep(std::move(dead));
   for (size_t id = 0; id < needed.size(); ++id)
     if (!needed[id]) graph.values[id].tensor = Tensor();
 }

@@ -27,8 +27,9 @@ struct Value {
   Sizes sizes, strides;
   at::ScalarType dtype;
   at::Device device;
-  bool number;    // a tensor that LibTorch made of a number: it yields in type promotion
-  Tensor tensor;  // captured: the tensor itself; constant: its value; else undefined
+  bool number;                 // a tensor that LibTorch made of a number: it yields in type promotion
+  Tensor tensor;               // captured: the tensor itself; constant: its value; else undefined
+  ValueId made_as = kNoValue;  // constant: its number among Graph::constants; kNoValue: not made by calls
 
   /// `kept`: whether the value holds the tensor.
   Value(Origin origin, const Tensor& t, bool kept);
@@ -65,10 +66,24 @@ struct Call {
   bool writes_unsaid() const;
 };
 
+/// A constant on the way to those that calls read.
+struct Constant {
+  Sizes sizes;
+  Tensor tensor;  // where no call made it: it came from C++ numbers
+};
+/// Constants are numbered downwards.
+constexpr ValueId number_of_constant(size_t k) { return kNoValue - 1 - static_cast<ValueId>(k); }
+constexpr size_t place_of_constant(ValueId number) { return static_cast<size_t>(kNoValue - 1 - number); }
+constexpr bool is_constant(ValueId id) { return id < kNoValue; }
+
 struct Graph {
   std::vector<Value> values;
   std::vector<ValueId> arguments;  // kNoValue: an undefined tensor
   std::vector<Call> calls;
+  // How constants were made: calls of constants, or of no more than the shapes of values. A graph for other sizes has
+  // to know it (compile/lanes.h); nothing runs them.
+  std::vector<Constant> constants;
+  std::vector<Call> makers;
   std::vector<ValueId> results;  // the number of an argument or captured tensor: the very tensor, after all calls
 
   std::string print() const;

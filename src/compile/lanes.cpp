@@ -7,6 +7,7 @@
 #include <map>
 
 #include "compile/loop.h"
+#include "compile/places.h"
 #include "core/bind.h"
 #include "operators/mapped.h"
 
@@ -51,101 +52,182 @@ bool same_constant(const Value& a, const Value& b) {
   return a.sizes == b.sizes ? same_bits(a.tensor, b.tensor) : same_number(a.tensor, b.tensor);
 }
 
-bool same_value(const Lanes& lanes, const Value& a, const Value& b) {
-  if (a.origin != b.origin || a.dtype != b.dtype || a.device != b.device || a.number != b.number ||
-      a.tensor.defined() != b.tensor.defined() || !agree(lanes, a.sizes, b.sizes) ||
+bool same_value(const Lanes& lanes, const Value& a, const Value& b, bool makers_known) {
+  if (a.origin != b.origin || a.made_as != b.made_as || a.dtype != b.dtype || a.device != b.device ||
+      a.number != b.number || a.tensor.defined() != b.tensor.defined() || !agree(lanes, a.sizes, b.sizes) ||
       !agree(lanes, a.strides, b.strides))
     return false;
+  // What was captured does not follow, nor what no call made, of C++ numbers.
+  const bool given =
+      a.origin == Origin::captured || (a.origin == Origin::constant && makers_known && !is_constant(a.made_as));
+  if (given && a.sizes != b.sizes) return false;
   if (!a.tensor.defined()) return true;
   return a.origin == Origin::captured ? a.tensor.is_same(b.tensor) : same_constant(a, b);
 }
 
+// A call's operands and results for one example. Sizes of what is mapped have the examples' dimensions in front.
+struct OfExample {
+  std::vector<Sizes> operands, results;
+
+  OfExample(const Graph& graph, const Call& call) {
+    for (size_t k = 0; k < call.operands.size(); ++k) {
+      Sizes sizes = sizes_of(graph, call.operands[k]);
+      for (const Mapped& vmap : call.vmaps)
+        if (vmap.dims[k] != Mapped::kUnmapped) sizes.erase(sizes.begin() + vmap.dims[k]);
+      operands.push_back(std::move(sizes));
+    }
+    for (const ValueId id : call.results) {
+      const Sizes& sizes = id == kNoValue ? Sizes() : sizes_of(graph, id);
+      const auto depth = std::min(sizes.size(), call.vmaps.size());
+      results.emplace_back(sizes.begin() + static_cast<std::ptrdiff_t>(depth), sizes.end());
+    }
+  }
+  bool operator==(const OfExample&) const = default;
+
+  static const Sizes& sizes_of(const Graph& graph, ValueId id) {
+    return is_constant(id) ? graph.constants[place_of_constant(id)].sizes : graph.values[static_cast<size_t>(id)].sizes;
+  }
+};
+
+// Whether the results have the operands' sizes, broadcast.
+bool are_broadcast(const OfExample& e) {
+  std::vector<int64_t> sizes;
+  for (const Sizes& operand : e.operands) {
+    sizes.insert(sizes.begin(), std::max(operand.size(), sizes.size()) - sizes.size(), 1);
+    for (size_t d = 1; d <= operand.size(); ++d)
+      if (int64_t& size = sizes[sizes.size() - d]; size == 1) size = operand[operand.size() - d];
+  }
+  return std::all_of(e.results.begin(), e.results.end(), [&](const Sizes& s) { return at::IntArrayRef(s) == sizes; });
+}
+
 class Comparison {
  public:
-  Comparison(const Graph& a, const Graph& b, Lanes lanes) : a_(a), b_(b), lanes_(lanes) {}
+  Comparison(const Graph& a, const Graph& b, Lanes lanes, bool makers_known = true)
+      : a_(a), b_(b), lanes_(lanes), makers_known_(makers_known) {}
 
   bool holds() {
+    const auto alike = [&](const Call& x, const Call& y) { return same_call(x, y, /*makes_constant=*/false); };
+    const auto make_alike = [&](const Call& x, const Call& y) { return same_call(x, y, /*makes_constant=*/true); };
     return a_.arguments == b_.arguments && a_.results == b_.results &&
            std::equal(a_.values.begin(), a_.values.end(), b_.values.begin(), b_.values.end(),
-                      [&](const Value& x, const Value& y) { return same_value(lanes_, x, y); }) &&
-           std::equal(a_.calls.begin(), a_.calls.end(), b_.calls.begin(), b_.calls.end(),
-                      [&](const Call& x, const Call& y) { return same_call(x, y); });
+                      [&](const Value& x, const Value& y) { return same_value(lanes_, x, y, makers_known_); }) &&
+           same_constants() && std::equal(a_.calls.begin(), a_.calls.end(), b_.calls.begin(), b_.calls.end(), alike) &&
+           std::equal(a_.makers.begin(), a_.makers.end(), b_.makers.begin(), b_.makers.end(), make_alike);
   }
+  /// The fewest examples for which all that is known.
+  int64_t fewest() const { return fewest_; }
 
  private:
-  bool has_lanes(ValueId id) const {
-    return id != kNoValue && a_.values[static_cast<size_t>(id)].sizes != b_.values[static_cast<size_t>(id)].sizes;
+  // What no call made does not follow.
+  bool same_constants() const {
+    std::vector<bool> made(a_.constants.size());
+    for (const Call& maker : a_.makers)
+      for (const ValueId id : maker.results)
+        if (is_constant(id)) made[place_of_constant(id)] = true;
+    DispatchGuard keys;
+    keys.see_no_operator();
+    if (a_.constants.size() != b_.constants.size()) return false;
+    for (size_t k = 0; k < a_.constants.size(); ++k) {
+      const Constant &x = a_.constants[k], &y = b_.constants[k];
+      if (made[k] ? !agree(lanes_, x.sizes, y.sizes) : x.sizes != y.sizes) return false;
+      if (x.tensor.defined() != y.tensor.defined()) return false;
+      if (x.tensor.defined() && (x.tensor.scalar_type() != y.tensor.scalar_type() || !x.tensor.equal(y.tensor)))
+        return false;
+    }
+    return true;
   }
 
-  bool same_call(const Call& x, const Call& y) {
+  bool same_call(const Call& x, const Call& y, bool makes_constant) {
     if (!do_the_same(*x.op, *y.op) || x.operands != y.operands || x.results != y.results || x.records != y.records ||
         x.effect != y.effect || x.vmaps.size() != y.vmaps.size() ||
         !std::equal(x.places.begin(), x.places.end(), y.places.begin(), y.places.end(),
                     [](LeafRef p, LeafRef q) { return p.arg == q.arg && p.element == q.element; }))
       return false;
-    bool mapped = false;
     for (size_t v = 0; v < x.vmaps.size(); ++v) {
       const Mapped &m = x.vmaps[v], &n = y.vmaps[v];
       if (m.dims != n.dims || !lanes_.agree(m.batch_size, n.batch_size) ||
           axes_.emplace(m.axis, n.axis).first->second != n.axis)
         return false;
-      mapped = mapped || m.batch_size != n.batch_size;
     }
-    if (same_attributes(x, y)) {
-      bool lanes = false;
-      for (const ValueId id : x.operands) lanes = lanes || has_lanes(id);
-      for (const ValueId id : x.results) lanes = lanes || has_lanes(id);
-      return !lanes || (mapped && same_examples(x, y)) || x.op->vmap_is_pointwise || is_any_view(x);
-    }
-    return x.vmaps.empty() && is_any_view(x) && attributes_agree(x, y);
+    const std::optional<std::vector<size_t>> differ = differing_lists(x, y);
+    if (!differ) return false;
+    const OfExample of_x(a_, x), of_y(b_, y);
+    if (of_x == of_y) return differ->empty();
+    // The attributes of a mapped operator are its image's.
+    if (!differ->empty() && !x.vmaps.empty()) return false;
+    if (x.op->vmap_is_pointwise) return differ->empty() && are_broadcast(of_x) && are_broadcast(of_y);
+    if (x.op->view_keeps && !of_x.operands.empty()) return view_follows(x, y, of_x, of_y, *differ);
+    return makes_constant && (x.op->reads_shapes_alone || x.operands.empty()) && follows_as_told(x, y, of_x, of_y);
   }
 
-  // Whether what a call is for one example has no lanes: all of them are mapped.
-  bool same_examples(const Call& x, const Call& y) const {
-    for (size_t k = 0; k < x.operands.size(); ++k)
-      if (example(a_, x, k) != example(b_, y, k)) return false;
-    const auto depth = static_cast<std::ptrdiff_t>(x.vmaps.size());
-    for (const ValueId id : x.results) {
-      if (id == kNoValue) continue;
-      const Sizes &p = a_.values[static_cast<size_t>(id)].sizes, &q = b_.values[static_cast<size_t>(id)].sizes;
-      if (!std::equal(p.begin() + depth, p.end(), q.begin() + depth, q.end())) return false;
-    }
-    return true;
-  }
-
-  // The sizes of an operand for one example.
-  static Sizes example(const Graph& graph, const Call& call, size_t operand) {
-    Sizes sizes = graph.values[static_cast<size_t>(call.operands[operand])].sizes;
-    for (const Mapped& vmap : call.vmaps)
-      if (vmap.dims[operand] != Mapped::kUnmapped) sizes.erase(sizes.begin() + vmap.dims[operand]);
-    return sizes;
-  }
-
-  // A view that shows the same whatever the sizes.
-  static bool is_any_view(const Call& call) {
-    return call.op->is_view() && call.op->schema().name() != "aten::squeeze";
-  }
-
-  static bool same_attributes(const Call& x, const Call& y) {
-    for (size_t i = 0; i < x.args.size(); ++i)
-      if (x.op->kind(i) == ArgKind::other && exact_text(x.args[i]) != exact_text(y.args[i])) return false;
-    return true;
-  }
-
-  bool attributes_agree(const Call& x, const Call& y) const {
+  // Which attributes are lists of sizes that follow; none if another one differs.
+  std::optional<std::vector<size_t>> differing_lists(const Call& x, const Call& y) const {
+    std::vector<size_t> lists;
     for (size_t i = 0; i < x.args.size(); ++i) {
       const IValue &v = x.args[i], &w = y.args[i];
       if (x.op->kind(i) != ArgKind::other || exact_text(v) == exact_text(w)) continue;
-      if (!v.isIntList() || !w.isIntList()) return false;
+      if (!v.isIntList() || !w.isIntList()) return std::nullopt;
       const auto p = v.toIntVector(), q = w.toIntVector();
-      if (!agree(lanes_, Sizes(p), Sizes(q))) return false;
+      if (!agree(lanes_, Sizes(p), Sizes(q))) return std::nullopt;
+      lists.push_back(i);
+    }
+    return lists;
+  }
+
+  // The attribute that tells the sizes of a result.
+  static std::optional<size_t> sizes_told(const Call& call, const Sizes& result) {
+    for (size_t i = 0; i < call.args.size(); ++i) {
+      if (call.op->kind(i) != ArgKind::other || !call.args[i].isIntList()) continue;
+      const auto told = call.args[i].toIntVector();
+      if (std::equal(told.begin(), told.end(), result.begin(), result.end(),
+                     [](int64_t n, int64_t size) { return n == size || n == -1; }))
+        return i;
+    }
+    return std::nullopt;
+  }
+
+  bool view_follows(const Call& x, const Call& y, const OfExample& of_x, const OfExample& of_y,
+                    const std::vector<size_t>& differ) {
+    const Sizes &base = of_x.operands[0], &other = of_y.operands[0];
+    for (size_t out = 0; out < x.results.size(); ++out) {
+      const Sizes &p = of_x.results[out], &q = of_y.results[out];
+      const auto told = sizes_told(x, p);
+      const bool is_told = told && told == sizes_told(y, q);
+      if (!differ.empty() && (!is_told || differ != std::vector<size_t>{*told})) return false;
+      if (is_told && !x.op->view_repeats && !differ.empty()) fewest_ = 1;
+      if (is_told && count(p) == count(base) && count(q) == count(other)) continue;
+      const Sizes kept = x.op->view_keeps(base, x.args, out);
+      if (kept != y.op->view_keeps(other, y.args, out) || kept.size() != p.size()) return false;
+      std::vector<bool> whole(base.size());
+      for (size_t d = 0; d < p.size(); ++d) {
+        if (kept[d] < 0 && p[d] != q[d] && !is_told) return false;
+        if (kept[d] < 0) continue;
+        const auto from = static_cast<size_t>(kept[d]);
+        if (p[d] != base[from] || q[d] != other[from]) return false;
+        whole[from] = true;
+      }
+      for (size_t d = 0; d < base.size(); ++d)
+        if (base[d] != other[d] && !whole[d]) return false;
+    }
+    return true;
+  }
+
+  // What is made of one number: its sizes are told, or those of an operand.
+  static bool follows_as_told(const Call& x, const Call& y, const OfExample& of_x, const OfExample& of_y) {
+    for (size_t out = 0; out < x.results.size(); ++out) {
+      const auto told = sizes_told(x, of_x.results[out]);
+      if (told && told == sizes_told(y, of_y.results[out])) continue;
+      if (of_x.operands.empty() || of_x.results[out] != of_x.operands[0] || of_y.results[out] != of_y.operands[0])
+        return false;
     }
     return true;
   }
 
   const Graph &a_, &b_;
   const Lanes lanes_;
+  const bool makers_known_;
   std::map<uint64_t, uint64_t> axes_;
+  int64_t fewest_ = 0;
 };
 
 }  // namespace
@@ -186,8 +268,22 @@ std::optional<int64_t> LaneKinds::count(const std::vector<TensorKind>& c) const 
 }
 
 std::optional<LaneGraph> LaneGraph::of(const Graph& a, const Graph& b, Lanes lanes) {
-  if (!Comparison(a, b, lanes).holds()) return std::nullopt;
-  return LaneGraph(a, b, lanes);
+  Comparison comparison(a, b, lanes);
+  if (!comparison.holds()) return std::nullopt;
+  return LaneGraph(a, b, lanes, comparison.fewest());
+}
+
+std::optional<LaneGraph> LaneGraph::from_file(const Graph& a, const Graph& b, Lanes lanes, int64_t fewest) {
+  if (!Comparison(a, b, lanes, /*makers_known=*/false).holds()) return std::nullopt;
+  return LaneGraph(a, b, lanes, fewest);
+}
+
+LaneGraph::LaneGraph(Graph a, Graph b, Lanes lanes, int64_t fewest)
+    : first_(std::move(a)), second_(std::move(b)), lanes_(lanes), fewest_(fewest) {
+  for (Graph* graph : {&first_, &second_}) {
+    graph->constants.clear();
+    graph->makers.clear();
+  }
 }
 
 Graph LaneGraph::with(int64_t n) const {

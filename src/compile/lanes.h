@@ -1,8 +1,19 @@
 // Graphs that differ in nothing but the number of examples.
 //
-// Which numbers in a graph follow from it shows where a function was traced with two: sizes, strides and attributes
-// that are a·n in both. The rest has to be equal, and so do all constants. That tells nothing of a third number unless
-// each call does the same for any: so calls are mapped over the examples, or pointwise, or views.
+// A function is traced with two numbers. A size, a stride, or an element of a list of sizes that is a·n in both graphs
+// is taken to follow, and all else has to be equal. That two graphs agree tells nothing of a third number (x[:8] of 16
+// and of 32 rows), so each call has to be one that gives such sizes whatever the number is, by what its operator's
+// record says:
+//
+//   mapped over the examples                 one example is the same
+//   pointwise                                sizes are those of the operands, broadcast
+//   views                                    keep the examples' dimension whole (Operator::view_keeps), or have the
+//                                            sizes that they are told, with as many elements
+//   what makes constants of one number       has the sizes that it is told, or those of an operand
+//
+// Other calls are the same in both graphs, and read and give nothing whose sizes differ. That holds for the calls that
+// made the constants, too (Graph::makers), and of those C++ numbers that the function computes from a size itself are
+// all that nobody can see.
 #pragma once
 
 #include <optional>
@@ -45,13 +56,21 @@ class LaneGraph {
  public:
   static std::optional<LaneGraph> of(const Graph& a, const Graph& b, Lanes lanes);
 
+  /// Of graphs from a file, which has not how their constants were made: it says of which this was known, and for how
+  /// many examples at least.
+  static std::optional<LaneGraph> from_file(const Graph& a, const Graph& b, Lanes lanes, int64_t fewest);
+
+  int64_t fewest() const { return fewest_; }
+  /// Whether it is known for this number, too. Of none, LibTorch does not tell which size was left open.
+  bool serves(int64_t n) const { return n >= fewest_; }
   Graph with(int64_t n) const;
 
  private:
-  LaneGraph(Graph a, Graph b, Lanes lanes) : first_(std::move(a)), second_(std::move(b)), lanes_(lanes) {}
+  LaneGraph(Graph a, Graph b, Lanes lanes, int64_t fewest);
 
   Graph first_, second_;
   Lanes lanes_;
+  int64_t fewest_;
 };
 
 }  // namespace tower::compiler

@@ -211,11 +211,22 @@ bool same_call(const Call& a, const Call& b, std::map<uint64_t, uint64_t>& axes)
   return true;
 }
 
+// What its constants were made by, and of which numbers.
+bool same_makers(const Graph& a, const Graph& b, std::map<uint64_t, uint64_t>& axes) {
+  const auto same_constant = [](const Constant& x, const Constant& y) {
+    return x.sizes == y.sizes && x.tensor.defined() == y.tensor.defined() &&
+           (!x.tensor.defined() || same_bits(x.tensor, y.tensor));
+  };
+  return std::equal(a.makers.begin(), a.makers.end(), b.makers.begin(), b.makers.end(),
+                    [&](const Call& x, const Call& y) { return same_call(x, y, axes); }) &&
+         std::equal(a.constants.begin(), a.constants.end(), b.constants.begin(), b.constants.end(), same_constant);
+}
+
 bool same_graph(const Graph& a, const Graph& b) {
   DispatchGuard keys;
   keys.see_no_operator();
   std::map<uint64_t, uint64_t> axes;
-  return a.arguments == b.arguments && a.results == b.results &&
+  return a.arguments == b.arguments && a.results == b.results && same_makers(a, b, axes) &&
          std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), same_value) &&
          std::equal(a.calls.begin(), a.calls.end(), b.calls.begin(), b.calls.end(),
                     [&](const Call& x, const Call& y) { return same_call(x, y, axes); });

@@ -89,6 +89,16 @@ int64_t check_origin(ByteReader& in, const std::string& path) {
   return vector_bytes > 0 ? vector_bytes : Cpu::get().vector_bytes();
 }
 
+void restore_family(Specialisations::State& state, const Specialisation& first, const Specialisation& second,
+                    int64_t fewest) {
+  const auto kinds = LaneKinds::of(first.tensors, second.tensors);
+  if (!kinds) return;
+  auto graph = LaneGraph::from_file(first.graph->graph(), second.graph->graph(), kinds->lanes(), fewest);
+  if (graph)
+    state.add_family(std::make_shared<const Family>(
+        Family{*kinds, std::move(*graph), first.graph, second.graph, second.statics, second.modes, second.rest}));
+}
+
 }  // namespace
 
 void Specialisations::save(const std::string& path, const std::vector<Specialisations>& functions) {
@@ -116,6 +126,21 @@ void Specialisations::save(const std::string& path, const std::vector<Specialisa
       graphs.list(s->tensors, [&](const TensorKind& kind) { write_kind(graphs, kind); });
       write_modes(graphs, s->modes);
       write_graph(graphs, s->graph->graph(), tensors);
+    });
+    // Families, by the places of their two graphs.
+    std::vector<std::shared_ptr<const Family>> families(all->families.rbegin(), all->families.rend());
+    const auto place = [&](const std::weak_ptr<const CompiledGraph>& graph) {
+      const auto found =
+          std::find_if(known.begin(), known.end(), [&](const State::Found& s) { return s->graph == graph.lock(); });
+      return static_cast<int64_t>(found - known.begin());
+    };
+    std::erase_if(families, [&](const auto& family) {
+      return std::max(place(family->first), place(family->second)) == static_cast<int64_t>(known.size());
+    });
+    graphs.list(families, [&](const auto& family) {
+      graphs.number(place(family->first));
+      graphs.number(place(family->second));
+      graphs.number(family->graph.fewest());
     });
     Kernels& kernels = *function.state_->kernels;
     CodeSource::Known code = kernels.source().known();
@@ -154,6 +179,7 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
           functions.emplace_back(std::make_shared<State>(std::make_shared<Kernels>(options, vector_bytes)));
       State& state = *function.state_;
       state.file = path;
+      std::vector<State::Found> read;
       for (size_t n = graphs.count(); n-- > 0;) {
         const std::string of(graphs.text()), stored(graphs.text());
         std::vector<TensorKind> tensors;
@@ -162,15 +188,22 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
         compiler::Graph graph = reader.read(graphs);
         if (of != signature) {
           others += (others.empty() ? "" : ", ") + of;
+          read.emplace_back();
           continue;
         }
         any = true;
         auto [statics, rest] = restore(f, stored);
-        state.add(std::make_shared<const Specialisation>(
-                      Specialisation{std::move(tensors), std::move(statics), modes,
-                                     std::make_shared<const CompiledGraph>(std::move(graph), state.kernels),
-                                     std::move(rest), /*traced=*/true}),
-                  same);
+        auto made = std::make_shared<const Specialisation>(
+            Specialisation{std::move(tensors), std::move(statics), modes,
+                           std::make_shared<const CompiledGraph>(std::move(graph), state.kernels), std::move(rest),
+                           /*traced=*/true});
+        read.push_back(made);
+        state.add(std::move(made));
+      }
+      for (size_t n = graphs.count(); n-- > 0;) {
+        const auto &first = read.at(graphs.index(read.size())), &second = read.at(graphs.index(read.size()));
+        const int64_t fewest = graphs.number();
+        if (first && second && same && same(first->rest, second->rest)) restore_family(state, *first, *second, fewest);
       }
       CodeSource::Known code;
       for (size_t n = graphs.count(); n-- > 0;) {

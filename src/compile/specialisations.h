@@ -29,6 +29,7 @@ struct Specialisation {
 struct Family {
   LaneKinds tensors;
   LaneGraph graph;
+  std::weak_ptr<const CompiledGraph> first, second;
   detail::StaticKey statics;
   Modes modes;
   detail::Specialisations::Rest rest;
@@ -73,6 +74,7 @@ struct detail::Specialisations::State {
   /// Notes a graph; gives it, or the same that another thread has made meanwhile. `same` tells whether what belongs to
   /// two graphs is equal.
   Found add(Found made, SameRest* same = nullptr);
+  void add_family(const std::shared_ptr<const compiler::Family>& family);
 
   std::shared_ptr<const compiler::KnownGraphs> known() const;
 

@@ -172,8 +172,32 @@ ValueId Trace::number_of(const Tensor& t) {
   if (w && w->payload().tracked()) return w->payload().index;
   const Tensor value = w ? Tensor(w->payload().value) : t;
   const auto [known, is_new] = plain_.try_emplace(value.unsafeGetTensorImpl(), value, kNoValue);
-  if (is_new) known->second.second = add(is_constant(value) ? Origin::constant : Origin::captured, value);
+  if (is_new) {
+    known->second.second = add(is_constant(value) ? Origin::constant : Origin::captured, value);
+    if (const auto made = constants_.find(value.unsafeGetTensorImpl()); made != constants_.end())
+      graph_.values.back().made_as = made->second.second;
+  }
   return known->second.second;
+}
+
+ValueId Trace::constant_number(const Tensor& plain) {
+  const auto [known, is_new] = constants_.try_emplace(plain.unsafeGetTensorImpl(), plain, kNoValue);
+  if (is_new) {
+    known->second.second = number_of_constant(graph_.constants.size());
+    graph_.constants.push_back({Sizes(plain.sizes()), {}});
+  }
+  return known->second.second;
+}
+
+// An operand of a call that makes a constant: of what is none, the shape alone is read.
+ValueId Trace::read_by_maker(const Tensor& t) {
+  Wrapper* w = as_wrapper_of(t, *this);
+  if (w && w->payload().tracked()) return w->payload().index;
+  const Tensor value = w ? Tensor(w->payload().value) : t;
+  const size_t known = graph_.constants.size();
+  const ValueId id = constant_number(value);
+  if (graph_.constants.size() > known && is_constant(value)) graph_.constants.back().tensor = value;
+  return id;
 }
 
 bool Trace::depends(const Operator& op, const Operator& innermost, const Stack& stack) {
@@ -332,7 +356,10 @@ bool Trace::read(const Operator& op, Stack& stack) {
     if (&op == &item && t.scalar_type() == at::kBool) answer = t;
     else if (&op == &is_nonzero && t.numel() == 1) answer = t.ne(0);
     else if (&op == &equal && t.sizes().equals(stack[1].toTensor().sizes())) answer = t.eq(stack[1].toTensor()).all();
-    else if (&op == &equal) return stack.assign(1, IValue(false)), true;
+    else if (&op == &equal) {
+      assume([] { return true; });  // with other sizes it might be otherwise: no graph follows from this one
+      return stack.assign(1, IValue(false)), true;
+    }
     else return false;
   }
   bool value = false;
@@ -404,9 +431,10 @@ void Trace::process(const Operator& op, Stack& stack) {
     }
   }
   const bool recorded = depends(op, base, stack);
-  Call call;
-  if (recorded) {
-    call = described(op, stack);
+  Call call = described(op, stack);
+  if (!recorded) {
+    for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { call.operands.push_back(read_by_maker(t)); });
+  } else {
     if (may_read_substituted(*call.op, call.args))
       throw UnsupportedError(
           describe() + ": " + base.name() +
@@ -445,11 +473,14 @@ void Trace::process(const Operator& op, Stack& stack) {
   if (for_kernel_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
   else run(stack);
   if (!recorded) {
-    replace_outputs(stack, [&](Tensor&& made, size_t) {
+    replace_outputs(stack, [&](Tensor&& made, size_t leaf) {
       const Tensor t = strip_constants(made);
       if (t.has_storage()) know_constant(t);
+      call.results.resize(std::max(call.results.size(), leaf + 1), kNoValue);
+      call.results[leaf] = constant_number(t);
       return wrap_constant(*this, t);
     });
+    graph_.makers.push_back(std::move(call));
     return;
   }
   call.effect = op.mutates();
@@ -469,6 +500,7 @@ void Trace::process(const Operator& op, Stack& stack) {
 Graph Trace::finish() {
   plain_.clear();
   made_here_.clear();
+  constants_.clear();
   return std::move(graph_);
 }
 

@@ -72,10 +72,13 @@ class Trace final : public Level {
   bool depends(const Operator& op, const Operator& innermost, const Stack& stack);
   void run_below(const Operator& op, Stack& stack) const;
   ValueId add(Origin origin, const Tensor& t);
+  ValueId constant_number(const Tensor& plain);
+  ValueId read_by_maker(const Tensor& t);
 
   Graph graph_;
-  std::unordered_map<const c10::TensorImpl*, std::pair<Tensor, ValueId>> plain_;  // constants and captured tensors
-  std::unordered_map<const c10::StorageImpl*, c10::Storage> made_here_;           // of constants
+  std::unordered_map<const c10::TensorImpl*, std::pair<Tensor, ValueId>> plain_;      // constants and captured tensors
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> made_here_;               // of constants
+  std::unordered_map<const c10::TensorImpl*, std::pair<Tensor, ValueId>> constants_;  // that calls made, or read
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> tied_;  // memory from outside with views that are computed
   Assumptions assumptions_;
   std::vector<std::pair<ValueId, bool>> reads_;  // what was read, and what it was

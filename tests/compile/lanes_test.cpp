@@ -5,6 +5,7 @@
 #include <tower/compile.h>
 #include <tower/transforms.h>
 
+#include <limits>
 #include <set>
 
 #include "compile/kernels.h"
@@ -117,6 +118,89 @@ TEST(CompiledLanes, ANumberThatTheFunctionReadsIsSeen) {
     EXPECT_TRUE(same(last(y), y[n - 1] * 2)) << n;
     EXPECT_EQ(given(y).second, n);
     EXPECT_TRUE(same(squeezed(x), x.squeeze() * 2)) << n;
+  }
+}
+
+// Traced with two numbers of rows, in which some numbers are equal by accident, and called with others.
+struct Accident {
+  const char* text;
+  std::function<Tensor(const Tensor&)> f;
+  int64_t first, second;
+};
+TEST(CompiledLanes, NumbersThatAreEqualByAccidentAreNotFollowed) {
+  const int64_t end = std::numeric_limits<int64_t>::max();
+  const auto twice = td::vmap([](const Tensors& in) { return Tensors{in[0] * 2 + 1}; }, {0}, {0});
+  const std::vector<Accident> accidents{
+      {"x[:2]", [](const Tensor& x) { return x.slice(0, 0, 2) * 1 + 1; }, 7, 5},
+      {"x[::2]", [&](const Tensor& x) { return x.slice(0, 0, end, 2) * 2 + 1; }, 3, 4},
+      {"x[5:]", [](const Tensor& x) { return x.slice(0, 5) * 2 + 1; }, 2, 3},
+      {"x[:8]", [](const Tensor& x) { return x.slice(0, 0, 8) * 2 + 1; }, 16, 32},
+      {"x[-5:]", [](const Tensor& x) { return x.slice(0, -5) * 2 + 1; }, 7, 9},
+      {"diagonal", [](const Tensor& x) { return x.diagonal() * 2 + 1; }, 7, 9},
+      {"unfold", [](const Tensor& x) { return x.unfold(0, 2, 2) * 2 + 1; }, 4, 5},
+      {"arange(0, n, 2)", [](const Tensor& x) { return at::arange(0, x.size(0), 2) * 2 + x.sum(); }, 3, 4},
+      {"zeros(n)[:2]", [](const Tensor& x) { return at::zeros({x.size(0)}, at::kDouble).slice(0, 0, 2) + x.sum(); }, 3,
+       4},
+      {"like x[:2]", [](const Tensor& x) { return at::ones_like(x.slice(0, 0, 2)) * 2; }, 3, 4},
+      {"the middle", [](const Tensor& x) { return x.narrow(0, x.size(0) / 2, 1) * 2 + 1; }, 2, 3},
+      {"the middle, selected", [](const Tensor& x) { return x.select(0, x.size(0) / 2) * 2 + 1; }, 2, 3},
+      {"a slice before a vmap", [&](const Tensor& x) { return twice({x.slice(0, 0, 2)})[0]; }, 7, 5},
+      {"a sum of a slice", [](const Tensor& x) { return (x.slice(0, 0, 4).sum(0) * 2 + 1).sin(); }, 16, 32},
+      {"split", [](const Tensor& x) { return x.split(2)[0] * 2 + 1; }, 3, 4},
+      {"squeeze", [](const Tensor& x) { return x.squeeze(0) * 2 + 1; }, 3, 4},
+  };
+  for (const Accident& a : accidents) {
+    const auto f = tower::compile(a.f);
+    const Tensor many = waves({200, 3});
+    for (const int64_t n : {a.first, a.second, int64_t{100}, int64_t{3}, int64_t{1}, int64_t{64}, int64_t{0}})
+      for (int i = 0; i < 2; ++i) {
+        const Tensor x = many.slice(0, 3, 3 + n);
+        EXPECT_EQ(refusal<c10::Error>([&] { EXPECT_TRUE(same(f(x), a.f(x))) << a.text << " " << n; }).empty(),
+                  refusal<c10::Error>([&] { a.f(x); }).empty())
+            << a.text << " " << n;
+      }
+  }
+}
+
+TEST(CompiledLanes, WhatKeepsTheExamplesIsFollowed) {
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> functions{
+      {"pointwise", [](const Tensor& x) { return (x * 2 + 1).sin(); }},
+      {"transpose", [](const Tensor& x) { return x.t() * 2 + 1; }},
+      {"permute",
+       [](const Tensor& x) {
+         return x.unsqueeze(1).permute({2, 0, 1}) * 2 + 1;
+       }},
+      {"a part of each", [](const Tensor& x) { return x.slice(1, 0, 2) * x.select(1, 2).unsqueeze(1); }},
+      {"split", [](const Tensor& x) { return x.split(2, 1)[0] * 2 + 1; }},
+      {"squeeze", [](const Tensor& x) { return x.unsqueeze(1).squeeze(1) * 2 + 1; }},
+      {"expand",
+       [](const Tensor& x) {
+         return x.unsqueeze(0).expand({2, -1, 3}) * 2 + 1;
+       }},
+      {"reshape", [](const Tensor& x) { return x.reshape({-1}) * 2 + 1; }},
+      {"view",
+       [](const Tensor& x) {
+         return x.view({x.size(0), 1, 3}) * 2 + 1;
+       }},
+      {"zeros",
+       [](const Tensor& x) {
+         return x + at::zeros({x.size(0), 1}, at::kDouble);
+       }},
+      {"ones like it", [](const Tensor& x) { return x * at::ones_like(x) * 2; }},
+      {"gradient of a sum",
+       [](const Tensor& x) { return tower::grad([](const Tensor& y) { return (y * y).sum(); })(x); }},
+  };
+  for (const auto& [name, plain] : functions) {
+    int runs = 0;
+    const auto f = tower::compile([&](const Tensor& x) {
+      ++runs;
+      return plain(x);
+    });
+    for (const int64_t n : {10, 7, 100, 101, 3, 64}) {
+      const Tensor x = waves({n, 3});
+      for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(f(x), plain(x))) << name << " " << n;
+    }
+    EXPECT_EQ(runs, 2) << name;
   }
 }
 
