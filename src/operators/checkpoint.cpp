@@ -132,13 +132,19 @@ bool may_be_recorded(const Tensors& operands) {
 
 Tensors evaluate_without_record(const char* name, const CapturingFunction& f, const Tensors& operands,
                                 Tensors& captured, const PullBack& pull_back) {
-  if (!may_be_recorded(operands)) return f(operands, captured);
+  if (!may_be_recorded(operands)) {
+    check_visible(name, operands);
+    return f(operands, captured);
+  }
   return evaluate(name, f, keeping_nothing(pull_back), operands, captured);
 }
 
 Tensors dynamic::checkpoint(Function f, const Tensors& operands, const CheckpointOptions& options) {
   check_options(options);
-  if (!may_be_recorded(operands)) return f(operands);
+  if (!may_be_recorded(operands)) {
+    check_visible("checkpoint", operands);
+    return f(operands);
+  }
   const bool keeps = !options.keep.empty() || !options.keep_names.empty() || options.policy;
   Tensors captured;
   return evaluate(

@@ -1,7 +1,9 @@
 #include "operators/lifting.h"
 
+#include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/substitution.h"
+#include "tower/detail/foreign_frame.h"
 #include "tower/substitution.h"
 
 namespace tower {
@@ -17,6 +19,17 @@ dynamic::Function with_captured(dynamic::Function f, const Tensors& captured) {
     const Substitution stand_in(pairs);
     return frontend::stand_ins(f(Tensors(operands.begin(), first)));
   };
+}
+
+void check_visible(const char* op, const Tensors& operands) {
+  for (const Tensor& t : frontend::stand_ins(operands)) {
+    const Wrapper* w = t.defined() ? as_wrapper(strip_constants(t)) : nullptr;
+    if (!w || is_visible(&w->level()) || w->level().ended() || w->level().thread() != this_thread()) continue;
+    detail::ForeignFrame::raise(InvisibleTensorError(
+        w->level().describe() + ": " + op + " was given a tensor of this transform inside one of the transform's own " +
+            "rules or below it, where it cannot be seen.",
+        t));
+  }
 }
 
 Tensor value_under_all_levels(Tensor t) {

@@ -13,6 +13,10 @@ dynamic::Tensors call_lifting(HigherOrderRules rules, const dynamic::Tensors& op
 /// `f` of operands of which the last stand for the tensors that it captured.
 dynamic::Function with_captured(dynamic::Function f, const dynamic::Tensors& captured);
 
+/// Throws InvisibleTensorError, by which it becomes an operand of the operator around, where one of the operands was
+/// captured and cannot be seen. For what is an operator in a backward pass alone: its function may not use them.
+void check_visible(const char* op, const dynamic::Tensors& operands);
+
 /// What control flow goes by: the value under all levels, of all examples.
 at::Tensor value_under_all_levels(at::Tensor t);
 

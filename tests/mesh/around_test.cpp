@@ -127,4 +127,20 @@ TEST(AroundProcesses, RowsOfAGradientByAPartAreRefusedInAllProcesses) {
   });
 }
 
+// Out there a value that all have is each process's own copy, unless it is taken as what all have.
+TEST(AroundProcesses, SumsHaveTheDerivativeByACopyOrByWhatAllHave) {
+  expect_all(2, [](int) {
+    const Processes p;
+    const Tensor own = p.own(p.all);
+    const auto loss = [](const Tensor& w, const Tensor& xs) { return (w * xs).sin().sum(); };
+    const auto of_copy = [&](const Tensor& w) { return tower::sum_across(p.mesh, "data", loss(w, own)); };
+    const auto of_all = [&](const Tensor& w) {
+      const Tensor copies = w.unsqueeze(0).expand({p.mesh.size(), w.size(0)});
+      return tower::sum_across(p.mesh, "data", loss(tower::part_of(p.mesh, "data", copies)[0], own));
+    };
+    EXPECT_TRUE(same(tower::grad(of_copy)(p.w), tower::grad(loss)(p.w, own)));
+    EXPECT_TRUE(same(tower::grad(of_all)(p.w), tower::grad(loss)(p.w, p.all)));
+  });
+}
+
 }  // namespace
