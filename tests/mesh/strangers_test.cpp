@@ -92,6 +92,8 @@ TEST(Strangers, WithoutTheSecretAreRefused) {
                                  : rank == 0 ? "somebody who has no secret wrote to the mesh's store"
                                              : "another process has a secret"))
           << text;
+      // Process 0 has the store, in which the other has yet to read.
+      if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
     });
 }
 
