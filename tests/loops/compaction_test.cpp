@@ -75,7 +75,7 @@ TEST(Compaction, ABatchOfBatchesIsAsItWas) {
   EXPECT_TRUE(same(run(true), run(0)));
 }
 
-// An integer divided by zero is an error for the whole batch.
+// An integer divided by zero would be an error for the whole batch. Without .compact they are left out where it is one.
 TEST(Compaction, ExamplesThatHaveEndedAreLeftOutOfTheStep) {
   const auto run = [](double compact) {
     return tower::vmap([compact](const Tensor& n) {
@@ -90,7 +90,7 @@ TEST(Compaction, ExamplesThatHaveEndedAreLeftOutOfTheStep) {
     })(at::tensor({3, 0, 2, 1}, at::kLong));
   };
   EXPECT_TRUE(at::equal(run(true), at::tensor({22, 0, 18, 12}, at::kLong)));
-  EXPECT_ANY_THROW(run(0));
+  EXPECT_TRUE(at::equal(run(0), run(true)));
 }
 
 TEST(Compaction, APartIsBetweenNothingAndAll) {
