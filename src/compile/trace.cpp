@@ -231,9 +231,9 @@ bool Trace::reads_by_place(const Operator& op, const Stack& stack) {
 }
 
 // NOTE [Memory from outside of a trace]
-// A captured tensor is memory, which each run of the graph reads and writes: its views are views of that, and a write to
-// one is a call of the graph, in its order. So what stands for such a view is marked to share memory. The front end ties
-// it to no base, which would have to hear of writes, and writes to it by a call (mutation.cpp): whoever shares the
+// A captured tensor is memory, which each run of the graph reads and writes: its views are views of that, and a write
+// to one is a call of the graph, in its order. So what stands for such a view is marked to share memory. The front end
+// ties it to no base, which would have to hear of writes, and writes to it by a call (mutation.cpp): whoever shares the
 // memory sees it, at each run as in the function. Only a view that is lazily conjugate or negative has no memory in a
 // graph. It is tied to its base, and taken anew after each write.
 Tensor Trace::memory_outside(const Tensor& t) const {
@@ -274,8 +274,9 @@ void Trace::note_writes(const Call& call) {
 // A function that reads a value (a check of its arguments, `if x.any():`) does what it does because of that value, and
 // its graph is right where the value is the same. So what was read is a graph of its own, of the same arguments, which
 // is run before: with other values there, the function is traced again, and raises what it raises or has another graph.
-// Only bools of what is computed are read so, as numbers hardly come again; a captured tensor is compared whole, and any
-// number in it may be read. What is read may neither be drawn nor come after a write, which has not happened by then.
+// Only bools of what is computed are read so, as numbers hardly come again; a captured tensor is compared whole, and
+// any number in it may be read. What is read may neither be drawn nor come after a write, which has not happened by
+// then.
 bool Trace::decide(const Tensor& answer, bool& value) {
   Wrapper* w = as_wrapper_of(answer, *this);
   const Tensor below = w ? Tensor(w->payload().value) : answer;

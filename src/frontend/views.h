@@ -19,7 +19,8 @@ void make_view(const Operator& op, Stack& stack);
 /// Recomputes the payload of a view after its base was written.
 void refresh(Wrapper& view);
 
-/// A tensor with the value that `t` has now, which no write to `t` changes, for who keeps it; `t` itself if it is plain.
+/// A tensor with the value that `t` has now, which no write to `t` changes, for who keeps it; `t` itself if it is
+/// plain.
 Tensor as_it_is(const Tensor& t);
 
 /// Whether the tensor is memory from outside of a trace, which a graph writes to at each run: a view of a captured

@@ -17,8 +17,8 @@ Mask tracked_args(const Level& level, const Operator& op, c10::ArrayRef<IValue> 
 Keeps keeps_for_vjp(const Operator& op, Mask tracked, Served served);
 Keeps keeps_for_jvp(const Operator& op, Mask tracked, Served served);
 
-/// What is known of an output. One that is undefined, which its call did not ask for, has no dtype: it has no derivative
-/// and no dimensions.
+/// What is known of an output. One that is undefined, which its call did not ask for, has no dtype: it has no
+/// derivative and no dimensions.
 inline Meta meta_of_output(const Tensor& t) {
   if (t.defined()) return Meta(t);
   Meta none;

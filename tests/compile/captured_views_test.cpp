@@ -42,9 +42,16 @@ const std::vector<Named>& views() {
       {"expand", [](const Tensor& c) { return c.unsqueeze(0).expand_as(c.unsqueeze(0)); }},
       {"detach", [](const Tensor& c) { return c.detach(); }},
       {"alias", [](const Tensor& c) { return c.alias(); }},
-      {"strided", [](const Tensor& c) { return c.as_strided({2, 2}, {1, 2}, c.storage_offset()); }},
+      {"strided",
+       [](const Tensor& c) {
+         return c.as_strided({2, 2}, {1, 2}, c.storage_offset());
+       }},
       {"squeezed", [](const Tensor& c) { return c.slice(0, 0, 1).squeeze(0); }},
-      {"in place", [](const Tensor& c) { Tensor v = c.alias(); return v.dim() == 2 ? v.t_() : v.unsqueeze_(0); }},
+      {"in place",
+       [](const Tensor& c) {
+         Tensor v = c.alias();
+         return v.dim() == 2 ? v.t_() : v.unsqueeze_(0);
+       }},
       {"conj", [](const Tensor& c) { return c.conj(); }},
       {"imag", [](const Tensor& c) { return c.is_complex() ? at::imag(c.conj()) : c; }},
   };
@@ -66,17 +73,18 @@ const std::vector<Write>& writes() {
       {"copy_ of a constant", [](Tensor v, const Tensor&) { v.copy_(at::full(v.sizes(), 0.25, v.options())); }},
       {"copy_ of itself", [](Tensor v, const Tensor& x) { v.copy_(v * x + v); }},
       {"masked_fill_", [](Tensor v, const Tensor& x) { v.masked_fill_(at::abs(v) > at::abs(x), 0.1); }},
-      {"index_put_", [](Tensor v, const Tensor& x) {
-         v.index_put_({at::tensor({0}, at::kLong)}, (x * 2).to(v.scalar_type()));
-       }},
+      {"index_put_",
+       [](Tensor v, const Tensor& x) { v.index_put_({at::tensor({0}, at::kLong)}, (x * 2).to(v.scalar_type())); }},
       {"index_fill_", [](Tensor v, const Tensor&) { v.index_fill_(0, at::tensor({0}, at::kLong), 0.3); }},
-      {"out=", [](Tensor v, const Tensor& x) {
+      {"out=",
+       [](Tensor v, const Tensor& x) {
          const Tensor sum = v + x;
          at::add_out(v, sum, sum);
        }},
       {"out= of itself", [](Tensor v, const Tensor&) { at::mul_out(v, v, v); }},
       {"addcmul_", [](Tensor v, const Tensor& x) { v.addcmul_(v, x.expand(v.sizes()).to(v.scalar_type())); }},
-      {"foreach", [](Tensor v, const Tensor&) {
+      {"foreach",
+       [](Tensor v, const Tensor&) {
          if (v.dim() > 0) at::_foreach_mul_({v, v.slice(0, 0, 1)}, 0.5);
        }},
   };
@@ -98,7 +106,7 @@ Function program(uint64_t seed, const Memory& memory, bool writes_argument, std:
     const size_t kind = below(3), from = below(tensors);
     const size_t what = kind == 0 ? below(views().size()) : kind == 1 ? below(writes().size()) : 0;
     lines.push_back({kind, from, what});
-    text += kind == 0   ? "%" + std::to_string(tensors) + " = " + views()[what].name + "(%" + std::to_string(from) + ")\n"
+    text += kind == 0 ? "%" + std::to_string(tensors) + " = " + views()[what].name + "(%" + std::to_string(from) + ")\n"
             : kind == 1 ? writes()[what].name + "(%" + std::to_string(from) + ")\n"
                         : "read(%" + std::to_string(from) + ")\n";
     tensors += kind == 0;
@@ -264,7 +272,8 @@ TEST(CompileCapturedViews, InAStepOfALoopAreRefused) {
                              },
                              x);
   });
-  EXPECT_TRUE(says(refusal<tower::UnsupportedError>([&] { f(at::zeros({}, at::kDouble)); }), {"while_loop", "captured"}));
+  EXPECT_TRUE(
+      says(refusal<tower::UnsupportedError>([&] { f(at::zeros({}, at::kDouble)); }), {"while_loop", "captured"}));
 }
 
 TEST(CompileCapturedViews, ComeBackAsViews) {

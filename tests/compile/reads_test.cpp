@@ -59,8 +59,7 @@ TEST(CompileReads, ChecksThatOperatorsMakeThemselves) {
       tower::vmap([](const Tensor& x, const Tensor& m, const Tensor& s) { return x.masked_scatter(m, s); }));
   for (int call = 0; call < 3; ++call) {
     EXPECT_TRUE(same(cov(x + call, weights), at::cov(x + call, 1, {}, weights)));
-    EXPECT_TRUE(same(scattered(x, mask, x * call),
-                     tower::vmap([](const Tensor& x, const Tensor& m, const Tensor& s) {
+    EXPECT_TRUE(same(scattered(x, mask, x * call), tower::vmap([](const Tensor& x, const Tensor& m, const Tensor& s) {
                        return x.masked_scatter(m, s);
                      })(x, mask, x * call)));
   }
@@ -95,9 +94,11 @@ TEST(CompileReads, WhatIsMadeInsideOfNothing) {
 
 TEST(CompileReads, NumbersOfArgumentsAreRefused) {
   const auto number = tower::compile([](const Tensor& x) { return x * x[0].item<double>(); });
-  EXPECT_TRUE(says(refusal<tower::UnsupportedError>([&] { number(waves({3})); }), {"compile", "reads a value", "any()"}));
+  EXPECT_TRUE(
+      says(refusal<tower::UnsupportedError>([&] { number(waves({3})); }), {"compile", "reads a value", "any()"}));
   const auto shape = tower::compile([](const Tensor& x) { return x.index({x > 0}); });
-  EXPECT_TRUE(says(refusal<tower::UnsupportedError>([&] { shape(waves({3})); }), {"compile", "shape depends on values"}));
+  EXPECT_TRUE(
+      says(refusal<tower::UnsupportedError>([&] { shape(waves({3})); }), {"compile", "shape depends on values"}));
 }
 
 TEST(CompileReads, AfterAWriteOrOfADrawAreRefused) {
@@ -106,8 +107,10 @@ TEST(CompileReads, AfterAWriteOrOfADrawAreRefused) {
     calls[0].add_(1);
     return (x > 0).any().item<bool>() ? x : -x;
   });
-  EXPECT_TRUE(says(refusal<tower::UnsupportedError>([&] { written(waves({3})); }), {"compile", "reads a value", "writes"}));
-  const auto drawn = tower::compile([&](const Tensor& x) { return (at::rand_like(x) > 2).any().item<bool>() ? x : -x; });
+  EXPECT_TRUE(
+      says(refusal<tower::UnsupportedError>([&] { written(waves({3})); }), {"compile", "reads a value", "writes"}));
+  const auto drawn =
+      tower::compile([&](const Tensor& x) { return (at::rand_like(x) > 2).any().item<bool>() ? x : -x; });
   EXPECT_TRUE(says(refusal<tower::UnsupportedError>([&] { drawn(waves({3})); }), {"compile", "reads a value"}));
 }
 

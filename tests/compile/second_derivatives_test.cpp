@@ -95,7 +95,8 @@ TEST(CompileSecondDerivatives, AgreeWithTheUncompiledForEveryOperator) {
           any = true;
         } catch (const tower::UnsupportedError& error) {
           const std::string why = error.what();
-          EXPECT_TRUE(contains(why, "reads a value") || contains(why, "depends on values")) << entry.name << ": " << why;
+          EXPECT_TRUE(contains(why, "reads a value") || contains(why, "depends on values"))
+              << entry.name << ": " << why;
         } catch (const std::exception& error) {
           ADD_FAILURE() << entry.name << ' ' << text << " under " << name << ": " << error.what();
         }
