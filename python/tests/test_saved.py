@@ -137,3 +137,33 @@ def test_fast_arithmetic_contracts(tmp_path):
         assert len(list(tmp_path.glob("*.kernel"))) == 1
     with pytest.raises(ValueError, match="strict"):
         compile(rest, math="exact")
+
+
+def test_only_ordinary_files_are_written_and_read(tmp_path):
+    import socket
+
+    f = torch_tower.compile(lambda x: (x * 2).sin() + x)
+    x = torch.rand(8, dtype=torch.float64)
+    f(x)
+    target, link, dangling = tmp_path / "target", tmp_path / "link", tmp_path / "dangling"
+    f.save(target)
+    os.symlink(target, link)
+    os.symlink(tmp_path / "new", dangling)
+    for path in (link, dangling):
+        f.save(path)
+        assert path.is_symlink() and path.resolve().is_file()
+        assert torch.equal(torch_tower.load(path)(x), f(x))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = os.getcwd()
+        os.chdir(tmp_path)  # such a name may not be long
+        listening.bind("socket")
+        os.chdir(here)
+        for name in ("pipe", "folder", "socket"):
+            before = (tmp_path / name).stat().st_ino
+            with pytest.raises(ValueError, match="save: .* cannot be written: it is (a folder|no ordinary file)"):
+                f.save(tmp_path / name)
+            with pytest.raises(ValueError, match="load: .* cannot be loaded: it"):
+                torch_tower.load(tmp_path / name)
+            assert (tmp_path / name).stat().st_ino == before

@@ -182,3 +182,28 @@ def test_values_decide_only_where_they_are_asked_to():
     with pytest.raises(RuntimeError, match="reads a value that depends on x"):
         torch_tower.jacobian_sparsity(chosen, x)
     assert torch.equal(torch_tower.jacobian_sparsity(chosen, x, values_decide=True).mask(), torch.eye(4, device="cpu").bool())
+
+
+BY_ROWS_OR_MATRICES = {
+    "cross": lambda v: torch.linalg.cross(v.view(8, 3), v.view(8, 3).roll(1, 1)),
+    "layer_norm": lambda v: torch.nn.functional.layer_norm(v.view(6, 4), (4,)),
+    "cummax": lambda v: torch.cummax(v.view(6, 4), 1)[0],
+    "inv": lambda v: torch.linalg.inv(torch.diag_embed(v.view(6, 4)) + 0.1),
+    "det": lambda v: torch.linalg.det(torch.diag_embed(v.view(6, 4)) + 0.1),
+    "glu": lambda v: torch.nn.functional.glu(v.view(6, 4)),
+    "interpolate": lambda v: torch.nn.functional.interpolate(v.view(2, 2, 6), scale_factor=2, mode="linear"),
+    "index_copy": lambda v: v.view(6, 4).index_copy(0, torch.tensor([1]), v.view(6, 4)[:1]),
+    "embedding": lambda v: torch.nn.functional.embedding(torch.tensor([1, 2]), v.view(6, 4)),
+    "var_mean": lambda v: torch.var_mean(v.view(6, 4), 1)[0],
+}
+
+
+@pytest.mark.parametrize("name", BY_ROWS_OR_MATRICES)
+def test_patterns_of_rows_and_matrices_are_known_and_have_all_entries(name):
+    f = BY_ROWS_OR_MATRICES[name]
+    x = torch.rand(24, dtype=torch.float64) + 0.5
+    flat = lambda v: f(v).flatten()
+    pattern = torch_tower.jacobian_sparsity(flat, x)
+    assert not pattern.taken_for_dense
+    found = torch_tower.sparse_jacobian(flat, pattern)(x)
+    torch.testing.assert_close(found.to_dense(), torch.func.jacrev(flat)(x))

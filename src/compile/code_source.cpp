@@ -1,5 +1,8 @@
 #include "compile/code_source.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -61,7 +64,7 @@ std::optional<Binary> CodeSource::find_known(const std::string& key) const {
 
 std::unique_ptr<Code> CodeSource::find(const std::string& key) const {
   if (const auto known = find_known(key)) return std::make_unique<Code>(*known);
-  if (folder_.empty()) return nullptr;
+  if (folder_.empty() || !is_ours()) return nullptr;
   const auto file = read_file(path_of(key));
   if (!file) return nullptr;
   try {
@@ -82,15 +85,30 @@ void CodeSource::keep(const std::string& key, const Code& code) const {
   code.binary().write(out);
   std::error_code error;
   if (fs::create_directories(folder_, error))
-    fs::permissions(folder_, fs::perms::owner_all, error);  // who can write there decides what is executed
-  if (!write_file(path_of(key), sealed(out.bytes()))) {
+    fs::permissions(folder_, fs::perms::owner_all, error);
+  if (!is_ours()) return;
+  if (const std::string why = write_file(path_of(key), sealed(out.bytes())); !why.empty()) {
     static std::atomic<bool> warned;
     warn_once(warned, "compile: machine code cannot be kept in the folder ", folder_, " (",
-              tower::detail::spellings().kernel_cache, " or TOWER_CACHE): it is generated anew.");
+              tower::detail::spellings().kernel_cache, " or TOWER_CACHE): it is generated anew. (", why, ")");
     return;
   }
   static std::atomic<size_t> written{0};
   if (written++ % kSeldom == 0) remove_oldest();
+}
+
+// Who can write there decides what is executed. That holds for root, too, in a container or not.
+bool CodeSource::is_ours() const {
+  struct stat status;
+  if (stat(folder_.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return true;  // reading and writing will fail
+  const bool others = status.st_uid != geteuid() && status.st_uid != 0;
+  if (!others && !(status.st_mode & (S_IWGRP | S_IWOTH))) return true;
+  static std::atomic<bool> warned;
+  warn_once(warned, "tower::compile: the folder ", folder_, " (CompileOptions.cache or TOWER_CACHE) ",
+            others ? "belongs to another user" : "can be written to by other users",
+            ", who could put machine code there that this program would run. It is not used. Name a folder of your own",
+            others ? "." : ", or take the right from them (chmod go-w).");
+  return false;
 }
 
 std::string CodeSource::path_of(const std::string& key) const {

@@ -49,6 +49,7 @@ class CodeSource {
   std::optional<Binary> find_known(const std::string& key) const;
   std::unique_ptr<Code> find(const std::string& key) const;
   void keep(const std::string& key, const Code& code) const;
+  bool is_ours() const;
   std::string path_of(const std::string& key) const;
   void remove_oldest() const;
 

@@ -37,10 +37,11 @@ TensorKind read_kind(ByteReader& in) {
   kind.requires_grad = in.number() != 0;
   kind.leaf = in.number() != 0;
   kind.number = in.number() != 0;
-  kind.dtype = static_cast<at::ScalarType>(in.number());
+  kind.dtype = read_dtype(in);
   kind.device = at::Device(std::string(in.text()));
   kind.sizes = in.numbers<Sizes>();
   kind.strides = in.numbers<Sizes>();
+  if (kind.sizes.size() != kind.strides.size()) ByteReader::fail();
   return kind;
 }
 
@@ -50,7 +51,7 @@ void write_modes(ByteWriter& out, const Modes& modes) {
   out.number(modes.inference);
   out.number(static_cast<int64_t>(c10::typeMetaToScalarType(modes.default_dtype)));
   out.number(static_cast<int64_t>(modes.autocast));
-  out.number(static_cast<int64_t>(modes.autocast_dtype));
+  out.numbers(modes.autocast_dtypes);
 }
 
 Modes read_modes(ByteReader& in) {
@@ -58,9 +59,10 @@ Modes read_modes(ByteReader& in) {
   modes.grad = in.number() != 0;
   modes.forward_grad = in.number() != 0;
   modes.inference = in.number() != 0;
-  modes.default_dtype = c10::scalarTypeToTypeMeta(static_cast<at::ScalarType>(in.number()));
+  modes.default_dtype = c10::scalarTypeToTypeMeta(read_dtype(in));
   modes.autocast = static_cast<uint64_t>(in.number());
-  modes.autocast_dtype = static_cast<at::ScalarType>(in.number());
+  if (in.count() != modes.autocast_dtypes.size()) ByteReader::fail();
+  for (at::ScalarType& dtype : modes.autocast_dtypes) dtype = read_dtype(in);
   return modes;
 }
 
@@ -157,13 +159,15 @@ void Specialisations::save(const std::string& path, const std::vector<Specialisa
   write_origin(out);
   tensors.write(out);
   out.text(graphs.bytes());
-  if (!write_file(path, sealed(out.bytes()))) throw ArgumentError("save: " + path + " cannot be written.");
+  if (const std::string why = write_file(path, sealed(out.bytes())); !why.empty())
+    throw ArgumentError("save: " + path + " cannot be written: " + why + ".");
 }
 
 std::vector<Specialisations> Specialisations::load(const std::string& path, const std::string& signature,
                                                    const std::function<Restore>& restore, SameRest* same) {
-  const auto file = read_file(path);
-  if (!file) refuse_file(path, "it cannot be read");
+  std::string why_not;
+  const auto file = read_file(path, &why_not);
+  if (!file) refuse_file(path, why_not);
   try {
     ByteReader in(unsealed(*file));
     const int64_t vector_bytes = check_origin(in, path);
@@ -186,6 +190,7 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
         for (size_t k = graphs.count(); k-- > 0;) tensors.push_back(read_kind(graphs));
         const Modes modes = read_modes(graphs);
         compiler::Graph graph = reader.read(graphs);
+        if (graph.arguments.size() != tensors.size()) ByteReader::fail();
         if (of != signature) {
           others += (others.empty() ? "" : ", ") + of;
           read.emplace_back();
@@ -217,6 +222,9 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
     return functions;
   } catch (const BytesError& e) {
     refuse_file(path, e.what());
+  } catch (const c10::Error& e) {
+    // LibTorch was given what no function of Tower's writes.
+    refuse_file(path, "what is in it does not fit together (" + std::string(e.what_without_backtrace()) + ")");
   }
 }
 

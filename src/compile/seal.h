@@ -14,9 +14,10 @@ std::string sealed(std::string_view bytes);
 /// The bytes in it. Throws a BytesError where it is not whole, or something else.
 std::string_view unsealed(std::string_view file);
 
-/// A file's bytes; none where it cannot be read.
-std::optional<std::string> read_file(const std::string& path);
-/// Writes a file under another name first: who reads sees all of it or what was there. False where it cannot be done.
-bool write_file(const std::string& path, std::string_view bytes);
+/// An ordinary file's bytes; none where it cannot be read, and why.
+std::optional<std::string> read_file(const std::string& path, std::string* why_not = nullptr);
+/// Writes a file under another name first: who reads sees all of it or what was there. Links are followed; what is
+/// there and is no ordinary file, such as a device, stays. Gives why it cannot be done; nothing where it is.
+std::string write_file(const std::string& path, std::string_view bytes);
 
 }  // namespace tower::compiler

@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <bit>
 #include <mutex>
 #include <set>
@@ -28,11 +29,21 @@ Tensor plain(const Tensor& t) {
 }
 
 int64_t number_of(at::ScalarType dtype) { return static_cast<int64_t>(dtype); }
-at::ScalarType read_dtype(ByteReader& in) {
-  return static_cast<at::ScalarType>(in.index(static_cast<size_t>(at::ScalarType::NumOptions)));
+
+constexpr int64_t kMostDims = 64;
+
+void check_sizes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  const auto negative = [](int64_t n) { return n < 0; };
+  if (sizes.size() != strides.size() || sizes.size() > static_cast<size_t>(kMostDims) ||
+      std::any_of(sizes.begin(), sizes.end(), negative) || std::any_of(strides.begin(), strides.end(), negative))
+    ByteReader::fail();
 }
 
 }  // namespace
+
+at::ScalarType read_dtype(ByteReader& in) {
+  return static_cast<at::ScalarType>(in.index(static_cast<size_t>(at::ScalarType::NumOptions)));
+}
 
 int64_t TensorWriter::number_of(const Tensor& t) {
   const auto [known, is_new] = numbers_.try_emplace(t.unsafeGetTensorImpl(), static_cast<int64_t>(tensors_.size()));
@@ -73,6 +84,8 @@ std::vector<Tensor> read_tensors(ByteReader& in) {
     const at::ScalarType dtype = read_dtype(in);
     const auto sizes = in.numbers<std::vector<int64_t>>(), strides = in.numbers<std::vector<int64_t>>();
     const int64_t offset = in.number();
+    check_sizes(sizes, strides);
+    if (offset < 0 || dtype == at::ScalarType::Undefined || c10::isQIntType(dtype)) ByteReader::fail();
     Tensor t = at::empty({0}, at::TensorOptions(dtype));
     t.set_(storage.storage(), offset, sizes, strides);  // which checks that it fits
     if (in.number()) t.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -300,6 +313,85 @@ void write_graph(ByteWriter& out, const Graph& graph, TensorWriter& tensors) {
   out.list(graph.calls, [&](const Call& call) { write_call(out, call); });
 }
 
+namespace {
+
+// Whether an attribute is what the operator's schema asks for; a wrong one would be taken for it.
+bool is_of(const IValue& v, const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::OptionalType:
+      return v.isNone() || is_of(v, type->castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::NumberType:
+      return v.isScalar() || v.isBool();
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::ScalarTypeType:
+    case c10::TypeKind::LayoutType:
+    case c10::TypeKind::MemoryFormatType:
+    case c10::TypeKind::IntType:
+      return v.isInt();
+    case c10::TypeKind::ListType: {
+      const auto element = type->castRaw<c10::ListType>()->getElementType();
+      switch (element->kind()) {
+        case c10::TypeKind::SymIntType:
+        case c10::TypeKind::IntType:
+          return v.isIntList();
+        case c10::TypeKind::OptionalType:
+          return v.isOptionalTensorList();
+        default:
+          return v.type()->isSubtypeOf(*type);
+      }
+    }
+    default:
+      return v.type()->isSubtypeOf(*type);
+  }
+}
+
+// The tensors among the arguments are where the operands go, and nothing else is missing or too much.
+void check_call(const Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i)
+    if (!is_of(call.args[i], call.op->schema().arguments()[i].real_type())) ByteReader::fail();
+  size_t next = 0;
+  for_each_tensor(*call.op, call.args, [&](const Tensor&, LeafRef leaf) {
+    if (next >= call.places.size() || leaf.arg != call.places[next].arg || leaf.element != call.places[next].element)
+      ByteReader::fail();
+    ++next;
+  });
+  if (next != call.places.size() || next != call.operands.size()) ByteReader::fail();
+  const auto& returns = call.op->schema().returns();
+  const bool lists = std::any_of(returns.begin(), returns.end(), [](const c10::Argument& r) {
+    return r.type()->kind() == c10::TypeKind::ListType;
+  });
+  if (!lists && !call.op->mutates() && call.results.size() != returns.size()) ByteReader::fail();
+}
+
+// Values are there before they are read.
+void check_order(const Graph& graph) {
+  std::vector<bool> there(graph.values.size());
+  const auto make = [&](ValueId id) {
+    if (id == kNoValue) return;
+    if (there[static_cast<size_t>(id)]) ByteReader::fail();
+    there[static_cast<size_t>(id)] = true;
+  };
+  const auto read = [&](ValueId id) {
+    if (id == kNoValue || !there[static_cast<size_t>(id)]) ByteReader::fail();
+  };
+  for (size_t id = 0; id < graph.values.size(); ++id) {
+    const Value& v = graph.values[id];
+    const bool held = v.origin == Origin::captured || v.origin == Origin::constant;
+    if (held != v.tensor.defined()) ByteReader::fail();
+    check_sizes(std::vector<int64_t>(v.sizes.begin(), v.sizes.end()),
+                std::vector<int64_t>(v.strides.begin(), v.strides.end()));
+    if (held) make(static_cast<ValueId>(id));
+  }
+  for (const ValueId id : graph.arguments) make(id);
+  for (const Call& call : graph.calls) {
+    std::for_each(call.operands.begin(), call.operands.end(), read);
+    std::for_each(call.results.begin(), call.results.end(), make);
+  }
+  std::for_each(graph.results.begin(), graph.results.end(), read);
+}
+
+}  // namespace
+
 Call GraphReader::read_call(ByteReader& in, const Graph& graph) {
   const auto check = [&](const std::vector<ValueId>& ids) {
     for (const ValueId id : ids)
@@ -317,7 +409,7 @@ Call GraphReader::read_call(ByteReader& in, const Graph& graph) {
   call.results = in.numbers<std::vector<ValueId>>();
   check(call.operands);
   check(call.results);
-  if (call.places.size() != call.operands.size()) ByteReader::fail();
+  check_call(call);
   call.records = in.number() != 0;
   call.effect = in.number() != 0;
 
@@ -334,7 +426,9 @@ Call GraphReader::read_call(ByteReader& in, const Graph& graph) {
     mapped.axis = axis->second;
     mapped.batch_size = in.number();
     mapped.dims = in.numbers<std::vector<int64_t>>();
-    if (mapped.dims.size() != call.operands.size()) ByteReader::fail();
+    if (mapped.dims.size() != call.operands.size() || mapped.batch_size < 0) ByteReader::fail();
+    for (const int64_t dim : mapped.dims)
+      if (dim != VmapFrame::kUnbatched && (dim < 0 || dim >= kMostDims)) ByteReader::fail();
     call.vmaps.push_back(std::move(mapped));
     const auto randomness = static_cast<Randomness>(in.index(static_cast<size_t>(Randomness::same) + 1));
     const char* label = literal(in.text());
@@ -383,6 +477,7 @@ Graph GraphReader::read(ByteReader& in) {
   graph.arguments = ids();
   graph.results = ids();
   for (size_t n = in.count(); n-- > 0;) graph.calls.push_back(read_call(in, graph));
+  check_order(graph);
   return graph;
 }
 

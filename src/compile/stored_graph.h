@@ -24,6 +24,8 @@ class TensorWriter {
   std::vector<Tensor> tensors_;
 };
 std::vector<Tensor> read_tensors(ByteReader& in);
+/// One that there is.
+at::ScalarType read_dtype(ByteReader& in);
 
 /// Throws UnsupportedError where a call runs code of the user's.
 void write_graph(ByteWriter& out, const Graph& graph, TensorWriter& tensors);

@@ -3,6 +3,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 
+#include <mutex>
+
 #include "core/bind.h"
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
@@ -188,14 +190,14 @@ class MappedOperator final : public MadeOperator, public StoodInFor {
   }
 
   Stack take_out_outputs(Vmap& level, const Stack& own) const {
-    const bool known = outputs_known_;
+    std::vector<int64_t> sizes;
     for (const IValue& v : own) {
       if (!v.isTensor() && !v.isTensorList())
         throw UnsupportedError(level.describe() + ": " + base_.name() +
                                " returns a value that is not a tensor; it cannot differ between examples.");
-      if (!known) list_sizes_.push_back(v.isTensor() ? -1 : static_cast<int64_t>(v.toListRef().size()));
+      sizes.push_back(v.isTensor() ? -1 : static_cast<int64_t>(v.toListRef().size()));
     }
-    outputs_known_ = true;
+    std::call_once(outputs_known_, [&] { list_sizes_ = std::move(sizes); });
     c10::List<Tensor> outs;
     for (const Tensor& t : flatten_outputs(own)) outs.push_back(take_out(level, t, 0));
     return {std::move(outs)};
@@ -349,10 +351,10 @@ class MappedOperator final : public MadeOperator, public StoodInFor {
   std::vector<LeafRef> leaves_;  // where each operand goes among them
   std::vector<int64_t> dims_;    // batch dimension of each operand
   bool pulls_back_saved_alone_ = false;
-  // The outputs' structure, known after the first evaluation: -1 for a tensor, the length of a list. Later ones, which
-  // may be on several threads, only read it.
+  // The outputs' structure, known after the first evaluation: -1 for a tensor, the length of a list. Who reads it has
+  // evaluated before, or has what did; evaluations may be on several threads, and the first that is done writes it.
   mutable std::vector<int64_t> list_sizes_;
-  mutable bool outputs_known_ = false;
+  mutable std::once_flag outputs_known_;
 };
 
 }  // namespace

@@ -109,8 +109,89 @@ Tensors mixed(const Call& call) {
   const Tensor ids = united_over(call.sets, given, dims_of(call)).expand(given.sizes());
   Tensors result;
   for (const Tensor& out : call.outputs()) {
-    if (!out.sizes().equals(ids.sizes())) return {};
-    result.push_back(ids);
+    if (!at::is_expandable_to(ids.sizes(), out.sizes())) return {};
+    result.push_back(ids.expand(out.sizes()));
+  }
+  return result;
+}
+
+// Each component is made of the two others.
+Tensors crossed(const Call& call) {
+  const Tensor out = call.outputs()[0];
+  const size_t dim = call.argument("dim");
+  if (dim == call.op.num_args() || !call.args[dim].isInt()) return {};
+  Tensor result;
+  for (const auto& [leaf, ids] : call.tracked) {
+    const Tensor whole = ids.expand(out.sizes());
+    const int64_t d = call.args[dim].toInt();
+    const Tensor others = united(call.sets, at::roll(whole, 1, d), at::roll(whole, 2, d), out.sizes());
+    result = result.defined() ? united(call.sets, result, others, out.sizes()) : others;
+  }
+  return {result};
+}
+
+// The first half along a dimension, by the second.
+Tensors gated(const Call& call) {
+  const std::vector<int64_t> dims = dims_of(call);
+  const Tensor out = call.outputs()[0];
+  if (dims.size() != 1) return {};
+  const auto halves = call.ids(0).chunk(2, dims[0]);
+  return {united(call.sets, halves[0], halves[1], out.sizes())};
+}
+
+// Rows that begin at some dimension; weight and bias are those of a row.
+Tensors normalized(const Call& call) {
+  const Tensor input = call.ids(0);
+  const int64_t rows = input.dim() - static_cast<int64_t>(call.args[1].toIntVector().size());
+  std::vector<int64_t> dims;
+  for (int64_t d = rows; d < input.dim(); ++d) dims.push_back(d);
+  if (dims.empty()) return {};
+  const Tensor of_row = united_over(call.sets, input, dims);
+  Tensor out = of_row.expand(input.sizes());
+  for (const size_t arg : {2, 3})
+    if (const Tensor ids = call.known_ids(arg); ids.defined()) out = united(call.sets, out, ids, input.sizes());
+  return {out, of_row, of_row};
+}
+
+// Each image of a batch, and each of its channels, by itself.
+Tensors by_planes(const Call& call) {
+  if (call.tracked.size() != 1 || call.tracked[0].first.arg != 0) return {};
+  const Tensor& given = call.tracked[0].second;
+  const Tensor out = call.outputs()[0];
+  if (given.dim() < 3 || given.dim() != out.dim()) return {};
+  std::vector<int64_t> dims;
+  for (int64_t d = 2; d < given.dim(); ++d) dims.push_back(d);
+  return {united_over(call.sets, given, dims).expand(out.sizes())};
+}
+
+// Functions of matrices in a batch: those of an example depend on those of that example.
+Tensors by_matrices(const Call& call) {
+  int64_t batch_dims = -1;
+  std::vector<int64_t> batch;
+  for_each_tensor(call.op, call.args, [&](const Tensor& t, LeafRef leaf) {
+    if (leaf.arg != 0 || t.dim() < 2) return;
+    batch_dims = t.dim() - 2;
+    batch = t.sizes().slice(0, static_cast<size_t>(batch_dims)).vec();
+  });
+  if (batch_dims < 0) return {};
+  const auto begins_with_batch = [&](const Tensor& t) {
+    return t.dim() >= batch_dims && t.sizes().slice(0, batch.size()).equals(batch);
+  };
+  Tensor of_example;
+  for (const auto& [leaf, ids] : call.tracked) {
+    // What has as many dimensions as the batch, or fewer, may be meant for all examples.
+    if (ids.dim() <= batch_dims || !begins_with_batch(ids)) return {};
+    std::vector<int64_t> dims;
+    for (int64_t d = batch_dims; d < ids.dim(); ++d) dims.push_back(d);
+    const Tensor one = united_over(call.sets, ids, dims).reshape(batch);
+    of_example = of_example.defined() ? united(call.sets, of_example, one, batch) : one;
+  }
+  Tensors result;
+  for (const Tensor& out : call.outputs()) {
+    if (!begins_with_batch(out)) return {};
+    std::vector<int64_t> sizes(batch);
+    sizes.resize(static_cast<size_t>(out.dim()), 1);
+    result.push_back(of_example.reshape(sizes).expand(out.sizes()));
   }
   return result;
 }
@@ -280,19 +361,35 @@ const std::unordered_map<std::string_view, Rule>& rules() {
                 "block_diag",
                 "rot90",
                 "unfold_copy",
-                "expand_copy"});
+                "expand_copy",
+                "index_copy",
+                "index_fill",
+                "embedding",
+                "upsample_nearest1d",
+                "upsample_nearest2d",
+                "upsample_nearest3d"});
     add(masked, {"masked_fill"});
     add(reshaped, {"view", "_unsafe_view", "_reshape_alias", "reshape", "view_copy"});
     add(kept, {"_to_copy", "clone", "detach", "alias", "alias_copy", "contiguous", "lift_fresh"});
     add(written, {"copy"});
     add(reduced, {"sum", "mean", "prod", "amax", "amin", "logsumexp", "linalg_vector_norm", "norm", "var", "std",
-                  "nansum", "max", "min", "median"});
-    add(mixed, {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort"});
+                  "nansum", "max", "min", "median", "nanmedian", "kthvalue", "mode", "var_mean", "std_mean"});
+    add(mixed, {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort",
+                "cummax", "cummin", "_safe_softmax"});
+    add(crossed, {"linalg_cross"});
+    add(gated, {"glu"});
+    add(normalized, {"native_layer_norm"});
+    add(by_planes, {"upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
+                    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "grid_sampler_2d"});
+    add(by_matrices, {"linalg_inv_ex", "_linalg_solve_ex", "_linalg_det", "_linalg_slogdet", "linalg_cholesky_ex",
+                      "_linalg_eigh", "_linalg_svd", "linalg_qr", "linalg_lu", "linalg_lu_factor_ex",
+                      "linalg_solve_triangular", "triangular_solve", "cholesky_solve", "linalg_pinv",
+                      "linalg_matrix_exp", "linalg_householder_product"});
     add(multiplied, {"mm", "mv", "bmm"});
     add(inner_product, {"dot", "vdot"});
     add(added, {"addmm", "addmv", "baddbmm"});
     add(put_by_indices, {"index_put", "_index_put_impl"});
-    add(scattered, {"scatter_add", "scatter"});
+    add(scattered, {"scatter_add", "scatter", "scatter_reduce"});
     add(added_at_index, {"index_add"});
     add(convolved, {"convolution"});
     add(pooled, {"avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices"});

@@ -71,6 +71,33 @@ namespace {
 using dynamic::Function;
 using dynamic::Tensors;
 
+// Of a pattern in which operators were taken for dense: more than that is hardly what was meant, and 0.5 GB, of which
+// a colouring makes some copies.
+constexpr int64_t kMostUnknown = int64_t{1} << 26;
+
+// Before there is room for them.
+void check_entries(const char* label, const sparse::Dependence& level, const Tensors& outs, int64_t num_columns) {
+  if (level.taken_for_dense().empty()) return;
+  int64_t entries = 0, rows = 0;
+  for (const Tensor& out : outs) {
+    rows += out.numel();
+    Wrapper* w = as_wrapper_of(out, level);
+    if (!w || !w->payload().tracked()) continue;
+    const Tensor ids = w->payload().tangent.contiguous();
+    const auto* of_rows = ids.const_data_ptr<double>();
+    for (int64_t r = 0; r < ids.numel(); ++r)
+      entries += static_cast<int64_t>(level.sets().elements(static_cast<sparse::Sets::Id>(of_rows[r])).size());
+  }
+  if (entries <= kMostUnknown) return;
+  std::string names;
+  for (const std::string& name : level.taken_for_dense()) names += (names.empty() ? "" : ", ") + name;
+  throw UnsupportedError(
+      std::string(label) + ": the pattern would have " + std::to_string(entries) + " entries in " +
+      std::to_string(rows) + " rows of " + std::to_string(num_columns) + ", because Tower does not know which elements " +
+      "the results of " + names + " depend on, and takes them to depend on all. Write that with other operators, give " +
+      "a custom operator a sparsity rule, or give sparse_jacobian a pattern of your own (docs/solvers.md).");
+}
+
 // The sets of all elements of a list, one tensor after the other, or of one that depends on nothing.
 void append_rows(const sparse::Dependence& level, const Tensor& out, std::vector<int64_t>& starts,
                  std::vector<int64_t>& columns) {
@@ -120,6 +147,7 @@ Sparsity sparsity_of(const char* label, const Function& f, const Tensors& x, con
     check_outputs(outs, label);
     DispatchGuard keys;
     keys.see_every_operator(false);
+    check_entries(label, *level, outs, size);
     for (const Tensor& out : outs) append_rows(*level, out, starts, columns);
   }
   const auto& dense = level->taken_for_dense();
