@@ -104,7 +104,7 @@ bool CodeSource::is_ours() const {
   const bool others = status.st_uid != geteuid() && status.st_uid != 0;
   if (!others && !(status.st_mode & (S_IWGRP | S_IWOTH))) return true;
   static std::atomic<bool> warned;
-  warn_once(warned, "tower::compile: the folder ", folder_, " (CompileOptions.cache or TOWER_CACHE) ",
+  warn_once(warned, "compile: the folder ", folder_, " (", tower::detail::spellings().kernel_cache, " or TOWER_CACHE) ",
             others ? "belongs to another user" : "can be written to by other users",
             ", who could put machine code there that this program would run. It is not used. Name a folder of your own",
             others ? "." : ", or take the right from them (chmod go-w).");
