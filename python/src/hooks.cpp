@@ -350,10 +350,10 @@ void hook_printing(PyTypeObject* tensor) {
 void install(const py::kwargs& functions) {
   const auto keep = [&](const char* name) { return py::object(functions[name]).release().ptr(); };
   const bool first = !handlers.select;
-  handlers = {keep("select"),         keep("put"),           keep("show"),        keep("check_readable"),
-              keep("new_tensor"),     keep("numbers"),       keep("no_grad"),     keep("apply"),
-              keep("begin_backward"), keep("begin_compiled"), keep("find_kernel"), keep("call_at_once"),
-              keep("save_argument"),  keep("begin_hooks")};
+  handlers = {
+      keep("select"),      keep("put"),          keep("show"),          keep("check_readable"), keep("new_tensor"),
+      keep("numbers"),     keep("no_grad"),      keep("apply"),         keep("begin_backward"), keep("begin_compiled"),
+      keep("find_kernel"), keep("call_at_once"), keep("save_argument"), keep("begin_hooks")};
   if (!first) return;  // somebody imports the package anew
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;

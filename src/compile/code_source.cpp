@@ -84,8 +84,7 @@ void CodeSource::keep(const std::string& key, const Code& code) const {
   out.text(key);
   code.binary().write(out);
   std::error_code error;
-  if (fs::create_directories(folder_, error))
-    fs::permissions(folder_, fs::perms::owner_all, error);
+  if (fs::create_directories(folder_, error)) fs::permissions(folder_, fs::perms::owner_all, error);
   if (!is_ours()) return;
   if (const std::string why = write_file(path_of(key), sealed(out.bytes())); !why.empty()) {
     static std::atomic<bool> warned;

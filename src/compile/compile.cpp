@@ -255,8 +255,8 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
     return {std::move(results), rest()};
   }
   const compiler::Modes modes;
-  if (const State::Found found = state_->file.empty() ? state_->find(args, statics, modes)
-                                                      : state_->find_in_file(args, statics, modes);
+  if (const State::Found found =
+          state_->file.empty() ? state_->find(args, statics, modes) : state_->find_in_file(args, statics, modes);
       found && found->graph->fits())
     return {found->graph->run(args), found->rest};
 

@@ -109,7 +109,8 @@ E where(E mask, Operand a, Operand b) {
 E fma(E a, E b, E c) { return a.floating() ? a.made(Op::fma, b, c) : a * b + c; }
 
 // The library's is NaN where the quotient overflows. What a multiple of the divisor leaves has the same rest, and no
-// rounding is in it: where the quotient is large, the divisor is scaled up by a power of two first, and then by another.
+// rounding is in it: where the quotient is large, the divisor is scaled up by a power of two first, and then by
+// another.
 E fmod(E x, E y) {
   if (!x.floating()) return x.made(Op::rest, y);
   const bool wide = x.type() == Type::f64;

@@ -207,7 +207,8 @@ std::string Printer::pointer_of(const std::string& array, const std::string& pre
 // To LLVM any store may be to what any load reads. Its scheduler compares each with all before it, and what is computed
 // early and stored at the end goes to the stack meanwhile: a kernel that keeps 3,000 values for the way back took 7 s.
 // So where there are many, a value is stored where it is made (results are nobody's memory before), pointers are read
-// where they are used, and fences of one thread, which are no instruction, tell LLVM that what is before them stays there.
+// where they are used, and fences of one thread, which are no instruction, tell LLVM that what is before them stays
+// there.
 void Printer::print_turn_of_loop(const std::string& begin, int together) {
   std::map<Id, std::vector<size_t>> stored_with;
   std::vector<size_t> stored_last;
@@ -295,8 +296,7 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
     if (of_row->how == Region::OfRow::place) print_place(id, begin, part);
     return;
   }
-  if (n.op == Op::input)
-    return load(n.type, pointer_of("%inputs", "%pi", n.bits), begin, part, value(id, part));
+  if (n.op == Op::input) return load(n.type, pointer_of("%inputs", "%pi", n.bits), begin, part, value(id, part));
   std::string v[3];
   for (size_t k = 0; k < 3; ++k)
     if (n.args[k] != kNone) v[k] = value(n.args[k], part);

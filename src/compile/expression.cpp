@@ -471,9 +471,8 @@ void Expressions::write(ByteWriter& out, const std::vector<Id>& outputs) const {
   out.number(kNone);
   for (const LoopOfNumbers& l : loops_) {
     if (!is_live(l.condition)) continue;
-    for (const int64_t part :
-         {&l - loops_.data(), int64_t{l.parent}, int64_t{l.condition}, int64_t{l.max_steps.has_value()},
-          l.max_steps.value_or(0), int64_t{l.must_end}})
+    for (const int64_t part : {&l - loops_.data(), int64_t{l.parent}, int64_t{l.condition},
+                               int64_t{l.max_steps.has_value()}, l.max_steps.value_or(0), int64_t{l.must_end}})
       out.number(part);
     out.list(l.next, [&](Id id) { out.number(is_live(id) ? id : kNone); });
   }

@@ -189,8 +189,8 @@ const Loop* loop_of(const Operator& op) { return dynamic_cast<const Loop*>(known
 namespace {
 
 bool same_value(const Value& a, const Value& b) {
-  if (a.origin != b.origin || a.sizes != b.sizes || a.dtype != b.dtype ||
-      a.device != b.device || a.number != b.number || a.tensor.defined() != b.tensor.defined())
+  if (a.origin != b.origin || a.sizes != b.sizes || a.dtype != b.dtype || a.device != b.device ||
+      a.number != b.number || a.tensor.defined() != b.tensor.defined())
     return false;
   return !a.tensor.defined() || same_bits(a.tensor, b.tensor);
 }

@@ -119,10 +119,12 @@ void Specialisations::save(const std::string& path, const std::vector<Specialisa
     graphs.number(static_cast<int64_t>(function.state_->kernels->source().math()));
     graphs.list(known, [&](const State::Found& s) {
       if (s->graph->reads_values())
-        throw UnsupportedError("save: the function read a value (bool(x.any()), equal(), a number in a captured tensor) "
-                               "when it was traced for arguments" + kinds_text(s->tensors) +
-                               ". Its graph is for that value, and with others the function is traced again, which "
-                               "a file cannot do. Leave the reading outside of the compiled function.");
+        throw UnsupportedError(
+            "save: the function read a value (bool(x.any()), equal(), a number in a captured tensor) "
+            "when it was traced for arguments" +
+            kinds_text(s->tensors) +
+            ". Its graph is for that value, and with others the function is traced again, which "
+            "a file cannot do. Leave the reading outside of the compiled function.");
       graphs.text(s->rest->signature());
       graphs.text(s->rest->stored());
       graphs.list(s->tensors, [&](const TensorKind& kind) { write_kind(graphs, kind); });

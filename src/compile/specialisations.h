@@ -42,11 +42,11 @@ std::string kinds_text(const std::vector<TensorKind>& kinds);
 
 // NOTE [Nobody else's code under a lock]
 // To find a graph is to run code of others: a static argument's ==, the veneer's == of two trees (which takes Python's
-// lock), what a graph assumes (which may ask other processes). To forget one destroys what belonged to it. Each may take
-// locks, wait for another thread or process, or call the function again. So what is known never changes: a call looks at
-// what was known when it came, makes of that what it adds, and publishes it if nobody was faster, else once more of
-// what is known then. The mutex is held while a pointer is copied or exchanged. Where two threads make the same, the
-// first stays. What is compiled, traced or followed elsewhere in this folder keeps to the same rule.
+// lock), what a graph assumes (which may ask other processes). To forget one destroys what belonged to it. Each may
+// take locks, wait for another thread or process, or call the function again. So what is known never changes: a call
+// looks at what was known when it came, makes of that what it adds, and publishes it if nobody was faster, else once
+// more of what is known then. The mutex is held while a pointer is copied or exchanged. Where two threads make the
+// same, the first stays. What is compiled, traced or followed elsewhere in this folder keeps to the same rule.
 
 namespace compiler {
 
@@ -82,8 +82,8 @@ struct detail::Specialisations::State {
   std::string file;  // where the graphs are from; empty: they are traced
 
  private:
-  /// Publishes what `change` makes of what is known, which may take several attempts. Where others always are faster, it
-  /// is left: the next call makes it again.
+  /// Publishes what `change` makes of what is known, which may take several attempts. Where others always are faster,
+  /// it is left: the next call makes it again.
   template <class Change>
   void publish(const Change& change);
   /// Publishes `after` if `before` still is what is known; if not, `before` becomes that.

@@ -357,9 +357,8 @@ void check_call(const Call& call) {
   });
   if (next != call.places.size() || next != call.operands.size()) ByteReader::fail();
   const auto& returns = call.op->schema().returns();
-  const bool lists = std::any_of(returns.begin(), returns.end(), [](const c10::Argument& r) {
-    return r.type()->kind() == c10::TypeKind::ListType;
-  });
+  const bool lists = std::any_of(returns.begin(), returns.end(),
+                                 [](const c10::Argument& r) { return r.type()->kind() == c10::TypeKind::ListType; });
   if (!lists && !call.op->mutates() && call.results.size() != returns.size()) ByteReader::fail();
 }
 

@@ -360,8 +360,7 @@ bool Trace::read(const Operator& op, Stack& stack) {
     else if (&op == &equal) {
       assume([] { return true; });  // with other sizes it might be otherwise: no graph follows from this one
       return stack.assign(1, IValue(false)), true;
-    }
-    else return false;
+    } else return false;
   }
   bool value = false;
   if (!decide(answer, value)) return false;

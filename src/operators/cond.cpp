@@ -114,8 +114,8 @@ bool differs_between_examples(Tensor t) {
 }
 
 // NOTE [Branches in which examples speak]
-// Where the predicate differs, both branches are run for all examples, and each example takes the results of its own. In
-// reverse mode it takes the gradients of its own, whatever those of the other branch are: a zero, or 0 · ∞.
+// Where the predicate differs, both branches are run for all examples, and each example takes the results of its own.
+// In reverse mode it takes the gradients of its own, whatever those of the other branch are: a zero, or 0 · ∞.
 //
 // But what an example says in a branch, by a collective, all others hear, also those that took the branch while it did
 // not: a psum is one of all examples, in both branches. So where examples may speak to each other, a pullback is given
@@ -158,8 +158,7 @@ Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors&
   if (branches.adds_what_was_heard && !(now.when_true.empty() && now.when_false.empty())) {
     const Tensor of_a = mesh::holds_for_one_heard(predicate, now.when_true),
                  of_b = mesh::holds_for_one_heard(at::logical_not(predicate), now.when_false);
-    for (size_t k = 0; k < a.size(); ++k)
-      selected.push_back(at::add(only_where(of_a, a[k]), only_where(of_b, b[k])));
+    for (size_t k = 0; k < a.size(); ++k) selected.push_back(at::add(only_where(of_a, a[k]), only_where(of_b, b[k])));
   } else {
     for (size_t k = 0; k < a.size(); ++k) selected.push_back(at::where(predicate, a[k], b[k]));
   }

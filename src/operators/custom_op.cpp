@@ -381,8 +381,7 @@ const CustomOp& CustomOp::no_gradient(std::initializer_list<const char*> argumen
 const CustomOp& CustomOp::jvp(detail::JvpFunction f, Where where) const {
   const auto held = std::make_shared<const detail::JvpFunction>(std::move(f));
   state_->add(
-      "jvp", where, [&](CustomRules& rules) { rules.jvp = held; },
-      [](CustomRules& rules) { rules.jvp = nullptr; });
+      "jvp", where, [&](CustomRules& rules) { rules.jvp = held; }, [](CustomRules& rules) { rules.jvp = nullptr; });
   return *this;
 }
 

@@ -55,8 +55,8 @@ struct While {
   WhileOptions options;
   bool report;
   // NOTE [Examples left out]
-  // A step for those that go on alone is one in which the others cannot be heard. So where examples have a name by which
-  // they may speak, the first step that some do not make is made for all, and shows whether they do.
+  // A step for those that go on alone is one in which the others cannot be heard. So where examples have a name by
+  // which they may speak, the first step that some do not make is made for all, and shows whether they do.
   std::shared_ptr<std::optional<bool>> speaks = std::make_shared<std::optional<bool>>();
 
   Tensor holds(const Tensors& state) const {

@@ -158,10 +158,7 @@ void arithmetic() {
   op<at::_ops::add_Scalar>().pointwise().element([](E a, E b, E alpha) { return fma(b, alpha, a); }).derivative<0>(one);
   sum_with<at::_ops::sub_Tensor>([](const Scalar& alpha) { return -alpha; });
   op<at::_ops::sub_Tensor>().element(difference);
-  op<at::_ops::sub_Scalar>()
-      .pointwise()
-      .element(difference)
-      .derivative<0>(one);
+  op<at::_ops::sub_Scalar>().pointwise().element(difference).derivative<0>(one);
   op<at::_ops::rsub_Tensor>()
       .pointwise()
       .element([](E a, E b, const Scalar& alpha) { return difference(b, a, alpha); })

@@ -381,10 +381,10 @@ const std::unordered_map<std::string_view, Rule>& rules() {
     add(normalized, {"native_layer_norm"});
     add(by_planes, {"upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
                     "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "grid_sampler_2d"});
-    add(by_matrices, {"linalg_inv_ex", "_linalg_solve_ex", "_linalg_det", "_linalg_slogdet", "linalg_cholesky_ex",
-                      "_linalg_eigh", "_linalg_svd", "linalg_qr", "linalg_lu", "linalg_lu_factor_ex",
-                      "linalg_solve_triangular", "triangular_solve", "cholesky_solve", "linalg_pinv",
-                      "linalg_matrix_exp", "linalg_householder_product"});
+    add(by_matrices,
+        {"linalg_inv_ex", "_linalg_solve_ex", "_linalg_det", "_linalg_slogdet", "linalg_cholesky_ex", "_linalg_eigh",
+         "_linalg_svd", "linalg_qr", "linalg_lu", "linalg_lu_factor_ex", "linalg_solve_triangular", "triangular_solve",
+         "cholesky_solve", "linalg_pinv", "linalg_matrix_exp", "linalg_householder_product"});
     add(multiplied, {"mm", "mv", "bmm"});
     add(inner_product, {"dot", "vdot"});
     add(added, {"addmm", "addmv", "baddbmm"});

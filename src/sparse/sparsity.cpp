@@ -93,8 +93,9 @@ void check_entries(const char* label, const sparse::Dependence& level, const Ten
   for (const std::string& name : level.taken_for_dense()) names += (names.empty() ? "" : ", ") + name;
   throw UnsupportedError(
       std::string(label) + ": the pattern would have " + std::to_string(entries) + " entries in " +
-      std::to_string(rows) + " rows of " + std::to_string(num_columns) + ", because Tower does not know which elements " +
-      "the results of " + names + " depend on, and takes them to depend on all. Write that with other operators, give " +
+      std::to_string(rows) + " rows of " + std::to_string(num_columns) +
+      ", because Tower does not know which elements " + "the results of " + names +
+      " depend on, and takes them to depend on all. Write that with other operators, give " +
       "a custom operator a sparsity rule, or give sparse_jacobian a pattern of your own (docs/solvers.md).");
 }
 

@@ -271,8 +271,7 @@ Tensors pull_back(const Evaluated& e, const Tensors& cotangents, const char* lab
                             detail::spellings().absent_tensor + ".");
     check_direction(cotangents[k], e.out_metas[k], label, ordinal("cotangent", k));
   }
-  return static_cast<Tape*>(e.tape.get())
-      ->pull_back(e.out_slots, frontend::stand_ins(cotangents), e.in_slots, consume);
+  return static_cast<Tape*>(e.tape.get())->pull_back(e.out_slots, frontend::stand_ins(cotangents), e.in_slots, consume);
 }
 
 Tensors push_forward(const Evaluated& e, const Tensors& tangents) {

@@ -58,11 +58,42 @@ std::vector<T> special_numbers() {
       for (const T toward : {T(0), T(x), Limits::infinity()}) values.push_back(std::nextafter(T(x), toward));
     };
     for (const double x : {0.5, 1.0, double(Limits::min()), double(Limits::max())}) beside(x);
-    values.insert(values.end(), {T(0), Limits::denorm_min(), 7 * Limits::denorm_min(), Limits::min() / 3, T(1e-20),
-                                 Limits::epsilon() / 2, Limits::epsilon(), T(4e-7), T(1e-3), T(0.1), T(0.25), T(0.3),
-                                 T(0.75), T(1.5), T(2), T(2.5), T(3), T(M_PI), T(6), T(10.25), T(20), T(35), T(88.5),
-                                 T(103.9), T(127), T(500), T(709.5), T(745), T(1000.5), T(123456.789), T(8388607.5),
-                                 T(16777217), T(2147483648.0), T(9223372036854775808.0), T(1e15), T(1e20),
+    values.insert(values.end(), {T(0),
+                                 Limits::denorm_min(),
+                                 7 * Limits::denorm_min(),
+                                 Limits::min() / 3,
+                                 T(1e-20),
+                                 Limits::epsilon() / 2,
+                                 Limits::epsilon(),
+                                 T(4e-7),
+                                 T(1e-3),
+                                 T(0.1),
+                                 T(0.25),
+                                 T(0.3),
+                                 T(0.75),
+                                 T(1.5),
+                                 T(2),
+                                 T(2.5),
+                                 T(3),
+                                 T(M_PI),
+                                 T(6),
+                                 T(10.25),
+                                 T(20),
+                                 T(35),
+                                 T(88.5),
+                                 T(103.9),
+                                 T(127),
+                                 T(500),
+                                 T(709.5),
+                                 T(745),
+                                 T(1000.5),
+                                 T(123456.789),
+                                 T(8388607.5),
+                                 T(16777217),
+                                 T(2147483648.0),
+                                 T(9223372036854775808.0),
+                                 T(1e15),
+                                 T(1e20),
                                  Limits::max() / 4});
     const size_t positive = values.size();
     for (size_t i = 0; i < positive; ++i) values.push_back(-values[i]);
@@ -386,8 +417,8 @@ TEST(ElementRange, EveryRuleIsItsOperatorOverTheWholeRangeOfItsType) {
   draws().seed(1);
   Counts counts;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    const Operator* op = name.name.starts_with("aten::") ? Operator::find(name.name.c_str(), name.overload_name.c_str())
-                                                         : nullptr;
+    const Operator* op =
+        name.name.starts_with("aten::") ? Operator::find(name.name.c_str(), name.overload_name.c_str()) : nullptr;
     if (!op || !compiler::element_rule(*op)) continue;
     const Subject subject(*op);
     for (const auto dtype : {at::kDouble, at::kFloat, at::kLong, at::kInt, at::kBool}) {

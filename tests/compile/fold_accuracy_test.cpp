@@ -50,7 +50,9 @@ long double log_sum(const Row& x) {
   for (const long double v : x) top = std::max(top, v);
   return top + std::log(sum(of_each(x, [top](long double v) { return std::exp(v - top); })));
 }
-long double length(const Row& x) { return std::sqrt(sum(of_each(x, [](long double v) { return v * v; }))); }
+long double length(const Row& x) {
+  return std::sqrt(sum(of_each(x, [](long double v) { return v * v; })));
+}
 
 struct Fold {
   const char* name;
@@ -66,7 +68,9 @@ long double largest(const Row& x) {
   return most;
 }
 long double nothing(const Row&) { return 0; }
-long double of_terms(const Row& x) { return sum(of_each(x, [](long double v) { return std::fabs(v); })); }
+long double of_terms(const Row& x) {
+  return sum(of_each(x, [](long double v) { return std::fabs(v); }));
+}
 
 template <at::ScalarType dtype>
 constexpr long double epsilon() {

@@ -39,8 +39,8 @@ const std::vector<Program>& programs() {
        number(2)},
       {"fmod of a product", [](auto& a, auto& b, auto& v) { return v + at::fmod(a * 3, b * 2); }, number(1), number(7),
        number(0), number(2)},
-      {"index_select", [](auto& a, auto& b, auto& v) { return v + a.index_select(0, b); }, at::zeros({1}), x,
-       list({9}), list({3})},
+      {"index_select", [](auto& a, auto& b, auto& v) { return v + a.index_select(0, b); }, at::zeros({1}), x, list({9}),
+       list({3})},
       {"gather", [](auto& a, auto& b, auto& v) { return v * 2 + a.gather(0, b); }, at::zeros({1}), x, list({-1}),
        list({3})},
       {"inv", [](auto& a, auto& b, auto& v) { return v + at::linalg_inv(b) * a; }, zero, eye, zero, eye},
@@ -126,7 +126,9 @@ TEST(LoopFaults, TheSmallestIntegerByMinusOneEndsNoProcess) {
   const Function f = [](const Tensors& in) {
     const Tensor a = in[0], b = in[1], n = in[2];
     return td::while_loop([n](const Tensors& s) { return s[0] < n; },
-                          [a, b](const Tensors& s) { return Tensors{s[0] + 1, s[1] + at::remainder(a, b)}; },
+                          [a, b](const Tensors& s) {
+                            return Tensors{s[0] + 1, s[1] + at::remainder(a, b)};
+                          },
                           {at::zeros_like(n), a});
   };
   const Function compiled = td::compile(f);
@@ -145,8 +147,7 @@ TEST(LoopFaults, ConstantsThatAStepDividesKeepTheirValues) {
                           {in[0], at::zeros({9}, at::kLong)});
   };
   const Function compiled = td::compile(f);
-  for (int run = 0; run < 3; ++run)
-    EXPECT_TRUE(at::equal(compiled({number(2)})[1], list({0, 0, 0, 2, 2, 2, 0, 0, 0})));
+  for (int run = 0; run < 3; ++run) EXPECT_TRUE(at::equal(compiled({number(2)})[1], list({0, 0, 0, 2, 2, 2, 0, 0, 0})));
 }
 
 // The state of an example that has ended divides by zero, if it goes along.
@@ -154,7 +155,9 @@ TEST(LoopFaults, CountdownsEndBeforeTheirLastDivision) {
   const Function f = [](const Tensors& in) {
     const Tensor a = in[0];
     return td::while_loop([](const Tensors& s) { return s[0] > 0; },
-                          [a](const Tensors& s) { return Tensors{s[0] - 1, s[1] + at::div(a, s[0], "trunc")}; },
+                          [a](const Tensors& s) {
+                            return Tensors{s[0] - 1, s[1] + at::div(a, s[0], "trunc")};
+                          },
                           {in[1], at::zeros_like(a)});
   };
   const Tensor a = at::arange(100, 137), n = at::arange(37).remainder(9);
@@ -172,10 +175,12 @@ TEST(LoopFaults, OfALoopInALoopAreItsOwn) {
     const Tensor a = in[0], b = in[1];
     return td::while_loop([](const Tensors& s) { return s[0] < 3; },
                           [a, b](const Tensors& s) {
-                            const Tensors inner = td::while_loop(
-                                [b](const Tensors& t) { return t[0] < b; },
-                                [a, b](const Tensors& t) { return Tensors{t[0] + 1, t[1] + at::div(a, b, "trunc")}; },
-                                {at::zeros_like(b), s[1]});
+                            const Tensors inner =
+                                td::while_loop([b](const Tensors& t) { return t[0] < b; },
+                                               [a, b](const Tensors& t) {
+                                                 return Tensors{t[0] + 1, t[1] + at::div(a, b, "trunc")};
+                                               },
+                                               {at::zeros_like(b), s[1]});
                             return Tensors{s[0] + 1, inner[1] + 1};
                           },
                           {at::zeros_like(a), a});

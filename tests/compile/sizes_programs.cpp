@@ -19,10 +19,11 @@ std::vector<int64_t> with_rows(const Tensor& x, int64_t last) { return {x.size(0
   {                                                                                                       \
 #expression, 1, [](const Tensor& x, const Tensor&, int64_t, int64_t) -> Tensor { return expression; } \
   }
-#define TOWER_WITH_NUMBERS(expression)                                                                             \
-  {                                                                                                                \
-#expression, 1,                                                                                                \
-        [](const Tensor& x, const Tensor&, int64_t a, [[maybe_unused]] int64_t b) -> Tensor { return expression; } \
+#define TOWER_WITH_NUMBERS(expression)                                  \
+  {                                                                     \
+#expression, 1,                                                     \
+        [](const Tensor& x, const Tensor&, [[maybe_unused]] int64_t a,  \
+           [[maybe_unused]] int64_t b) -> Tensor { return expression; } \
   }
 #define TOWER_BINARY(expression)                                                                            \
   {                                                                                                         \

@@ -1,10 +1,10 @@
-// Tensors that a function captured, and that come to their place by no operator: mapped or differentiated by a transform
-// inside of it, or returned.
+// Tensors that a function captured, and that come to their place by no operator: mapped or differentiated by a
+// transform inside of it, or returned.
+#include <torch/nn/modules/linear.h>
+
 #include "support/prelude.h"
 #include "tower/nn.h"
 #include "tower/tower.h"
-
-#include <torch/nn/modules/linear.h>
 
 namespace {
 
@@ -24,31 +24,41 @@ struct Runner {
 
 const std::vector<Use>& uses() {
   static const std::vector<Use> all{
-      {"vmap", [](const Tensor& as, const Tensor& x) {
+      {"vmap",
+       [](const Tensor& as, const Tensor& x) {
          return tower::vmap([x](const Tensor& a) { return (a * a * x).sum(); })(as).sum() * x;
        }},
-      {"vmap over a part", [](const Tensor& as, const Tensor& x) {
+      {"vmap over a part",
+       [](const Tensor& as, const Tensor& x) {
          return tower::vmap([x](const Tensor& a) { return a.sin(); }, {.chunk_size = 2})(as).sum() * x;
        }},
-      {"grad", [](const Tensor& as, const Tensor& x) {
+      {"grad",
+       [](const Tensor& as, const Tensor& x) {
          return tower::grad([x](const Tensor& a) { return (a * a * a).sum() * x.sum(); })(as).sum() * x;
        }},
-      {"vjp", [](const Tensor& as, const Tensor& x) {
+      {"vjp",
+       [](const Tensor& as, const Tensor& x) {
          const auto pullback = tower::vjp([](const Tensor& a) { return a; }, as).second;
          return pullback(as).sum() * x;
        }},
-      {"jvp", [](const Tensor& as, const Tensor& x) {
+      {"jvp",
+       [](const Tensor& as, const Tensor& x) {
          return tower::jvp([](const Tensor& a) { return (a * a).sum(); }, as, as).second * x;
        }},
-      {"linearize", [](const Tensor& as, const Tensor& x) {
+      {"linearize",
+       [](const Tensor& as, const Tensor& x) {
          return tower::linearize([](const Tensor& a) { return (a * a).sum(); }, as).second(as) * x;
        }},
-      {"compile", [](const Tensor& as, const Tensor& x) {
+      {"compile",
+       [](const Tensor& as, const Tensor& x) {
          return tower::compile([](const Tensor& a) { return (a * a * a).sum(); })(as) * x;
        }},
-      {"a loop of no steps", [](const Tensor& as, const Tensor& x) {
-         return tower::while_loop([](const Tensor& s) { return s.sum() > 1000; },
-                                  [](const Tensor& s) { return s * 2; }, as).sum() * x;
+      {"a loop of no steps",
+       [](const Tensor& as, const Tensor& x) {
+         return tower::while_loop([](const Tensor& s) { return s.sum() > 1000; }, [](const Tensor& s) { return s * 2; },
+                                  as)
+                    .sum() *
+                x;
        }},
       {"an identity", [](const Tensor& as, const Tensor&) { return as; }},
   };
@@ -58,11 +68,13 @@ const std::vector<Use>& uses() {
 const std::vector<Runner>& runs() {
   static const std::vector<Runner> all{
       {"checkpoint", [](const OfTensor& f, const Tensor& x) { return tower::checkpoint(f)(x); }},
-      {"checkpoint in a checkpoint", [](const OfTensor& f, const Tensor& x) {
+      {"checkpoint in a checkpoint",
+       [](const OfTensor& f, const Tensor& x) {
          return tower::checkpoint([f](const Tensor& y) { return tower::checkpoint(f)(y); })(x);
        }},
       {"a branch", [](const OfTensor& f, const Tensor& x) { return tower::cond(x.sum() < 100, f, f, x); }},
-      {"a loop with checkpoints", [](const OfTensor& f, const Tensor& x) {
+      {"a loop with checkpoints",
+       [](const OfTensor& f, const Tensor& x) {
          return tower::fori_loop(0, 2, [f](int64_t, const Tensor& s) { return 0.01 * f(s); }, x, {.checkpoints = 1});
        }},
   };
@@ -123,11 +135,11 @@ TEST(CapturedTensors, OfAModuleMayBeInCheckpointsAndLoopsOfACompiledFunction) {
       const OfTensor f = [net](const Tensor& t) { return net->weight.mv(t) + net->bias; };
       if (!checkpoints) return f(f(f(in)).sin()).square().sum();
       const Tensor once = tower::checkpoint([f](const Tensor& t) { return tower::checkpoint(f)(t); })(in);
-      const Tensor twice = tower::fori_loop(0, 2, [f](int64_t k, const Tensor& s) {
-        return k == 0 ? f(s).sin() : f(s);
-      }, once, {.checkpoints = 1});
-      return tower::cond(twice.sum() < 1e9, [](const Tensor& t) { return t.square().sum(); },
-                         [net](const Tensor& t) { return (t * net->bias).sum(); }, twice);
+      const Tensor twice = tower::fori_loop(
+          0, 2, [f](int64_t k, const Tensor& s) { return k == 0 ? f(s).sin() : f(s); }, once, {.checkpoints = 1});
+      return tower::cond(
+          twice.sum() < 1e9, [](const Tensor& t) { return t.square().sum(); },
+          [net](const Tensor& t) { return (t * net->bias).sum(); }, twice);
     };
   };
   const auto compiled = tower::compile(tower::grad(loss(true)));

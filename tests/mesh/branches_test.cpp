@@ -38,7 +38,8 @@ struct Case {
 const std::vector<Case>& cases() {
   const auto branch = [](OfTensor says) -> OfTensor {
     return [says](const Tensor& v) {
-      return tower::cond(v > 0, says, [](const Tensor& t) { return t * 0; }, v);
+      return tower::cond(
+          v > 0, says, [](const Tensor& t) { return t * 0; }, v);
     };
   };
   const auto loop = [](OfTensor step, tower::WhileOptions options = {}) -> OfTensor {
@@ -53,8 +54,12 @@ const std::vector<Case>& cases() {
       {"all_gather", branch([](const Tensor& t) {
          return (tower::all_gather(t, "data").square() * vec({1, 2, 3})).sum();
        })},
-      {"psum_scatter", branch([](const Tensor& t) { return tower::psum_scatter(t.square() * vec({1, 2, 3}), "data"); })},
-      {"ppermute", branch([](const Tensor& t) { return tower::ppermute(t * t, "data", {{1, 0}, {0, 2}}); })},
+      {"psum_scatter", branch([](const Tensor& t) {
+         return tower::psum_scatter(t.square() * vec({1, 2, 3}), "data");
+       })},
+      {"ppermute", branch([](const Tensor& t) {
+         return tower::ppermute(t * t, "data", {{1, 0}, {0, 2}});
+       })},
       {"all_to_all", branch([](const Tensor& t) {
          return (tower::all_to_all(t.square() * vec({1, 2, 3}), "data", 0, 0) * vec({3, 1, 2})).sum();
        })},
@@ -64,7 +69,8 @@ const std::vector<Case>& cases() {
       {"a loop", loop(grows)},
       {"a loop with checkpoints", loop(grows, {.checkpoints = 1})},
       {"a loop that would leave examples out", loop(grows, {.compact = true})},
-      {"a predicate", [](const Tensor& v) {
+      {"a predicate",
+       [](const Tensor& v) {
          return tower::while_loop([](const Tensor& s) { return s * tower::pmean(s, "data") < 6; },
                                   [](const Tensor& s) { return s * s + 1; }, v);
        }},
@@ -88,9 +94,9 @@ TEST(BranchesInWhichExamplesSpeak, HaveTheDerivativesOfDifferences) {
     const Tensor curvature = tower::jacfwd(tower::jacfwd(f))(x);
     EXPECT_TRUE(same(tower::jacrev(tower::grad(f))(x), curvature));
     EXPECT_TRUE(same(tower::jacfwd(tower::grad(f))(x), curvature));
-    EXPECT_EQ(near(tower::jvp(tower::grad(f), x, vec({1, 0, 0})).second, by_differences([&](const Tensor& at) {
-                     return tower::grad(f)(at)[0];
-                   }, x)), "");
+    EXPECT_EQ(near(tower::jvp(tower::grad(f), x, vec({1, 0, 0})).second,
+                   by_differences([&](const Tensor& at) { return tower::grad(f)(at)[0]; }, x)),
+              "");
   }
 }
 
@@ -106,8 +112,8 @@ TEST(BranchesInWhichExamplesSpeak, HaveThemAcrossProcesses) {
       };
       EXPECT_TRUE(same(tower::grad(summed(c.of_one, mesh))(own(x)), own(tower::grad(summed(c.of_one))(x))));
       EXPECT_TRUE(same(along(mesh, own(x), own(v)), own(along({}, x, v))));
-      EXPECT_TRUE(same(tower::compile(tower::grad(summed(c.of_one, mesh)))(own(x)),
-                       own(tower::grad(summed(c.of_one))(x))));
+      EXPECT_TRUE(
+          same(tower::compile(tower::grad(summed(c.of_one, mesh)))(own(x)), own(tower::grad(summed(c.of_one))(x))));
     }
   });
 }
@@ -126,12 +132,14 @@ TEST(BranchesInWhichExamplesSpeak, CountWhatIsSaidByThoseWhoDidNotTakeThem) {
 TEST(BranchesInWhichExamplesSpeak, LeaveOutWhatSaysNothing) {
   const auto root = [](const Tensor& t) { return t.sqrt(); };
   const OfTensor silent = summed([&](const Tensor& v) {
-    return tower::cond(v > 0, root, [](const Tensor& t) { return t * 3; }, v);
+    return tower::cond(
+        v > 0, root, [](const Tensor& t) { return t * 3; }, v);
   });
   EXPECT_TRUE(same(tower::grad(silent)(vec({4, 0, -1})), vec({0.25, 3, 3})));
   EXPECT_TRUE(same(tower::hessian(silent)(vec({4, 0, -1})), at::diag(vec({-1.0 / 32, 0, 0}))));
   const OfTensor other_speaks = summed([&](const Tensor& v) {
-    return tower::cond(v > 0, root, [](const Tensor& t) { return tower::psum(t, "data") * t; }, v);
+    return tower::cond(
+        v > 0, root, [](const Tensor& t) { return tower::psum(t, "data") * t; }, v);
   });
   // Σ over those at -1 and 0 of t · (4 + 0 - 1), by all three.
   EXPECT_TRUE(same(tower::grad(other_speaks)(vec({4, 0, -1})), vec({0.25 - 1, 3 - 1, 3 - 1})));
@@ -142,7 +150,8 @@ TEST(BranchesInWhichExamplesSpeak, LeaveOutThoseWhomNobodyHears) {
   const auto f = [](const Tensor& x) {
     const auto of_one = [](const Tensor& v) {
       const auto says = [](const Tensor& t) { return tower::psum(t.sqrt(), "inner"); };
-      return tower::cond(tower::pmin(v, "inner") > 0, says, [](const Tensor& t) { return t * 2; }, v);
+      return tower::cond(
+          tower::pmin(v, "inner") > 0, says, [](const Tensor& t) { return t * 2; }, v);
     };
     const auto of_row = [&](const Tensor& row) { return tower::vmap(of_one, {.axis = "inner"})(row); };
     return tower::vmap(of_row, {.axis = "data"})(x).sum();
@@ -154,15 +163,14 @@ TEST(BranchesInWhichExamplesSpeak, LeaveOutThoseWhomNobodyHears) {
 TEST(BranchesInWhichExamplesSpeak, OfLoopsThatLeaveExamplesOutAreRefusedWhereOnlyLaterStepsSpeak) {
   const auto f = [](const Tensor& x) {
     const auto of_one = [made = std::make_shared<int>(0)](const Tensor& v) {
-      const auto step = [made](const Tensor& s) {
-        return ++*made < 4 ? s + 1 : s + 1 + 0 * tower::psum(s, "data");
-      };
+      const auto step = [made](const Tensor& s) { return ++*made < 4 ? s + 1 : s + 1 + 0 * tower::psum(s, "data"); };
       return tower::while_loop([](const Tensor& s) { return s < 10; }, step, v, {.compact = true});
     };
     return tower::vmap(of_one, {.axis = "data"})(x);
   };
   const std::string text = message_of<tower::UnsupportedError>([&] { f(vec({1, 9, 8})); });
-  EXPECT_TRUE(says(text, {"vmap (level 1): psum speaks of axis 'data' in a step of a while_loop with .compact"})) << text;
+  EXPECT_TRUE(says(text, {"vmap (level 1): psum speaks of axis 'data' in a step of a while_loop with .compact"}))
+      << text;
   EXPECT_TRUE(says(text, {"Use .compact = 0"})) << text;
 }
 

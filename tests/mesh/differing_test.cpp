@@ -132,8 +132,9 @@ TEST(Differing, PlacesInTheProgramAreCompared) {
       if (rank == 0) tower::ppermute(e, "data", {{0, 1}, {1, 0}});
       return tower::psum(e, "data");
     };
-    const std::string text = message_of<tower::MeshError>(
-        [&] { tower::vmap(f, {.out_dims = std::nullopt, .axis = "data", .across = mesh})(waves({2, 3})); });
+    const std::string text = message_of<tower::MeshError>([&] {
+      tower::vmap(f, {.out_dims = std::nullopt, .axis = "data", .across = mesh})(waves({2, 3}));
+    });
     EXPECT_TRUE(contains(text, "collective 3 over axis 'data', psum of Double [3]")) << text;
     EXPECT_TRUE(contains(text, "collective 4 over axis 'data', psum of Double [3]")) << text;
   });

@@ -111,8 +111,9 @@ TEST(Dtypes, MoveAsTheyAre) {
         const Tensor whole = rows_of(type, 2 * length, true).view({4, length}), part = whole.narrow(0, 2 * rank, 2);
         const std::string what = text_of(type, length);
         EXPECT_TRUE(at::equal(bits(tower::gather_across(mesh, "data", part)), bits(whole))) << what;
-        const auto [there, expected] =
-            moved(whole, [](const Tensor& e) { return tower::ppermute(e, "data", {{0, 2}, {1, 0}, {2, 3}, {3, 1}}); });
+        const auto [there, expected] = moved(whole, [](const Tensor& e) {
+          return tower::ppermute(e, "data", {{0, 2}, {1, 0}, {2, 3}, {3, 1}});
+        });
         EXPECT_TRUE(at::equal(bits(there), bits(expected))) << "ppermute of " << what;
         const auto [all, whole_of_all] = moved(whole.view({4, 1, length}).expand({4, 4, length}).contiguous(),
                                                [](const Tensor& e) { return tower::all_to_all(e, "data", 0, 0); });

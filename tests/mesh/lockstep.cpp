@@ -15,9 +15,9 @@ namespace lockstep {
 namespace {
 
 const char* name(Op op) {
-  static constexpr const char* kNames[] = {"sin",          "add",      "multiply",   "psum",       "pmean",      "pmax",
-                                           "pmin",         "all_gather", "psum_scatter", "ppermute", "all_to_all", "axis_index",
-                                           "cond",         "while_loop", "fori_loop",  "scan",       "checkpoint", "grad"};
+  static constexpr const char* kNames[] = {"sin",  "add",        "multiply",     "psum",     "pmean",      "pmax",
+                                           "pmin", "all_gather", "psum_scatter", "ppermute", "all_to_all", "axis_index",
+                                           "cond", "while_loop", "fori_loop",    "scan",     "checkpoint", "grad"};
   return kNames[static_cast<int>(op)];
 }
 
@@ -43,7 +43,8 @@ class Drawing {
     // Two of three speak or steer.
     static constexpr Op kPlain[] = {Op::sin, Op::add, Op::multiply};
     const int64_t last = static_cast<int64_t>(depth > 0 ? Op::grad : Op::axis_index);
-    const Op op = number(0, 2) == 0 ? kPlain[number(0, 2)] : static_cast<Op>(number(static_cast<int64_t>(Op::psum), last));
+    const Op op =
+        number(0, 2) == 0 ? kPlain[number(0, 2)] : static_cast<Op>(number(static_cast<int64_t>(Op::psum), last));
     // The newest registers first: what is not used says nothing.
     const auto some = [&] {
       return known - 1 - static_cast<size_t>(number(0, std::min<int64_t>(static_cast<int64_t>(known) - 1, 3)));
@@ -171,16 +172,24 @@ class Interpreter {
     const int64_t count = grid_.size(s.axis);
     const Tensor rising = weights(count, 0.5, 1.5), falling = weights(count, 1.2, 0.3);
     switch (s.op) {
-      case Op::sin: return each([&](size_t i) { return a[i].sin(); });
-      case Op::add: return each([&](size_t i) { return a[i] + 0.5 * b[i]; });
-      case Op::multiply: return each([&](size_t i) { return (a[i] * b[i]).tanh(); });
-      case Op::psum: return along(s.axis, a, [](const List& all, int64_t) { return at::stack(all).sum(0); });
-      case Op::pmean: return along(s.axis, a, [](const List& all, int64_t) { return at::stack(all).mean(0); });
-      case Op::pmax: return along(s.axis, a, [](const List& all, int64_t) { return at::stack(all).amax(0); });
-      case Op::pmin: return along(s.axis, a, [](const List& all, int64_t) { return at::stack(all).amin(0); });
+      case Op::sin:
+        return each([&](size_t i) { return a[i].sin(); });
+      case Op::add:
+        return each([&](size_t i) { return a[i] + 0.5 * b[i]; });
+      case Op::multiply:
+        return each([&](size_t i) { return (a[i] * b[i]).tanh(); });
+      case Op::psum:
+        return along(s.axis, a, [](const List& all, int64_t) { return at::stack(all).sum(0); });
+      case Op::pmean:
+        return along(s.axis, a, [](const List& all, int64_t) { return at::stack(all).mean(0); });
+      case Op::pmax:
+        return along(s.axis, a, [](const List& all, int64_t) { return at::stack(all).amax(0); });
+      case Op::pmin:
+        return along(s.axis, a, [](const List& all, int64_t) { return at::stack(all).amin(0); });
       case Op::all_gather:
-        return along(s.axis, a,
-                     [&](const List& all, int64_t) { return (at::stack(all) * rising.view({-1, 1})).sum(0); });
+        return along(s.axis, a, [&](const List& all, int64_t) {
+          return (at::stack(all) * rising.view({-1, 1})).sum(0);
+        });
       case Op::psum_scatter:
         return along(s.axis, a, [&](const List& all, int64_t k) { return at::stack(all).sum(0) * rising[k]; });
       case Op::ppermute:
@@ -195,8 +204,10 @@ class Interpreter {
         });
       case Op::axis_index:
         return along(s.axis, a, [&](const List& all, int64_t k) { return all[static_cast<size_t>(k)] * (0.5 + k); });
-      case Op::cond: return branched(s, registers);
-      case Op::while_loop: return looped(s, registers);
+      case Op::cond:
+        return branched(s, registers);
+      case Op::while_loop:
+        return looped(s, registers);
       case Op::fori_loop: {
         List state = a;
         for (int64_t k = 0; k < s.count; ++k) state = after(s.body, registers, state);
@@ -211,7 +222,8 @@ class Interpreter {
         }
         return each([&](size_t i) { return carry[i] + 0.2 * sum[i]; });
       }
-      case Op::checkpoint: return after(s.body, registers, a);
+      case Op::checkpoint:
+        return after(s.body, registers, a);
       case Op::grad: {
         const List by = each([&](size_t i) { return a[i].requires_grad() ? a[i] * 1 : (a[i] * 1).requires_grad_(); });
         const List outs = after(s.body, registers, by);
@@ -241,8 +253,7 @@ class Interpreter {
     List state = registers[s.a];
     std::vector<bool> goes_on(examples_, true);
     for (int64_t made = 0; made < s.count + 1; ++made) {
-      for (size_t i = 0; i < examples_; ++i)
-        goes_on[i] = goes_on[i] && state[i].sum().item<double>() > s.limit;
+      for (size_t i = 0; i < examples_; ++i) goes_on[i] = goes_on[i] && state[i].sum().item<double>() > s.limit;
       if (std::find(goes_on.begin(), goes_on.end(), true) == goes_on.end()) break;
       const List next = after(s.body, registers, state);
       state = each([&](size_t i) { return goes_on[i] ? next[i] : state[i]; });
@@ -301,19 +312,32 @@ class Example {
     const Tensor rising = weights(count, 0.5, 1.5).view({-1, 1}), falling = weights(count, 1.2, 0.3).view({-1, 1});
     const auto body = of_last(s.body, registers);
     switch (s.op) {
-      case Op::sin: return a.sin();
-      case Op::add: return a + 0.5 * b;
-      case Op::multiply: return (a * b).tanh();
-      case Op::psum: return tower::psum(a, axis);
-      case Op::pmean: return tower::pmean(a, axis);
-      case Op::pmax: return tower::pmax(a, axis);
-      case Op::pmin: return tower::pmin(a, axis);
-      case Op::all_gather: return (tower::all_gather(a, axis) * rising).sum(0);
-      case Op::psum_scatter: return tower::psum_scatter(a * rising, axis);
-      case Op::ppermute: return tower::ppermute(a, axis, s.pairs);
-      case Op::all_to_all: return (tower::all_to_all(a * rising, axis, 0, 0) * falling).sum(0);
-      case Op::axis_index: return a * (0.5 + tower::axis_index(axis));
-      case Op::cond: return tower::cond(a.sum() > s.limit, body, of_last(s.other, registers), a);
+      case Op::sin:
+        return a.sin();
+      case Op::add:
+        return a + 0.5 * b;
+      case Op::multiply:
+        return (a * b).tanh();
+      case Op::psum:
+        return tower::psum(a, axis);
+      case Op::pmean:
+        return tower::pmean(a, axis);
+      case Op::pmax:
+        return tower::pmax(a, axis);
+      case Op::pmin:
+        return tower::pmin(a, axis);
+      case Op::all_gather:
+        return (tower::all_gather(a, axis) * rising).sum(0);
+      case Op::psum_scatter:
+        return tower::psum_scatter(a * rising, axis);
+      case Op::ppermute:
+        return tower::ppermute(a, axis, s.pairs);
+      case Op::all_to_all:
+        return (tower::all_to_all(a * rising, axis, 0, 0) * falling).sum(0);
+      case Op::axis_index:
+        return a * (0.5 + tower::axis_index(axis));
+      case Op::cond:
+        return tower::cond(a.sum() > s.limit, body, of_last(s.other, registers), a);
       case Op::while_loop: {
         using State = std::pair<Tensor, Tensor>;
         const auto goes_on = [limit = s.limit, most = s.count](const State& state) {
@@ -325,8 +349,8 @@ class Example {
             .second;
       }
       case Op::fori_loop:
-        return tower::fori_loop(
-            0, s.count, [body](int64_t, const Tensor& state) { return body(state); }, a, {.checkpoints = kept(s)});
+        return tower::fori_loop(0, s.count, [body](int64_t, const Tensor& state) { return body(state); }, a,
+                                {.checkpoints = kept(s)});
       case Op::scan: {
         const auto step = [body](const Tensor& carry, const Tensor& input) {
           const Tensor next = body(carry + input);
@@ -336,8 +360,10 @@ class Example {
         const auto [last, all] = tower::scan(step, a, inputs, {.checkpoints = kept(s)});
         return last + 0.2 * all.sum(0);
       }
-      case Op::checkpoint: return tower::checkpoint(body)(a);
-      case Op::grad: return tower::grad([body](const Tensor& t) { return body(t).sum(); })(a);
+      case Op::checkpoint:
+        return tower::checkpoint(body)(a);
+      case Op::grad:
+        return tower::grad([body](const Tensor& t) { return body(t).sum(); })(a);
     }
     return {};
   }

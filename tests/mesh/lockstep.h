@@ -1,6 +1,6 @@
 // Random programs of examples that speak to each other, and what they mean: an interpreter of plain tensors, which runs
-// all examples in lock step. There a collective is a function of the list of all examples' values, a branch or a loop is
-// an `if` or a `while` for each example, and derivatives are those of LibTorch's autograd.
+// all examples in lock step. There a collective is a function of the list of all examples' values, a branch or a loop
+// is an `if` or a `while` for each example, and derivatives are those of LibTorch's autograd.
 //
 // Examples have two axes, "data" and "inner": they are a grid, flat as a list.
 #pragma once
@@ -52,12 +52,12 @@ struct Step;
 using Block = std::vector<Step>;
 struct Step {
   Op op;
-  size_t a = 0, b = 0;                            ///< registers
-  int axis = 0;                                   ///< that a collective speaks along
-  std::vector<std::pair<int64_t, int64_t>> pairs; ///< of ppermute
-  double limit = 0;                               ///< of a predicate
-  int64_t count = 0;                              ///< of a loop's steps
-  int64_t checkpoints = 0;                        ///< 0: all is kept
+  size_t a = 0, b = 0;                             ///< registers
+  int axis = 0;                                    ///< that a collective speaks along
+  std::vector<std::pair<int64_t, int64_t>> pairs;  ///< of ppermute
+  double limit = 0;                                ///< of a predicate
+  int64_t count = 0;                               ///< of a loop's steps
+  int64_t checkpoints = 0;                         ///< 0: all is kept
   double compact = 0;
   Block body = {}, other = {};  ///< with one register more than there are around it; `other`: the second branch
 };

@@ -63,35 +63,51 @@ class Comparison {
     const OfVector sum_tested = [&](const Tensor& v) { return lockstep::weighted(tested(v)); };
     const Tensor direction = (at::arange(all_.numel(), at::kDouble) * 0.9).cos();
 
-    expect("value", [&] { return tested(all_); }, oracle(all_));
+    expect(
+        "value", [&] { return tested(all_); }, oracle(all_));
     const Tensor rows = jacobian(oracle, all_);
-    expect("jacfwd", [&] { return tower::jacfwd(tested)(all_); }, rows);
-    expect("jacrev", [&] { return tower::jacrev(tested)(all_); }, rows);
-    expect("jvp", [&] { return tower::jvp(tested, all_, direction).second; }, rows.mv(direction));
-    expect("linearize", [&] { return tower::linearize(tested, all_).second(direction); }, rows.mv(direction));
+    expect(
+        "jacfwd", [&] { return tower::jacfwd(tested)(all_); }, rows);
+    expect(
+        "jacrev", [&] { return tower::jacrev(tested)(all_); }, rows);
+    expect(
+        "jvp", [&] { return tower::jvp(tested, all_, direction).second; }, rows.mv(direction));
+    expect(
+        "linearize", [&] { return tower::linearize(tested, all_).second(direction); }, rows.mv(direction));
     const Tensor slope = gradient(sum)(all_).detach();
-    expect("grad", [&] { return tower::grad(sum_tested)(all_); }, slope);
-    expect("grad of a psum", [&] {
-      return tower::grad([&](const Tensor& v) {
-        return lockstep::weighted_sum(program_, arguments_in(program_, v));
-      })(all_);
-    }, slope);
+    expect(
+        "grad", [&] { return tower::grad(sum_tested)(all_); }, slope);
+    expect(
+        "grad of a psum",
+        [&] {
+          return tower::grad(
+              [&](const Tensor& v) { return lockstep::weighted_sum(program_, arguments_in(program_, v)); })(all_);
+        },
+        slope);
     const OfVector inside = [&](const Tensor& v) {
       return arguments_in(program_, gradient([&](const Tensor& w) { return oracle(w).sum(); })(v)).x.flatten();
     };
-    expect("vmap(grad)", [&] {
-      return lockstep::gradients_inside(program_, arguments_in(program_, all_)).flatten();
-    }, inside(all_).detach());
+    expect(
+        "vmap(grad)", [&] { return lockstep::gradients_inside(program_, arguments_in(program_, all_)).flatten(); },
+        inside(all_).detach());
     const Tensor curvature = jacobian(gradient(sum), all_);
-    expect("jacfwd(grad)", [&] { return tower::jacfwd(tower::grad(sum_tested))(all_); }, curvature);
-    expect("jacrev(grad)", [&] { return tower::jacrev(tower::grad(sum_tested))(all_); }, curvature);
-    expect("jacfwd(jacfwd)", [&] { return tower::jacfwd(tower::jacfwd(sum_tested))(all_); }, curvature);
-    expect("jacrev(jacfwd)", [&] { return tower::jacrev(tower::jacfwd(sum_tested))(all_); }, curvature);
+    expect(
+        "jacfwd(grad)", [&] { return tower::jacfwd(tower::grad(sum_tested))(all_); }, curvature);
+    expect(
+        "jacrev(grad)", [&] { return tower::jacrev(tower::grad(sum_tested))(all_); }, curvature);
+    expect(
+        "jacfwd(jacfwd)", [&] { return tower::jacfwd(tower::jacfwd(sum_tested))(all_); }, curvature);
+    expect(
+        "jacrev(jacfwd)", [&] { return tower::jacrev(tower::jacfwd(sum_tested))(all_); }, curvature);
     if (compiled) {
-      expect("compiled value", [&] { return tower::compile(tested)(all_); }, oracle(all_));
-      expect("compiled grad", [&] { return tower::compile(tower::grad(sum_tested))(all_); }, slope);
-      expect("grad of compiled", [&] { return tower::grad(tower::compile(sum_tested))(all_); }, slope);
-      expect("compiled hessian", [&] { return tower::compile(tower::hessian(sum_tested))(all_); }, curvature);
+      expect(
+          "compiled value", [&] { return tower::compile(tested)(all_); }, oracle(all_));
+      expect(
+          "compiled grad", [&] { return tower::compile(tower::grad(sum_tested))(all_); }, slope);
+      expect(
+          "grad of compiled", [&] { return tower::grad(tower::compile(sum_tested))(all_); }, slope);
+      expect(
+          "compiled hessian", [&] { return tower::compile(tower::hessian(sum_tested))(all_); }, curvature);
     }
     return found_;
   }
@@ -161,8 +177,8 @@ TEST(ExamplesInLockStep, HaveTheDerivativesOfDifferences) {
   const Seeds seeds = ::seeds(60);
   for (uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
     // With an inner gradient the oracle's own second derivatives are compared.
-    EXPECT_EQ(Comparison(lockstep::draw(seed)).difference_of_oracle(), "")
-        << "program " << seed << ":\n" << lockstep::draw(seed).text();
+    EXPECT_EQ(Comparison(lockstep::draw(seed)).difference_of_oracle(), "") << "program " << seed << ":\n"
+                                                                           << lockstep::draw(seed).text();
   }
 }
 

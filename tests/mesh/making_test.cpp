@@ -201,9 +201,7 @@ TEST_F(Making, IsForTheProcessAloneThatMadeIt) {
       const auto start = Clock::now();
       const std::string text = message_of<tower::MeshError>([&] { total(mesh); });
       const bool in_time = std::chrono::duration<double>(Clock::now() - start).count() < kInTime;
-      {
-        const Mesh gone = std::move(const_cast<Mesh&>(mesh));
-      }  // closes nothing
+      { const Mesh gone = std::move(const_cast<Mesh&>(mesh)); }  // closes nothing
       ::_exit(in_time && contains(text, "this process was forked from one of the mesh's") ? 0 : 1);
     }
     int status = -1;

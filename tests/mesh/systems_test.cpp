@@ -77,14 +77,15 @@ TEST(SystemsOfSeveralExamples, AreSolvedAcrossProcesses) {
       SCOPED_TRACE(m.name);
       const auto loss = [&](const tower::Mesh& across) {
         return [=](const Tensor& d, const Tensor& b) {
-          return tower::vmap([](const Tensor& y) { return tower::psum(y.sin(), "data"); },
-                             {.out_dims = std::nullopt, .axis = "data", .across = across})(mapped(m.solve, across)(d, b));
+          return tower::vmap(
+              [](const Tensor& y) { return tower::psum(y.sin(), "data"); },
+              {.out_dims = std::nullopt, .axis = "data", .across = across})(mapped(m.solve, across)(d, b));
         };
       };
       EXPECT_EQ(near(mapped(m.solve, mesh)(own(data()), own(right())), own(at::linalg_solve(matrix(data()), right()))),
                 "");
-      EXPECT_EQ(near(tower::grad(loss(mesh))(own(data()), own(right())),
-                     own(tower::grad(loss({}))(data(), right()))), "");
+      EXPECT_EQ(near(tower::grad(loss(mesh))(own(data()), own(right())), own(tower::grad(loss({}))(data(), right()))),
+                "");
     }
   });
 }
@@ -102,8 +103,7 @@ TEST(SystemsOfSeveralExamples, AreNotThoseThatSpeakOfTheirDataAlone) {
 
 TEST(SystemsOfSeveralExamples, AreNoDenseMatrixOfOne) {
   const auto f = [](const Tensor& d, const Tensor& b) { return tower::linear_solve(chain(d), b); };
-  const std::string text =
-      message_of<tower::ArgumentError>([&] { tower::vmap(f, {.axis = "data"})(data(), right()); });
+  const std::string text = message_of<tower::ArgumentError>([&] { tower::vmap(f, {.axis = "data"})(data(), right()); });
   EXPECT_TRUE(contains(text, "linear_solve: the function speaks of its argument to other examples")) << text;
   EXPECT_TRUE(contains(text, "gmres")) << text;
 }
