@@ -52,12 +52,12 @@ struct Step;
 using Block = std::vector<Step>;
 struct Step {
   Op op;
-  size_t a = 0, b = 0;                             ///< registers
-  int axis = 0;                                    ///< that a collective speaks along
-  std::vector<std::pair<int64_t, int64_t>> pairs;  ///< of ppermute
-  double limit = 0;                                ///< of a predicate
-  int64_t count = 0;                               ///< of a loop's steps
-  int64_t checkpoints = 0;                         ///< 0: all is kept
+  size_t a = 0, b = 0;                                  ///< registers
+  int axis = 0;                                         ///< that a collective speaks along
+  std::vector<std::pair<int64_t, int64_t>> pairs = {};  ///< of ppermute
+  double limit = 0;                                     ///< of a predicate
+  int64_t count = 0;                                    ///< of a loop's steps
+  int64_t checkpoints = 0;                              ///< 0: all is kept
   double compact = 0;
   Block body = {}, other = {};  ///< with one register more than there are around it; `other`: the second branch
 };
