@@ -156,7 +156,7 @@ class Comparison {
     // The attributes of a mapped operator are its image's.
     if (!differ->empty() && !x.vmaps.empty()) return false;
     if (x.op->vmap_is_pointwise) return differ->empty() && are_broadcast(of_x) && are_broadcast(of_y);
-    if (x.op->view_keeps && !of_x.operands.empty()) return view_follows(x, y, of_x, of_y, *differ);
+    if (x.op->view_keeps && !of_x.operands.empty()) return view_follows(x, y, of_x, of_y, *differ, makes_constant);
     return makes_constant && (x.op->reads_shapes_alone || x.operands.empty()) && follows_as_told(x, y, of_x, of_y);
   }
 
@@ -187,7 +187,7 @@ class Comparison {
   }
 
   bool view_follows(const Call& x, const Call& y, const OfExample& of_x, const OfExample& of_y,
-                    const std::vector<size_t>& differ) {
+                    const std::vector<size_t>& differ, bool shape_alone) {
     const Sizes &base = of_x.operands[0], &other = of_y.operands[0];
     for (size_t out = 0; out < x.results.size(); ++out) {
       const Sizes &p = of_x.results[out], &q = of_y.results[out];
@@ -206,8 +206,11 @@ class Comparison {
         if (p[d] != base[from] || q[d] != other[from]) return false;
         whole[from] = true;
       }
+      // Of what only the shape is read, it does not matter which element of another dimension it is (vmap asks the
+      // first example for it).
+      const bool all_whole = std::all_of(kept.begin(), kept.end(), [](int64_t d) { return d >= 0; });
       for (size_t d = 0; d < base.size(); ++d)
-        if (base[d] != other[d] && !whole[d]) return false;
+        if (base[d] != other[d] && !whole[d] && !(shape_alone && all_whole)) return false;
     }
     return true;
   }

@@ -234,7 +234,7 @@ bool looks_up_by_mask(c10::ArrayRef<IValue> args) {
 
 void indexing() {
   op<at::_ops::index_Tensor>().vmap(index_vmap).linear<0>(index_transpose).shape_by_values(looks_up_by_mask);
-  op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose).shape_by_values(looks_up_by_mask);
+  op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
 
   op<at::_ops::index_select>()
       .vmap(index_select_vmap)

@@ -73,12 +73,10 @@ void check_sum(const Tensor& lengths, const Tensor& x) {
               "!unsafe.");
 }
 
-// LibTorch's tag is missing: one row for each step that a sequence has, for each true place of a mask, or for each
-// element of a ragged tensor, unless their number is given.
+// LibTorch's tag is missing: one row for each step that a sequence has, or for each element of a ragged tensor, unless
+// their number is given.
 void shapes_by_values() {
-  const auto always = [](c10::ArrayRef<IValue>) { return true; };
-  record_of("aten::_pack_padded_sequence", "").shape_by_values = always;
-  record_of("aten::_rowwise_prune", "").shape_by_values = always;
+  record_of("aten::_pack_padded_sequence", "").shape_by_values = [](c10::ArrayRef<IValue>) { return true; };
   record_of("aten::_padded_dense_to_jagged_forward", "").shape_by_values = [](c10::ArrayRef<IValue> args) {
     return args[2].isNone();
   };

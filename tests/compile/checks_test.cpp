@@ -113,8 +113,8 @@ TEST(KernelChecks, TheErrorSaysWhatStandsThereAndWhatItIsGiven) {
       kernels::fused([](const Tensors& in) { return Tensors{(in[0] * 2 + 1).sin()}; }, {waves({4})}, kernels).graph;
   const Made made = kernels_in(graph).at(0);
   EXPECT_TRUE(says(refusal<tower::UnsupportedError>([&] { call(made, {waves({3})}); }),
-                   {"tower::kernel, which stands for aten::mul.Tensor, aten::add", "aten::sin,", "Double [4]",
-                    "operand 0", "Double [3]"}));
+                   {"tower::kernel, which stands for aten::mul.Scalar, aten::add.Scalar, aten::sin, was made for",
+                    "Double [4]", "operand 0", "Double [3]"}));
 }
 
 // Below operators: what a product of matrices would read or write past a tensor's end.
