@@ -57,7 +57,7 @@ ADVICE = [
     (lambda: vmap(lambda x: x.requires_grad_())(x), "Make what is to be differentiated an argument of torch_tower"),
     (lambda: vmap(torch.nn.Parameter)(x), "vmap (level 1): a tensor of the transform was asked to require grad"),
     (lambda: vmap(lambda x: x.numpy())(x), "print(x) shows it"),
-    (lambda: compile(lambda x: x if x.sum() > 0 else -x)(x), "Choose by torch_tower.cond or where()"),
+    (lambda: compile(lambda x: x * x.sum().item())(x), "Choose by torch_tower.cond or where()"),
     (lambda: jacobian_sparsity(lambda x: x if x.sum() > 0 else -x, x[0]), "torch_tower.cond or torch_tower.while_loop"),
     (lambda: grad(torch.sum, argnums=[0])(x), "an int or a tuple of ints. Write argnums=(0,)."),
     (lambda: jacfwd(written_to, randomness="different", chunk_size=1)(x[0].clone()), 'use randomness="same", which'),
