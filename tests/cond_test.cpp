@@ -226,4 +226,38 @@ TEST(Cond, ABranchThatWritesToAnOperandIsRefusedWhereExamplesTakeBoth) {
                             {"cond", "true_branch", "operand 0", "Clone"}));
 }
 
+TEST(Cond, ABranchThatWritesToACapturedTensorIsRefusedWhereExamplesTakeBoth) {
+  const auto writes = [](const Tensor& y) { return y.mul_(2); };
+  const auto writes_to_a_view = [](const Tensor& y) { return y.view({1}).mul_(2)[0] * 1; };
+  const auto writes_out = [](Tensor y) { return at::sin_out(y, y); };
+  const auto check = [](const auto& write) {
+    const auto f = [&](const Tensor& x) {
+      const Tensor y = x * 1;
+      return tower::cond(
+          x > 1, [=] { return write(y); }, [=] { return y.sin(); });
+    };
+    const Tensor x = vec({0.5, 2}), two = number(2);
+    const std::initializer_list<const char*> words{
+        "level", "cond: true_branch", "aten::", "captured tensor", "differs between examples", "Clone"};
+    EXPECT_TRUE(same(f(number(2)), write(two)));
+    EXPECT_TRUE(support::says(refusal<tower::MutationError>([&] { tower::vmap(f)(x); }), words));
+    EXPECT_TRUE(support::says(refusal<tower::MutationError>([&] { tower::vmap(tower::grad(f))(x); }), words));
+    const auto sum = [&](const Tensor& v) { return tower::vmap(f)(v).sum(); };
+    EXPECT_TRUE(support::says(refusal<tower::MutationError>([&] { tower::grad(sum)(x); }), words));
+  };
+  check(writes);
+  check(writes_to_a_view);
+  check(writes_out);
+}
+
+TEST(Cond, ABranchMayWriteToWhatItMakes) {
+  const auto f = [](const Tensor& x) {
+    return tower::cond(
+        x > 1, [](const Tensor& v) { return at::zeros({}, v.options()).add_(v).mul_(v); },
+        [](const Tensor& v) { return (v * 1).mul_(3); }, x);
+  };
+  EXPECT_TRUE(same(tower::vmap(f)(vec({0.5, 2})), vec({1.5, 4})));
+  EXPECT_TRUE(same(tower::vmap(tower::grad(f))(vec({0.5, 2})), vec({3, 4})));
+}
+
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "core/bind.h"
 #include "core/layout.h"
+#include "core/made_since.h"
 #include "core/torchscript.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
@@ -36,6 +37,7 @@ Wrapper::Wrapper(c10::intrusive_ptr<Level> level, Payload&& payload)
     : TensorImpl(WithoutVersionCounter().keys(), payload.value.dtype(), payload.value.device()),
       level_(std::move(level)),
       payload_(std::move(payload)) {
+  MadeSince::note(*this);
   take_metadata();
 }
 

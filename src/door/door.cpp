@@ -8,6 +8,7 @@
 #include "door/typed_door.h"
 #include "frontend/arguments.h"
 #include "frontend/autocast.h"
+#include "frontend/effects.h"
 #include "frontend/mutation.h"
 #include "frontend/substitution.h"
 #include "frontend/views.h"
@@ -133,6 +134,8 @@ struct ForwardModeDoor : Door {
 // outside would become half of a wrapper.
 struct SetDataDoor : Door {
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    static const Operator& set_data = *Operator::find("aten::set_data", "");
+    for (size_t back : {2, 1}) frontend::NoEffects::check_write(set_data, (*stack)[stack->size() - back].toTensor());
     const Wrapper* given = as_wrapper(stack->back().toTensor());
     if (given && !as_wrapper((*stack)[stack->size() - 2].toTensor()))
       throw UnsupportedError(given->level().describe() +

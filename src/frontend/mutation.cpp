@@ -9,6 +9,7 @@
 #include "core/reuse.h"
 #include "core/wrapper.h"
 #include "frontend/arguments.h"
+#include "frontend/effects.h"
 #include "frontend/twins.h"
 #include "frontend/views.h"
 #include "interpreters/vmap.h"
@@ -152,6 +153,7 @@ void set_in_place(const Operator& op, Stack& stack, const Tensor& target, const 
   Stack call = stack;
   for (size_t i = 1; i < call.size(); ++i)
     if (call[i].isTensor()) {
+      NoEffects::check_write(op, call[i].toTensor());  // to which, from now on, a write to the target would go
       if (Wrapper* source = as_wrapper(call[i].toTensor())) source->root().set_shares_memory();
       call[i] = strip_constants(call[i].toTensor());
     }
@@ -348,6 +350,7 @@ void write_by_twin(const Operator& op, const Twin& twin, Stack& stack, const Ten
 
 void write(const Operator& op, Stack& stack) {
   const auto targets = targets_of(op, stack);
+  for (const Tensor& t : targets) NoEffects::check_write(op, t);
   const Level* highest = highest_level(op, stack);
   if (!highest) return write_plain(op, stack, targets);
   const auto is_own = [](const Tensor& t) { return as_wrapper(t) != nullptr; };

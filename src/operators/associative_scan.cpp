@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include "core/operator.h"
+#include "frontend/effects.h"
 #include "tower/errors.h"
 #include "tower/loops.h"
 
@@ -71,7 +72,11 @@ Tensors associative_scan(const Combine& combine, const Tensors& elements, Associ
       [&](const Tensors& both) {
         const auto middle = both.begin() + static_cast<std::ptrdiff_t>(size);
         const Tensors a(both.begin(), middle), b(middle, both.end());
+        frontend::NoEffects guard(both, []() -> frontend::NoEffects::Why {
+          return {"associative_scan: combine", "but one call of it combines many pairs, in an order of its own."};
+        });
         Tensors combined = combine(a, b);
+        guard.check_operands();
         check_combined(combined, a);
         return combined;
       },

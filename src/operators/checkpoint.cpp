@@ -7,6 +7,7 @@
 
 #include "core/level.h"
 #include "frontend/autocast.h"
+#include "frontend/effects.h"
 #include "operators/checkpoint.h"
 #include "operators/differentiate.h"
 #include "operators/draws.h"
@@ -66,12 +67,12 @@ Recipe keeping(const CheckpointOptions& options) {
 
 HigherOrderRules checkpoint_rules(const char* name, const CapturingFunction& f, const Recipe& recipe,
                                   const Tensors& captured) {
-  const Function all_operands = with_captured(
-      [f, captured](const Tensors& operands) {
-        Tensors known = captured;
-        return f(operands, known);
-      },
-      captured);
+  const Function all_operands = evaluated_often(name, with_captured(
+                                                          [f, captured](const Tensors& operands) {
+                                                            Tensors known = captured;
+                                                            return f(operands, known);
+                                                          },
+                                                          captured));
   const auto evaluated_again = [all_operands](const SharedEvaluation& first) -> Function {
     return [all_operands, first](const Tensors& operands) {
       return first->draws.again(operands, [&] { return all_operands(operands); });
@@ -120,6 +121,17 @@ Tensors evaluate(const char* name, const CapturingFunction& f, const Recipe& rec
 }
 
 }  // namespace
+
+Function evaluated_often(const char* name, Function f) {
+  return [name, f = std::move(f)](const Tensors& operands) {
+    frontend::NoEffects guard(operands, [&]() -> frontend::NoEffects::Why {
+      return {std::string(name) + ": the function", "but it is evaluated again for derivatives."};
+    });
+    Tensors outs = f(operands);
+    guard.check_operands();
+    return outs;
+  };
+}
 
 bool may_be_recorded(const Tensors& operands) {
   for (const Level* level = top(); level; level = level->below())

@@ -23,4 +23,7 @@ using PullBack =
 dynamic::Tensors evaluate_without_record(const char* name, const CapturingFunction& f, const dynamic::Tensors& operands,
                                          dynamic::Tensors& captured, const PullBack& pull_back = nullptr);
 
+/// `f`, which must not be seen to be evaluated more than once: it throws where it writes to what it did not make.
+dynamic::Function evaluated_often(const char* name, dynamic::Function f);
+
 }  // namespace tower

@@ -8,6 +8,7 @@
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/autocast.h"
+#include "frontend/effects.h"
 #include "operators/differentiate.h"
 #include "operators/draws.h"
 #include "operators/lifting.h"
@@ -64,14 +65,11 @@ Tensors without_effects(const Branches& branches, bool which, const Tensors& ope
   const auto name = [&] {
     return std::string(branches.op) + ": " + (which ? branches.true_name : branches.false_name);
   };
-  std::vector<uint64_t> before;
-  for (const Tensor& t : operands) before.push_back(write_count(t));
+  frontend::NoEffects guard(operands, [&]() -> frontend::NoEffects::Why {
+    return {name(), "but the predicate differs between examples, and it is run for all of them."};
+  });
   Tensors outs = which ? branches.when_true(operands) : branches.when_false(operands);
-  for (size_t i = 0; i < operands.size(); ++i)
-    if (write_count(operands[i]) != before[i])
-      throw MutationError(name() + " writes to operand " + std::to_string(i) +
-                          ", but the predicate differs between examples, and it is run for all of them. "
-                          "Clone the operand first, and return what the write was for.");
+  guard.check_operands();
   if (c10::GradMode::is_enabled() && libtorch_records_any(outs) && !libtorch_records_any(operands))
     throw DerivativeError(name() +
                           " uses a tensor that it captured and that requires grad, but the predicate differs between "

@@ -8,6 +8,7 @@
 #include "compile/loop.h"
 #include "core/bind.h"
 #include "frontend/autocast.h"
+#include "frontend/effects.h"
 #include "mesh/axis.h"
 #include "mesh/speech.h"
 #include "operators/checkpoint.h"
@@ -104,8 +105,13 @@ struct While {
 
   // Who goes on.
   Tensor still_active(const Progress& at) const {
+    if (!at.active.defined()) return holds(at.state);
+    frontend::NoEffects guard(at.state, []() -> frontend::NoEffects::Why {
+      return {"while_loop: the predicate", "but some examples have ended, and it is asked for all of them."};
+    });
     const Tensor now = holds(at.state);
-    return at.active.defined() ? at::logical_and(at.active, now) : now;
+    guard.check_operands();
+    return at::logical_and(at.active, now);
   }
 
   // One more step than those that were made. False where there is none to be made.

@@ -176,12 +176,14 @@ class Reverse {
     Tensors given = at.tensors;
     for (size_t i = 0; i < inputs_; ++i) given.push_back(input(i).narrow(0, row(at.place, steps), steps));
     given.insert(given.end(), operands_.end() - static_cast<std::ptrdiff_t>(captured_.size()), operands_.end());
-    const auto evaluate = with_captured(
-        [range = range_, first = first_ + at.place, steps, captured = captured_](const Tensors& operands) {
-          Tensors known = captured;
-          return range.run_steps(first, steps, operands, known, /*with_outputs=*/false);
-        },
-        captured_);
+    const auto evaluate = evaluated_often(
+        range_.loop,
+        with_captured(
+            [range = range_, first = first_ + at.place, steps, captured = captured_](const Tensors& operands) {
+              Tensors known = captured;
+              return range.run_steps(first, steps, operands, known, /*with_outputs=*/false);
+            },
+            captured_));
     Tensors none;
     return evaluate_without_record(
         range_.loop, [evaluate](const Tensors& operands, Tensors&) { return evaluate(operands); }, given, none);
@@ -195,12 +197,12 @@ class Reverse {
     std::vector<bool> needs = needs_;
     for (size_t k = 0; k < range_.states && at.place > 0; ++k)
       needs[k] = operands[k].is_floating_point() || operands[k].is_complex();
-    const auto step = with_captured(
-        [&](const Tensors& given) {
-          Tensors known = captured_;
-          return range_.step(first_ + at.place, given, known);
-        },
-        captured_);
+    const auto step = evaluated_often(range_.loop, with_captured(
+                                                       [&](const Tensors& given) {
+                                                         Tensors known = captured_;
+                                                         return range_.step(first_ + at.place, given, known);
+                                                       },
+                                                       captured_));
     const bool any = std::any_of(cotangents.begin(), cotangents.end(), [](const Tensor& t) { return t.defined(); });
     Tensors found = any ? pull_back_through(step, operands, cotangents, needs) : Tensors(operands.size());
     cotangent_.assign(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(range_.states));

@@ -1,6 +1,8 @@
 // checkpoint: what it keeps, draws and captures.
 #include "tower/checkpoint.h"
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include "support/oracles.h"
 #include "support/prelude.h"
 #include "tower/transforms.h"
@@ -95,6 +97,40 @@ TEST(Checkpoint, DrawsOfAFunctionThatRunsExampleByExampleAreRefused) {
                      tower::grad(g)(vec({1, 2}));
                    }),
                    {"checkpoint", "random", "each example"}));
+}
+
+TEST(Checkpoint, WritesToWhatItDidNotMakeAreRefused) {
+  const auto to_captured = [](const Tensor& x) {
+    const Tensor y = x * 1;
+    return tower::checkpoint([=](const Tensor& v) { return (y.mul_(2) * v).sin(); })(x);
+  };
+  const auto to_argument = [](const Tensor& x) {
+    return tower::checkpoint([](const Tensor& v) { return v.view({1}).mul_(2).sin()[0]; })(x * 1);
+  };
+  const auto check = [](const auto& f) {
+    const std::initializer_list<const char*> words{"checkpoint: the function", "writes", "evaluated again", "Clone"};
+    EXPECT_TRUE(says(refusal<tower::MutationError>([&] { tower::grad(f)(number(2)); }), words));
+    EXPECT_TRUE(says(refusal<tower::MutationError>([&] { tower::vmap(tower::grad(f))(vec({1, 2})); }), words));
+    EXPECT_TRUE(says(refusal<tower::MutationError>([&] { tower::grad(tower::grad(f))(number(2)); }), words));
+  };
+  check(to_captured);
+  check(to_argument);
+  const auto to_its_own = [](const Tensor& x) {
+    return tower::checkpoint([](const Tensor& v) { return at::ones({}, v.options()).mul_(v).mul_(v); })(x);
+  };
+  EXPECT_TRUE(same(tower::grad(to_its_own)(number(3)), number(6)));
+}
+
+TEST(Checkpoint, LibTorchFollowsWhatItCapturedThroughATransform) {
+  const Tensor w = number(3).requires_grad_(), x = number(0.5);
+  const auto f = [=](const Tensor& v) { return (v * w).sin() * v; };
+  const auto of_w = [&](const auto& g) { return torch::autograd::grad({tower::grad(g)(x)}, {w})[0]; };
+  EXPECT_TRUE(same(of_w(tower::checkpoint(f)), of_w(f)));
+  const auto of_batch = [&](const auto& g) {
+    return torch::autograd::grad(
+        {tower::grad([&](const Tensor& v) { return tower::vmap(g)(v).sum(); })(vec({1, 2})).sum()}, {w})[0];
+  };
+  EXPECT_TRUE(same(of_batch(tower::checkpoint(f)), of_batch(f)));
 }
 
 }  // namespace
