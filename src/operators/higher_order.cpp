@@ -1,6 +1,8 @@
 #include "tower/higher_order.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include "core/bind.h"
 #include "core/wrapper.h"
@@ -80,6 +82,19 @@ void generate_derivatives(HigherOrderRules& rules) {
   };
 }
 
+// Where code of the caller's runs that may have captured what LibTorch's autograd follows. That the operands are not
+// followed, by which the levels went when they put LibTorch's autograd aside, says nothing of that.
+class FollowedByLibTorch {
+ public:
+  explicit FollowedByLibTorch(bool lifts_captured) {
+    if (lifts_captured && c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled())
+      keys_.with_libtorch_autograd();
+  }
+
+ private:
+  DispatchGuard keys_;
+};
+
 class Implementation final : public MadeOperator, public StoodInFor {
  public:
   explicit Implementation(HigherOrderRules rules, std::shared_ptr<const KnownCode> code = nullptr)
@@ -107,6 +122,7 @@ class Implementation final : public MadeOperator, public StoodInFor {
     if (rules_.forward_and_save)
       call_and_save = [this](c10::ArrayRef<IValue> args) {
         const frontend::SubstitutedAs there(substituted_at(args[1]));
+        const FollowedByLibTorch followed(lifts_captured);
         auto [outs, residuals] = rules_.forward_and_save(tensors_of(args[0]), unpack(args[1]));
         check_defined(outs);
         return std::pair(Stack{c10::List<Tensor>(outs)}, pack(std::move(residuals)));
@@ -172,6 +188,7 @@ class Implementation final : public MadeOperator, public StoodInFor {
 
   void evaluate(Stack& stack) const {
     const frontend::SubstitutedAs there(substituted_at(stack[1]));
+    const FollowedByLibTorch followed(lifts_captured);
     Tensors outs = frontend::stand_ins(rules_.forward(tensors_of(stack[0]), unpack(stack[1])));
     check_defined(outs);
     for (const Tensor& t : outs) check_seen(t);
@@ -181,6 +198,7 @@ class Implementation final : public MadeOperator, public StoodInFor {
 
   Values save_call(c10::ArrayRef<IValue> args, c10::ArrayRef<IValue> outs) const {
     const frontend::SubstitutedAs there(substituted_at(args[1]));
+    const FollowedByLibTorch followed(lifts_captured);
     Tensors operands = tensors_of(args[0]);
     if (rules_.save) return pack(rules_.save(operands, tensors_of(outs[0]), unpack(args[1])));
     if (rules_.forward_and_save) return pack(rules_.forward_and_save(operands, unpack(args[1])).second);
@@ -194,6 +212,7 @@ class Implementation final : public MadeOperator, public StoodInFor {
     for (const LeafRef& leaf : frame.wanted) needs[leaf.element] = true;
     const AsUserCode user;
     const frontend::SubstitutedAs there(substituted_at(frame.args[1]));
+    const FollowedByLibTorch followed(lifts_captured);
     Tensors gradients = rules_.vjp(residuals_of(frame), Tensors(frame.cotangents.begin(), frame.cotangents.end()),
                                    needs, unpack(frame.args[1]));
     check_count(gradients.size(), operands, "vjp rule", "operands");
@@ -208,6 +227,7 @@ class Implementation final : public MadeOperator, public StoodInFor {
   void push_forward(JvpFrame& frame) const {
     const AsUserCode user;
     const frontend::SubstitutedAs there(substituted_at(frame.args[1]));
+    const FollowedByLibTorch followed(lifts_captured);
     Tensors tangents =
         rules_.jvp(residuals_of(frame), Tensors(frame.leaves.begin(), frame.leaves.end()), unpack(frame.args[1]));
     check_count(tangents.size(), frame.outs_meta.size(), "jvp rule", "outputs");
@@ -223,6 +243,7 @@ class Implementation final : public MadeOperator, public StoodInFor {
       in_dims.push_back(dim == VmapFrame::kUnbatched ? std::nullopt : std::optional(dim));
     const AsUserCode user;
     const frontend::SubstitutedAs there(substituted_at(frame.stack[1]));
+    const FollowedByLibTorch followed(lifts_captured);
     auto [outs, out_dims] = rules_.vmap(info_of(frame), in_dims, tensors_of(frame.stack[0]), unpack(frame.stack[1]));
     check_defined(outs);
     set_out_dims(frame, outs, out_dims);
