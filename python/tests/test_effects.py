@@ -197,3 +197,20 @@ def test_a_loop_with_checkpoints_refuses_a_captured_tensor_that_requires_grad():
         grad(solve)(XS)
     with torch.no_grad():
         assert_same(f(XS[0]), fori_loop(0, 7, lambda i, s: (s * w).sin(), XS[0]))
+
+
+@pytest.mark.parametrize("solve", [torch_tower.linear_solve, lambda f, b: torch_tower.cg(f, b).x])
+def test_the_function_of_a_solver_does_not_write_to_what_it_did_not_make(solve):
+    def captured(b):
+        y = b * 1
+        return (solve(lambda v: v * 2 + 0 * y.add_(1), b) * y).sum()
+
+    words = ("the function", "evaluated as often as the solver")
+    refused(lambda: grad(captured)(XS), "captured tensor", *words)
+    refused(lambda: vmap(captured)(two(XS)), "captured tensor", *words)
+    in_place = lambda b: solve(lambda v: v.mul_(2), b).sum()
+    refused(lambda: in_place(XS), "operand 0", *words)
+    refused(lambda: grad(in_place)(XS), "operand 0", *words)
+    own = lambda b: solve(lambda v: (v * 1).mul_(2), b).sum()
+    assert_same(own(XS), XS.sum() / 2)
+    assert_same(grad(own)(XS), torch.full_like(XS, 0.5))

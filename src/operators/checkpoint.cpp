@@ -122,10 +122,10 @@ Tensors evaluate(const char* name, const CapturingFunction& f, const Recipe& rec
 
 }  // namespace
 
-Function evaluated_often(const char* name, Function f) {
-  return [name, f = std::move(f)](const Tensors& operands) {
+Function evaluated_often(const char* name, Function f, const char* reason) {
+  return [name, reason, f = std::move(f)](const Tensors& operands) {
     frontend::NoEffects guard(operands, [&]() -> frontend::NoEffects::Why {
-      return {std::string(name) + ": the function", "but it is evaluated again for derivatives."};
+      return {std::string(name) + ": the function", reason};
     });
     Tensors outs = f(operands);
     guard.check_operands();

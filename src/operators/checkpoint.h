@@ -24,6 +24,7 @@ dynamic::Tensors evaluate_without_record(const char* name, const CapturingFuncti
                                          dynamic::Tensors& captured, const PullBack& pull_back = nullptr);
 
 /// `f`, which must not be seen to be evaluated more than once: it throws where it writes to what it did not make.
-dynamic::Function evaluated_often(const char* name, dynamic::Function f);
+dynamic::Function evaluated_often(const char* name, dynamic::Function f,
+                                  const char* reason = "but it is evaluated again for derivatives.");
 
 }  // namespace tower

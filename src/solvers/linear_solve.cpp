@@ -1,6 +1,7 @@
 #include "tower/linear_solve.h"
 
 #include "frontend/autocast.h"
+#include "operators/checkpoint.h"
 #include "solvers/dense.h"
 #include "solvers/iterative.h"
 #include "solvers/method.h"
@@ -94,8 +95,14 @@ LinearSystem::Prepare always_transposed(const Function& f) {
   return [f](const Tensors&, const Tensors& like) { return solvers::transposed(f, like); };
 }
 
-IterativeSolution<Tensors> iterate(LinearMethod method, const Function& apply, const Tensors& b,
+Function evaluated_by_solver(const char* name, Function apply) {
+  return evaluated_often(name, std::move(apply),
+                         "but it is evaluated as often as the solver and its derivatives need.");
+}
+
+IterativeSolution<Tensors> iterate(LinearMethod method, const Function& given, const Tensors& b,
                                    const IterativeOptions<Tensors>& iteration) {
+  const Function apply = evaluated_by_solver(solvers::name(method), given);
   const LinearSolveOptions<Tensors> options{
       .method = method, .symmetric = method == LinearMethod::cg, .iteration = iteration};
   LinearSystem system = solvers::linear_system(solvers::name(method), always(apply), always_transposed(apply), options,
@@ -112,7 +119,7 @@ IterativeSolution<Tensors> iterate(LinearMethod method, const Function& apply, c
 }  // namespace
 
 Tensors linear_solve(Function apply, const Tensors& b, LinearSolveOptions<Tensors> options) {
-  apply = frontend::under_this_autocast(std::move(apply));
+  apply = evaluated_by_solver("linear_solve", frontend::under_this_autocast(std::move(apply)));
   return solvers::solve(
       solvers::linear_system("linear_solve", always(apply), always_transposed(apply), options, /*users=*/true), b, {});
 }
