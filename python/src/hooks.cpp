@@ -6,7 +6,7 @@
 //   x[i], x[i] = v    the number i may differ between the examples of a batch; LibTorch's indexing reads it out of the
 //                     tensor, and knows only functorch's as an exception
 //   repr(x), str(x)   show what a tensor of a transform is and holds
-//   x.numpy(), x.new_tensor(data)   of a tensor of a transform, which has no memory
+//   x.numpy(), x.tolist(), x.new_tensor(data)   of a tensor of a transform, which has no memory
 //   torch.tensor(data), torch.as_tensor(data)   of a list with numbers that are such tensors
 //   x.requires_grad_(), x.requires_grad = True, nn.Parameter(x)   ask LibTorch's autograd, which does not see inside
 //   Function.apply    runs the function as an operator of Tower's
@@ -28,7 +28,7 @@ namespace {
 
 // torch_tower's functions that do what it takes.
 struct Handlers {
-  PyObject *select, *put, *show, *check_readable, *new_tensor, *numbers, *no_grad, *apply, *begin_backward,
+  PyObject *select, *put, *show, *check_readable, *to_list, *new_tensor, *numbers, *no_grad, *apply, *begin_backward,
       *begin_compiled, *find_kernel, *call_at_once, *save_argument, *begin_hooks;
 } handlers;
 
@@ -122,13 +122,17 @@ PyObject* repr(PyObject* self) {
 PyCFunctionWithKeywords plain_numpy = nullptr, plain_new_tensor = nullptr, plain_tensor = nullptr,
                         plain_as_tensor = nullptr, plain_requires_grad = nullptr, plain_make_subclass = nullptr,
                         plain_apply = nullptr, plain_run_backward = nullptr;
-PyCFunction plain_set_eval_frame = nullptr;
+PyCFunction plain_to_list = nullptr, plain_set_eval_frame = nullptr;
 setter plain_set_requires_grad = nullptr;
 
 PyObject* numpy(PyObject* self, PyObject* args, PyObject* kwargs) {
   if (is_wrapper(self) && !py::reinterpret_steal<py::object>(handle(handlers.check_readable, self, args, kwargs)))
     return nullptr;
   return plain_numpy(self, args, kwargs);
+}
+
+PyObject* to_list(PyObject* self, PyObject* none) {
+  return is_wrapper(self) ? PyObject_CallFunctionObjArgs(handlers.to_list, self, nullptr) : plain_to_list(self, none);
 }
 
 PyObject* new_tensor(PyObject* self, PyObject* args, PyObject* kwargs) {
@@ -287,12 +291,16 @@ F* hook_definition(PyMethodDef* definition, int flags, F* hook) {
   return plain;
 }
 
-PyCFunctionWithKeywords hook_method(PyTypeObject* type, const char* name, PyCFunctionWithKeywords hook) {
+template <class F>
+F* hook_method(PyTypeObject* type, const char* name, int flags, F* hook) {
   const py::object descriptor = attribute(type, name);
   if (!Py_IS_TYPE(descriptor.ptr(), &PyMethodDescr_Type) && !Py_IS_TYPE(descriptor.ptr(), &PyClassMethodDescr_Type))
     refuse(name);
-  return hook_definition(reinterpret_cast<PyMethodDescrObject*>(descriptor.ptr())->d_method,
-                         METH_VARARGS | METH_KEYWORDS, hook);
+  return hook_definition(reinterpret_cast<PyMethodDescrObject*>(descriptor.ptr())->d_method, flags, hook);
+}
+
+PyCFunctionWithKeywords hook_method(PyTypeObject* type, const char* name, PyCFunctionWithKeywords hook) {
+  return hook_method(type, name, METH_VARARGS | METH_KEYWORDS, hook);
 }
 
 FastFunction* hook_function(py::handle module, const char* name, FastFunction* hook) {
@@ -351,15 +359,16 @@ void install(const py::kwargs& functions) {
   const auto keep = [&](const char* name) { return py::object(functions[name]).release().ptr(); };
   const bool first = !handlers.select;
   handlers = {
-      keep("select"),      keep("put"),          keep("show"),          keep("check_readable"), keep("new_tensor"),
-      keep("numbers"),     keep("no_grad"),      keep("apply"),         keep("begin_backward"), keep("begin_compiled"),
-      keep("find_kernel"), keep("call_at_once"), keep("save_argument"), keep("begin_hooks")};
+      keep("select"),         keep("put"),         keep("show"),         keep("check_readable"), keep("to_list"),
+      keep("new_tensor"),     keep("numbers"),     keep("no_grad"),      keep("apply"),          keep("begin_backward"),
+      keep("begin_compiled"), keep("find_kernel"), keep("call_at_once"), keep("save_argument"),  keep("begin_hooks")};
   if (!first) return;  // somebody imports the package anew
   auto* tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
   PyTypeObject* base = tensor->tp_base;
   hook_indexing(base);
   hook_printing(tensor);
   plain_numpy = hook_method(base, "numpy", numpy);
+  plain_to_list = hook_method(base, "tolist", METH_NOARGS, &to_list);
   plain_new_tensor = hook_method(base, "new_tensor", new_tensor);
   plain_requires_grad = hook_method(base, "requires_grad_", requires_grad);
   const py::object property = attribute(base, "requires_grad");

@@ -101,7 +101,7 @@ def test_kinds_of_exceptions_of_operators_are_torchs():
 
 @pytest.mark.parametrize(
     "read",
-    [lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x.data_ptr(), lambda x: x.untyped_storage().data_ptr()],
+    [lambda x: x.numpy(), lambda x: x.data_ptr(), lambda x: x.untyped_storage().data_ptr()],
 )
 @pytest.mark.parametrize("name", ["vmap", "grad", "jvp"])
 def test_raw_memory_is_refused_with_towers_words(name, read):
@@ -114,7 +114,17 @@ def test_raw_memory_is_refused_with_towers_words(name, read):
 
 
 @pytest.mark.parametrize(
-    "read", [lambda x: x.item(), bool, float, int, lambda x: [0, 1][x.long()], lambda x: range(x.long())]
+    "read",
+    [
+        lambda x: x.item(),
+        lambda x: x.tolist(),
+        lambda x: (x.expand(2, 3) > 1).tolist(),
+        bool,
+        float,
+        int,
+        lambda x: [0, 1][x.long()],
+        lambda x: range(x.long()),
+    ],
 )
 def test_numbers_of_a_batch_are_refused_with_towers_words(read):
     with pytest.raises(RuntimeError, match=r"vmap \(level 1\): .* differs between the examples"):
@@ -125,6 +135,57 @@ def test_numbers_of_a_tracked_value_can_be_read():
     x = torch.tensor(2.0)
     assert_same(grad(lambda x: x * x if x > 1 else -x)(x), torch.tensor(4.0))
     assert_same(grad(lambda x: x * x.item())(x), torch.tensor(2.0))
+
+
+LISTS = {
+    "a matrix": lambda x: x,
+    "a view": lambda x: x.T[1:],
+    "one number": lambda x: x[0, 0],
+    "nothing": lambda x: x[:, :0],
+    "what is computed": lambda x: x * x,
+    "integers": lambda x: x.long(),
+    "truth values": lambda x: x > 2,
+    "half": lambda x: x.half(),
+    "bfloat16": lambda x: x.bfloat16(),
+    "complex": lambda x: x.to(torch.complex64),
+}
+READ_INSIDE = {
+    "grad": lambda F, f, x: F.grad(f)(x),
+    "vjp": lambda F, f, x: F.vjp(f, x),
+    "jvp": lambda F, f, x: F.jvp(f, (x,), (x,)),
+    "grad(grad)": lambda F, f, x: F.grad(lambda x: F.grad(f)(x).sum())(x),
+    "jvp(grad)": lambda F, f, x: F.jvp(F.grad(f), (x,), (x,)),
+    "what vmap does not map": lambda F, f, x: F.grad(lambda x: F.vmap(lambda y: y + f(x))(x[0]).sum())(x),
+}
+
+
+@pytest.mark.parametrize("inside", READ_INSIDE)
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_what_is_not_mapped_are_read_as_in_torch_func(name, inside):
+    x = torch.tensor([[1.0, 2.5], [3.0, -4.0]])
+    read = []
+
+    def f(x):
+        read.append(LISTS[name](x).tolist())
+        return (x**3).sum()
+
+    for F in (torch_tower, torch.func):
+        READ_INSIDE[inside](F, f, x)
+    assert read[0] == read[1] == LISTS[name](x).tolist()
+
+
+def test_a_list_of_a_tracked_value_has_no_derivative():
+    x = randn(3)
+    assert_same(grad(lambda x: (torch.tensor(x.tolist()) * x).sum())(x.float()), x.float())
+
+
+def test_a_list_of_a_batch_or_a_traced_value_is_refused_with_what_to_do_instead():
+    with pytest.raises(RuntimeError, match=r"vmap \(level 1\): .* differs between the examples of the batch. Use where"):
+        vmap(lambda x: x.sum() * len(x.tolist()))(randn(3, 2))
+    with pytest.raises(RuntimeError, match=r"vmap \(level 1\): .* differs between the examples"):
+        vmap(grad(lambda x: x.sum() * x.tolist()[0]))(randn(3, 2))
+    with pytest.raises(RuntimeError, match=r"compile \(level 1\): .* reads a value"):
+        torch_tower.compile(lambda x: x * len(x.tolist()))(randn(3))
 
 
 def test_a_tensor_used_after_its_transform_names_it():

@@ -180,6 +180,7 @@ _C.install_hooks(
     put=_indexing.put,
     show=_reading.show,
     check_readable=_reading.check_readable,
+    to_list=_reading.to_list,
     new_tensor=_reading.new_tensor,
     numbers=_reading.numbers,
     no_grad=_reading.no_grad,

@@ -1,4 +1,5 @@
-"""What reads a tensor's values from Python, inside a transform: print shows what it is and holds, numpy refuses."""
+"""What reads a tensor's values from Python, inside a transform: print shows what it is and holds, tolist gives the
+numbers where there are any, numpy refuses."""
 
 import torch
 
@@ -12,6 +13,14 @@ def show(tensor: torch.Tensor) -> str:
 def check_readable(self, *, force=False):
     if not force and (_C.is_batched(self) or _C.is_tracked(self)):
         self.data_ptr()  # raises: an array would lose what the transform tracks
+
+
+def to_list(tensor):
+    values = tensor.detach()
+    if not _C.is_wrapper(values):
+        return values.tolist()
+    # One by one, as item() reads them: it says why there is no number, which differs between examples or is traced.
+    return [to_list(part) for part in values.unbind()] if values.dim() else values.item()
 
 
 def new_tensor(self, data, *, dtype=None, device=None, **options):
