@@ -186,6 +186,7 @@ bool Part::show(const Operator& op, c10::ArrayRef<IValue> args, size_t out) {
       break;
     }
     case Kind::transpose:
+      if (rank() == 0) break;  // LibTorch allows 0 and -1, as if there were one dimension
       std::swap(dims_[static_cast<size_t>(dim_at(1))], dims_[static_cast<size_t>(dim_at(2))]);
       break;
     case Kind::t:

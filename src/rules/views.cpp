@@ -180,7 +180,7 @@ bool windows_overlap(const Tensor& base, Args args) {
 }
 Tensor unfolded_back(const Tensor& base, const Tensor& written, Args args, size_t) {
   const int64_t size = args[2].toInt(), step = args[3].toInt();
-  if (base.dim() == 0) return in_shape(written, base.sizes());
+  if (base.dim() == 0) return size == 0 ? base : in_shape(written, base.sizes());
   const int64_t dim = at::maybe_wrap_dim(args[1].toInt(), base.dim()), windows = written.size(dim);
   const auto options = at::TensorOptions().dtype(at::kLong).device(base.device());
   const Tensor places = at::arange(windows, options).mul(step).unsqueeze(1) + at::arange(size, options);
