@@ -96,7 +96,7 @@ Cpu::Cpu() : text_("unknown") {}
 #endif
 
 const Cpu& Cpu::get() {
-  static const Cpu cpu;
+  static const Cpu& cpu = *new Cpu;
   return cpu;
 }
 

@@ -19,7 +19,8 @@ namespace {
 // Calls that give their operand, on plain tensors that nothing follows, where nobody outside sees which of the two it
 // is.
 void remove_identities(Graph& graph) {
-  static const std::unordered_set<std::string> identities{"aten::alias", "aten::detach", "aten::lift_fresh"};
+  static const auto& identities =
+      *new std::unordered_set<std::string>{"aten::alias", "aten::detach", "aten::lift_fresh"};
   std::vector<bool> leaves(graph.values.size());
   for (const ValueId id : graph.results)
     if (id != kNoValue) leaves[static_cast<size_t>(id)] = true;

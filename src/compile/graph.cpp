@@ -148,8 +148,8 @@ tower::Graph published(const Graph& graph) {
 }
 
 bool gives_view(const Call& call) {
-  static const std::unordered_set<std::string> gives_its_operand{"aten::_unsafe_view", "aten::lift",
-                                                                 "aten::lift_fresh"};
+  static const auto& gives_its_operand =
+      *new std::unordered_set<std::string>{"aten::_unsafe_view", "aten::lift", "aten::lift_fresh"};
   return call.op->is_view() || gives_its_operand.count(call.op->name()) > 0;
 }
 

@@ -7,10 +7,17 @@
 // that must not return, so ours leaves by longjmp, as LLVM's own crash recovery does; between the jump's two ends are
 // frames of LLVM's and of functions here without destructors. What LLVM had in hand is lost, and it may hold locks: it
 // is not called again, for nothing, and compiled functions run operator by operator from then on.
+//
+// NOTE [The end of the process]
+// A static object's destructor may call a compiled function. What static objects LLVM has may be gone by then: those of
+// the library since it was loaded, those in its functions since they were first called, all in the reverse order. So
+// after each of these times one more function is left to be called at exit, before what was there then is destroyed,
+// and no machine code is generated from the first such call on. That which there is runs until the end.
 #include "compile/llvm.h"
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <csetjmp>
 #include <cstdlib>
 #include <cstring>
@@ -132,6 +139,15 @@ bool survives(void (*f)(Arguments&), Arguments& arguments, Escape& here) {
   return true;
 }
 
+// ---- the end of the process ----
+
+std::atomic<bool> ending = false;
+
+// NOTE [The end of the process].
+void stop_before_what_there_is_now_ends() {
+  if (!ending) std::atexit([] { ending = true; });
+}
+
 // ---- one translation ----
 
 struct Translation {
@@ -213,12 +229,12 @@ Llvm::~Llvm() = default;
 
 bool Llvm::works() const {
   const std::lock_guard lock(mutex_);
-  return api_ && why_not_.empty();
+  return api_ && why_not_.empty() && !ending;
 }
 
 std::string Llvm::why_not() const {
   const std::lock_guard lock(mutex_);
-  return why_not_;
+  return why_not_.empty() && ending ? "the process ends, and LLVM with it" : why_not_;
 }
 
 void Llvm::give_up(const std::string& why) const {
@@ -265,13 +281,16 @@ void Llvm::start() {
   triple_ = taken(api_->default_triple());
   cpu_ = taken(api_->host_cpu());
   features_ = taken(api_->host_features());
+  stop_before_what_there_is_now_ends();
 }
 
 Binary Llvm::compile(const Module& module) const {
   if (!works()) throw CompileError("no LLVM: " + why_not());
   Translation t{*api_, module.text.c_str(), triple_.c_str(), cpu_.c_str(), features_.c_str(), module.text.size()};
   Escape here;
-  if (!survives(run, t, here)) {
+  const bool survived = survives(run, t, here);
+  stop_before_what_there_is_now_ends();
+  if (!survived) {
     give_up(std::string("it ended with a fatal error (") + here.message + ")");
     throw CompileError("LLVM ended with a fatal error: " + std::string(here.message));
   }

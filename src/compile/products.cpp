@@ -25,7 +25,7 @@ struct Form {
   bool adds;  // to the first operand, which is broadcast
 };
 const Form* form_of(const std::string& name) {
-  static const std::unordered_map<std::string, Form> forms{
+  static const auto& forms = *new std::unordered_map<std::string, Form>{
       {"aten::mm", {"mk", "kn", "mn", false}},     {"aten::mv", {"mk", "k", "m", false}},
       {"aten::bmm", {"bmk", "bkn", "bmn", false}}, {"aten::addmm", {"mk", "kn", "mn", true}},
       {"aten::addmv", {"mk", "k", "m", true}},     {"aten::baddbmm", {"bmk", "bkn", "bmn", true}},

@@ -6,6 +6,7 @@
 #include "core/bind.h"
 #include "core/layout.h"
 #include "core/made_since.h"
+#include "core/of_thread.h"
 #include "core/torchscript.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
@@ -149,7 +150,10 @@ bool Wrapper::has_storage() const {
 
 // LibTorch asks this for the text of its refusal to give out storage.
 const char* Wrapper::tensorimpl_type_name() const {
-  thread_local std::string text;
+  struct Kept {
+    std::string text;
+  };
+  std::string& text = of_thread<Kept>().text;
   text = "a tensor inside a transform. " + no_memory(*level_);
   return text.c_str();
 }

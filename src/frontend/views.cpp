@@ -68,13 +68,13 @@ bool repeats(const View& view) {
 
 // Operators that only choose and order elements of their base.
 bool only_moves(const Operator& op) {
-  static const std::unordered_set<std::string> names{
-      "aten::alias",          "aten::expand",        "aten::view",
-      "aten::_reshape_alias", "aten::select.int",    "aten::slice.Tensor",
-      "aten::permute",        "aten::transpose.int", "aten::t",
-      "aten::squeeze",        "aten::squeeze.dim",   "aten::squeeze.dims",
-      "aten::unsqueeze",      "aten::diagonal",      "aten::unfold",
-      "aten::unbind.int",     "aten::split.Tensor",  "aten::split_with_sizes"};
+  static const auto& names =
+      *new std::unordered_set<std::string>{"aten::alias",          "aten::expand",        "aten::view",
+                                           "aten::_reshape_alias", "aten::select.int",    "aten::slice.Tensor",
+                                           "aten::permute",        "aten::transpose.int", "aten::t",
+                                           "aten::squeeze",        "aten::squeeze.dim",   "aten::squeeze.dims",
+                                           "aten::unsqueeze",      "aten::diagonal",      "aten::unfold",
+                                           "aten::unbind.int",     "aten::split.Tensor",  "aten::split_with_sizes"};
   return names.count(op.name()) > 0;
 }
 

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/of_thread.h"
+
 namespace tower {
 
 template <class T>
@@ -59,8 +61,7 @@ class Chunks {
     }
   };
   static Pool& pool() {
-    thread_local Pool instance;
-    return instance;
+    return of_thread<Pool>();
   }
 
   std::vector<std::byte*> chunks_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/bind.h"
+#include "core/of_thread.h"
 #include "core/reuse.h"
 #include "core/wrapper.h"
 #include "frontend/views.h"
@@ -114,15 +115,17 @@ struct Cotangent {
   Tensor sum;
   bool is_input = false;
 };
-thread_local std::vector<Cotangent> kept_cotangents;
+struct KeptCotangents {
+  std::vector<Cotangent> by_slot;
+};
 
 class Cotangents {
  public:
-  explicit Cotangents(size_t slots) : by_slot_(std::move(kept_cotangents)) { by_slot_.resize(slots); }
+  explicit Cotangents(size_t slots) : by_slot_(std::move(of_thread<KeptCotangents>().by_slot)) { by_slot_.resize(slots); }
   ~Cotangents() {
     constexpr size_t kMost = 1 << 16;
     by_slot_.clear();
-    if (by_slot_.capacity() <= kMost) kept_cotangents = std::move(by_slot_);
+    if (by_slot_.capacity() <= kMost) of_thread<KeptCotangents>().by_slot = std::move(by_slot_);
   }
   Cotangents(const Cotangents&) = delete;
   Cotangents& operator=(const Cotangents&) = delete;

@@ -20,8 +20,8 @@ int64_t hash_of(const Tensor& state) {
 
 // Draws of one example take as much of the generator as those of another.
 bool draws_evenly(const Operator& op) {
-  static const std::set<std::string_view> uneven{"aten::poisson", "aten::binomial", "aten::_standard_gamma",
-                                                 "aten::_sample_dirichlet"};
+  static const auto& uneven = *new std::set<std::string_view>{"aten::poisson", "aten::binomial",
+                                                              "aten::_standard_gamma", "aten::_sample_dirichlet"};
   const bool elementwise = op.vmap_family != nullptr && std::string_view(op.vmap_family) == "elementwise random";
   const auto& arguments = op.schema().arguments();
   const bool of_size =

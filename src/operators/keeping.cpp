@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/memory.h"
+#include "core/of_thread.h"
 #include "interpreters/vjp.h"
 #include "tower/errors.h"
 #include "transforms/surface.h"
@@ -172,7 +173,10 @@ Evaluated evaluate_on(const c10::intrusive_ptr<Keeper>& keeper, const Function& 
 
 void check_options(const CheckpointOptions& options) {
   const auto is_there = [](const std::string& name) {
-    static thread_local std::set<std::string> known;
+    struct Kept {
+      std::set<std::string> names;
+    };
+    auto& known = of_thread<Kept>().names;
     if (known.count(name)) return true;
     for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames())
       if (names(name, op.overload_name.empty() ? op.name : op.name + "." + op.overload_name))

@@ -25,7 +25,7 @@ using at::Scalar;
 class KernelDtypes {
  public:
   static KernelDtypes& of_process() {
-    static KernelDtypes instance;
+    static KernelDtypes& instance = *new KernelDtypes;
     return instance;
   }
   std::optional<std::string> find(const std::string& key) {

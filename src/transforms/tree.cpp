@@ -27,7 +27,7 @@ void refuse_unnamed_field() {
 
 const at::Tensor& placeholder() {
   // Made without an operator call, so that no running transform sees it.
-  static const at::Tensor empty(c10::make_intrusive<c10::TensorImpl>(
+  static const auto& empty = *new at::Tensor(c10::make_intrusive<c10::TensorImpl>(
       c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<float>(), c10::Device(c10::kCPU)));
   return empty;
 }
