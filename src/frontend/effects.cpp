@@ -17,11 +17,11 @@ NoEffects::NoEffects(const std::vector<Tensor>& operands, std::function<Why()> w
 
 NoEffects::~NoEffects() { innermost_ = outer_; }
 
-// A plain tensor is old: what user code makes inside of a level is wrapped. A tensor of the function's own that is
-// turned into a view in place is no other for that.
+// A plain tensor is old: what user code makes inside of a level is wrapped. Outside of all levels there is no telling.
+// A tensor of the function's own that is turned into a view in place is no other for that.
 bool NoEffects::is_old(const Tensor& target, bool in_place_view) {
   Wrapper* w = as_wrapper(target);
-  return !w || !made_.contains(in_place_view ? *w : w->root());
+  return w ? !made_.contains(in_place_view ? *w : w->root()) : top() != nullptr;
 }
 
 void NoEffects::check_all(const Operator& writer, const Tensor& target) {
