@@ -9,10 +9,11 @@ from . import _tensordict
 
 # ---- tensordict ------------------------------------------------------------------------------------------------------
 
+_UNBATCHED = "tensordict._unbatched.UnbatchedTensor"
 _TENSORDICTS = {
     "tensordict.base.TensorDictBase",
     "tensordict._tensorcollection.TensorCollection",
-    "tensordict._unbatched.UnbatchedTensor",
+    _UNBATCHED,
 }
 
 
@@ -43,6 +44,8 @@ def subclass_of(cls: type) -> Callable[[Tensor, Tensor], Tensor] | None:
             "A transform was given an uninitialized parameter, which has no value yet. Call the lazy module that it "
             "belongs to once before."
         )
+    if _name(cls) == _UNBATCHED:
+        return lambda like, tensor: _tensordict.as_unbatched(type(like), tensor, like.batch_size)
     return _lie_tensor if _name(cls) == _LIE_TENSOR else None
 
 

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable
 
 from . import _C
 from ._compile import transformed, uncompiled
+from ._containers import untold_sizes
 from ._trees import Arguments, Tree, describe
 
 _MOST_KINDS = 64
@@ -136,16 +137,21 @@ def graph(func: Callable) -> Callable:
 class _Outputs(Tree):
     """What a compiled function returns, and what its graph is for besides tensors."""
 
-    __slots__ = ("key",)
+    __slots__ = ("key", "sizes")
 
     def __init__(self, key: Any):
         super().__init__()
         self.key = key
+        self.sizes: list = []
+
+    def depart(self, value: Any) -> list:
+        self.sizes = untold_sizes(value, of_parents=False)  # pytree makes those of the containers around of them
+        return super().depart(value)
 
     def stored(self) -> bytes:
         if self.spec is not None and self.wraps:
             raise TypeError(f"save: the function returns a {type(self.wraps[0][2]).__name__}, which cannot be saved.")
-        result = None if self.spec is None else (self.spec, self.flat, self.positions)
+        result = None if self.spec is None else (self.spec, self.flat, self.positions, self.sizes)
         try:
             return pickle.dumps((self.key, result))
         except Exception as error:
@@ -158,7 +164,7 @@ class _Outputs(Tree):
         key, result = pickle.loads(stored)
         outputs = cls(key)
         if result is not None:
-            outputs.spec, outputs.flat, outputs.positions = result
+            outputs.spec, outputs.flat, outputs.positions, outputs.sizes = result
             outputs.wraps = []
         return outputs
 
@@ -167,7 +173,8 @@ class _Outputs(Tree):
         if self.spec is None or other.spec is None:
             return self.spec is other.spec
         try:
-            return self.spec == other.spec and not self.wraps and self._statics() == other._statics()
+            same_tree = self.spec == other.spec and self.sizes == other.sizes
+            return same_tree and not self.wraps and self._statics() == other._statics()
         except Exception:  # an == of the user's
             return False
 
@@ -192,7 +199,8 @@ def _flatten(func: Callable, args: tuple, kwargs: dict) -> tuple[Arguments, Call
     positions = set(arguments.positions)
     wraps = [type(like) for _, _, like in arguments.wraps]
     statics = [_static(leaf) for i, leaf in enumerate(flat) if i not in positions]
-    return arguments, call, (bool(kwargs), arguments.shape.specs, arguments.positions, wraps, statics)
+    sizes = untold_sizes(arguments.args, of_parents=True)
+    return arguments, call, (bool(kwargs), arguments.shape.specs, arguments.positions, wraps, statics, sizes)
 
 
 def _static(leaf: Any) -> Any:

@@ -10,12 +10,21 @@ Two things can be said of a class:
 tensordict's containers and pypose's LieTensor are known (_adapters.py), without importing either.
 """
 
+import sys
 from typing import Any, Callable, NamedTuple, Sequence
 
 from torch import Tensor
-from torch.utils._pytree import SequenceKey, register_pytree_node, tree_flatten, tree_unflatten
+from torch.utils._pytree import (
+    SequenceKey,
+    TreeSpec,
+    register_pytree_node,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_unflatten,
+)
 
-from . import _adapters
+from . import _adapters, _tensordict
 
 Apart = tuple[Sequence[Tensor], Sequence[int | None], Callable[[Sequence[Tensor]], Any]]
 
@@ -103,6 +112,35 @@ def wrapper_of(tensor: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
     return None if type(tensor) is Tensor else _subclasses[type(tensor)]
 
 
+def flatten(value: Any) -> tuple[list[Any], TreeSpec]:
+    """The leaves of a value and its tree, which keeps the batch_size of containers that pytree would lose."""
+    flat, spec = tree_flatten(value)
+    if any(map(_tensordict.is_unbatched, flat)):
+        return tree_flatten(in_parts(value))
+    return flat, spec
+
+
+def flatten_with_path(value: Any) -> list[tuple[tuple, Any]]:
+    """The leaves of `flatten`, each with the keys that lead to it."""
+    return tree_flatten_with_path(in_parts(value))[0]
+
+
+def untold_sizes(value: Any, of_parents: bool) -> list[tuple[int, ...]]:
+    """The batch sizes in a value that pytree keeps, and compares with none: of containers without tensors."""
+    if "tensordict" not in sys.modules:
+        return []
+    leaves = tree_leaves(value, is_leaf=_tensordict.is_collection)
+    found = (leaf for leaf in leaves if _tensordict.is_unbatched(leaf) or _tensordict.is_collection(leaf))
+    return [size for leaf in found for size in _tensordict.untold_sizes(leaf, of_parents=of_parents)]
+
+
+def in_parts(value: Any) -> Any:
+    """The value, as pytree is to see it."""
+    flat, spec = tree_flatten(value, is_leaf=_tensordict.holds_unbatched)
+    parts = [_tensordict.in_parts(leaf) for leaf in flat]
+    return tree_unflatten(parts, spec) if any(part is not leaf for part, leaf in zip(parts, flat)) else value
+
+
 class Parts:
     """A container taken apart: a tree of its tensors, which is built to a container again."""
 
@@ -127,7 +165,7 @@ class Parts:
     @classmethod
     def of_tree(cls, container: Any) -> "Parts":
         """Of one that is not mapped: what pytree says that it holds, if that knows its class."""
-        flat, spec = tree_flatten(container)
+        flat, spec = flatten(container)
         places = [i for i, leaf in enumerate(flat) if isinstance(leaf, Tensor)]
 
         def rebuild(tensors: Sequence[Tensor]) -> Any:

@@ -4,11 +4,12 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import torch.utils.checkpoint
 from torch import Tensor
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import keystr, tree_unflatten
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from . import _C
 from ._compile import transformed, uncompiled
+from ._containers import flatten, flatten_with_path
 from ._kept import KeptFunction
 from ._trees import Tree, what_is
 
@@ -45,7 +46,7 @@ class _Same(Tree):
         """The tensors of what the function returned."""
         if self.single and type(value) is Tensor:
             return [value]
-        flat, spec = tree_flatten(value)
+        flat, spec = flatten(value)
         if spec != self.spec:
             raise ValueError(
                 f"{self.op}: the {self.what} has the tree {self.spec}, but {self.function} returned {what_is(value)} "
@@ -77,7 +78,7 @@ class _Same(Tree):
 
     def _name_of_leaf(self, leaf: int) -> str:
         numbers = tree_unflatten(list(range(len(self.flat))), self.spec)
-        return self.what + keystr(tree_flatten_with_path(numbers)[0][leaf][0])
+        return self.what + keystr(flatten_with_path(numbers)[leaf][0])
 
 
 def _state(op: str, what: str, function: str, start: Any) -> tuple[_Same, list[Tensor]]:

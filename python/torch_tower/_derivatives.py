@@ -3,10 +3,10 @@
 from typing import Any, Callable
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from . import _C
 from ._compile import transformed, uncompiled
+from ._containers import flatten
 from ._trees import Arguments, Chosen, Outputs, check_tuple, same_tree
 
 argnums_t = int | tuple[int, ...]
@@ -107,7 +107,7 @@ def _directions(transform: str, tangents: Any, primals: tuple, arguments: Argume
     if isinstance(tangents, tuple) and len(tangents) == len(primals) and arguments.all_tensors:
         if all(isinstance(t, Tensor) or t is None for t in tangents):
             return list(tangents)
-    return same_tree(transform, "tangents", tangents, "primals", tree_flatten(primals)[1], _LIKE_PRIMALS)
+    return same_tree(transform, "tangents", tangents, "primals", flatten(primals)[1], _LIKE_PRIMALS)
 
 
 @uncompiled
@@ -139,7 +139,7 @@ def linearize(func: Callable, *primals) -> tuple:
     _differentiable("linearize", "primals", arguments)
     outputs = Outputs("linearize")
     outs, linear = _C.linearize(arguments.function(func), outputs.depart, arguments.tensors)
-    spec = tree_flatten(primals)[1]
+    spec = flatten(primals)[1]
 
     def pushforward(*tangents) -> Any:
         return outputs.like(linear(same_tree("linearize", "tangents", tangents, "the primals", spec, _LIKE_PRIMALS)))

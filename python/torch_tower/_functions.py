@@ -20,6 +20,7 @@ from torch.autograd.function import FunctionCtx, _is_setup_context_defined, once
 from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_unflatten
 
 from . import _C
+from ._containers import flatten
 from ._trees import Tree, what_is
 
 
@@ -98,7 +99,7 @@ class Saved:
         self.inputs = [_Like.of(t) if isinstance(t, Tensor) else None for t in args]
 
     def _put(self, value: Any) -> tuple:
-        flat, spec = tree_flatten(value)
+        flat, spec = flatten(value)
         for i, leaf in enumerate(flat):
             if isinstance(leaf, Tensor):
                 flat[i] = _Place(len(self.tensors))

@@ -22,6 +22,7 @@ from torch._ops import HigherOrderOperator, resolve_key
 from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_leaves
 
 from . import _C
+from ._containers import in_parts
 from ._functions import LINEAR, SPARSITY, Rules, kernels, output_and_dims
 from ._torch_higher_order import MEANINGS
 from ._trees import Tree, what_is
@@ -189,6 +190,7 @@ def _or_zero(given: list, like: list[Tensor]) -> list:
 
 def _leaves(call: _Call, rule: str, given: Any, like: Tree, what: str) -> list:
     """The tensors of a tree like another; None stands for a whole subtree of zeros."""
+    given = in_parts(given)
     found = _broadcast_to_and_flatten(given, like.spec)  # a None stands for all below
     if found is None or len(_tensors(found)) != len(_tensors(given)):
         tree = tree_flatten(given)[1]

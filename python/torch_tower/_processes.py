@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import Any, Callable, Sequence
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_unflatten
 
 from . import _C
+from ._containers import flatten
 
 MeshError = _C.MeshError
 MeshError.__module__ = "torch_tower"
@@ -70,7 +71,7 @@ def handle_of(mesh: Mesh | None) -> Any:
 
 
 def _of_tree(collective: Callable[..., list[Tensor]], tree: Any, *rest: Any) -> Any:
-    leaves, spec = tree_flatten(tree)
+    leaves, spec = flatten(tree)
     return tree_unflatten(collective(leaves, *rest), spec)
 
 
@@ -126,7 +127,7 @@ def axis_size(axis: str) -> int:
 
 def sum_across(mesh: Mesh, axis: str, tree: Any) -> Any:
     """Outside of the mapped function: the sum of what the processes of an axis have, with a derivative."""
-    leaves, spec = tree_flatten(tree)
+    leaves, spec = flatten(tree)
     return tree_unflatten(_C.sum_across(mesh._handle, axis, leaves), spec)
 
 

@@ -7,12 +7,16 @@ parts are no batches of tensors that lie side by side:
   TensorDict; where the function returns that very object, it becomes a lazy stack again;
 - a stack of values that are no tensors is seen whole by every example, and comes back as it was;
 - an UnbatchedTensor is the same for all examples, unless the function made it of mapped values.
+
+pytree, by which all else takes them apart, finds the batch_size again in the shapes of all entries, and the shape of an
+UnbatchedTensor says nothing of it: those that hold one are trees of another kind here (`Unbatched`).
 """
 
 from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import MappingKey, SequenceKey, register_pytree_node, tree_leaves
 
 from ._questions import is_batched
 
@@ -63,7 +67,7 @@ class _Apart:
 
     def _part(self, part: Any, batch: _Batch) -> Build:
         if isinstance(part, Tensor):
-            return self._unbatched(part, batch) if _is_unbatched(part) else self._tensor(part, batch.dim)
+            return self._unbatched(part, batch) if is_unbatched(part) else self._tensor(part, batch.dim)
         if not _is_stack(part):
             return self._dense(part, batch)
         if not batch.leaves or part.stack_dim != batch.dim:
@@ -73,12 +77,12 @@ class _Apart:
     def _unbatched(self, unbatched: Any, batch: _Batch) -> Build:
         sizes = batch.resize(unbatched.batch_size, batch.size)
         if batch.leaves:
-            return lambda given: unbatched._with_batch_size(sizes)
+            return lambda given: as_unbatched(type(unbatched), unbatched._base_tensor(), sizes)
         tensor = unbatched._base_tensor()
         if is_batched(tensor):
             return self._tensor(tensor, batch.dim)
         take = self._tensor(tensor, None)
-        return lambda given: type(unbatched)(take(given), batch_size=sizes)
+        return lambda given: as_unbatched(type(unbatched), take(given), sizes)
 
     def _dense(self, td: Any, batch: _Batch) -> Build:
         builds: list[Build] = []
@@ -89,7 +93,7 @@ class _Apart:
 
         # The entries as they are now: those of a lazy stack are stacked here, and may be a running transform's.
         entries = td.apply(visit, call_on_nested=True, batch_size=td.batch_size, filter_empty=False)
-        unbatched = [(key, self._part(part, batch)) for key, part in entries.items() if _is_unbatched(part)]
+        unbatched = [(key, self._part(part, batch)) for key, part in entries.items() if is_unbatched(part)]
         for key, _ in unbatched:
             entries.del_(key)  # `apply` would not ask, and copy them
         names = batch.resize(td.names, None)
@@ -148,8 +152,15 @@ def _remember(example: Any, stack_again: Callable[[Any, int], Any]) -> Any:
     return example
 
 
-def _is_unbatched(value: Any) -> bool:
-    return getattr(value, "_pass_through", False)
+def is_unbatched(value: Any) -> bool:
+    return getattr(type(value), "_pass_through", False)
+
+
+def as_unbatched(cls: type, tensor: Tensor, batch_size: Any) -> Tensor:
+    """`tensor` as an UnbatchedTensor. A call of the class would cut it off from what it is computed from."""
+    result = tensor.as_subclass(cls)
+    result.batch_size = batch_size
+    return result
 
 
 def _is_stack(value: Any) -> bool:
@@ -180,3 +191,103 @@ def take_example(container: Any, in_dim: int) -> tuple:
 def make_batch(container: Any, out_dim: int, batch_size: int) -> tuple:
     batch = _Batch(_dim("out_dim", out_dim, container, len(container.batch_size) + 1), batch_size)
     return _Apart(container, batch).result()
+
+
+# ---- trees -----------------------------------------------------------------------------------------------------------
+
+
+class Unbatched:
+    """A container as a tree: what is left of it without the entries that are, or hold, an UnbatchedTensor, and these.
+
+    A lazy stack is the tree of its elements.
+    """
+
+    __slots__ = ("children", "context")
+
+    def __init__(self, children: list, context: tuple):
+        self.children = children
+        self.context = context  # compared, and pickled
+
+    @classmethod
+    def of(cls, container: Any) -> "Unbatched":
+        if _is_stack(container):
+            name = container.names[container.stack_dim]
+            return cls([in_parts(part) for part in container.tensordicts], (type(container), container.stack_dim, name))
+        apart = {key: value for key, value in container.items() if is_unbatched(value) or holds_unbatched(value)}
+        kinds = [(type(value), value.dim()) if is_unbatched(value) else None for value in apart.values()]
+        return cls([container.exclude(*apart), *map(in_parts, apart.values())], (None, list(apart), kinds))
+
+    @property
+    def paths(self) -> list:
+        stack, keys, _ = self.context
+        return [SequenceKey(i) for i in range(len(self.children))] if stack else [_Here(), *map(MappingKey, keys)]
+
+    def build(self) -> Any:
+        if not all(isinstance(child, Tensor) or hasattr(child, "batch_size") for child in self.children):
+            return self  # numbers or None in place of the tensors, which no container can hold
+        stack, *details = self.context
+        if stack:
+            return stack(*self.children, stack_dim=details[0], stack_dim_name=details[1])
+        container, *apart = self.children
+        for key, kind, value in zip(*details, apart):
+            if kind and not is_unbatched(value):
+                cls, dims = kind
+                if value.dim() == dims:  # a gradient or a tangent
+                    value = as_unbatched(cls, value, container.batch_size)
+                else:  # a Jacobian: the dimensions of the output are the batch that all entries have
+                    container.batch_size = container.batch_size[: value.dim() - dims]
+            container.set(key, value)
+        return container
+
+
+class _Here:
+    """In a path of keys: no step."""
+
+    def __str__(self) -> str:
+        return ""
+
+
+register_pytree_node(
+    Unbatched,
+    lambda parts: (parts.children, parts.context),
+    lambda children, context: Unbatched(list(children), context).build(),
+    flatten_with_keys_fn=lambda parts: (list(zip(parts.paths, parts.children)), parts.context),
+)
+
+
+def holds_unbatched(value: Any) -> bool:
+    if isinstance(value, Tensor) or not is_collection(value):
+        return False
+    parts = value.tensordicts if _is_stack(value) else value.values()
+    return any(is_unbatched(part) or holds_unbatched(part) for part in parts)
+
+
+def in_parts(value: Any) -> Any:
+    return Unbatched.of(value) if holds_unbatched(value) else value
+
+
+def untold_sizes(part: Any, told: int = 0, of_parents: bool = True) -> list[tuple[int, ...]]:
+    """The batch sizes in a container of which no shape of a tensor in it tells, without the first `told` dimensions.
+
+    With `of_parents` the tensors beside a container tell as well.
+    """
+    if isinstance(part, Tensor):
+        return [tuple(part.batch_size[told:])] if is_unbatched(part) else []
+    tells = any(isinstance(leaf, Tensor) and not is_unbatched(leaf) for leaf in tree_leaves(part))
+    sizes = [] if tells else [tuple(part.batch_size[told:])]
+    for inner in part.tensordicts if _is_stack(part) else part.values():
+        if isinstance(inner, Tensor) or is_collection(inner):
+            dims = len(inner.batch_size if _is_stack(part) else part.batch_size) if tells and of_parents else 0
+            sizes += untold_sizes(inner, dims, of_parents)
+    return [size for size in sizes if size]
+
+
+def is_collection(value: Any) -> bool:
+    cls = type(value)
+    if not hasattr(cls, "batch_size"):
+        return False
+    names = (f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
+    return _COLLECTION in names or vars(cls).get("_is_tensorclass") is True
+
+
+_COLLECTION = "tensordict.base.TensorDictBase"

@@ -4,9 +4,9 @@ from bisect import bisect_left, bisect_right
 from typing import Any, Callable, Sequence
 
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_unflatten
 
-from ._containers import is_plain, wrapper_of
+from ._containers import flatten, flatten_with_path, is_plain, wrapper_of
 
 LEAF = tree_flatten(None)[1]
 KEPT = object()
@@ -66,7 +66,7 @@ class Arguments:
                 self.flat.append(arg)
                 specs.append(LEAF)
             else:
-                leaves, spec = tree_flatten(arg)
+                leaves, spec = flatten(arg)
                 self.flat += leaves
                 specs.append(spec)
         self.shape = Shape(specs, starts)
@@ -104,7 +104,7 @@ class Arguments:
         argument = bisect_right(self.shape.starts, position) - 1
         if argument >= len(self.args):
             return f"argument {self.keywords[argument - len(self.args)]}"
-        path = tree_flatten_with_path(self.args[argument])[0][position - self.shape.starts[argument]][0]
+        path = flatten_with_path(self.args[argument])[position - self.shape.starts[argument]][0]
         return f"argument {argument}{keystr(path)}"
 
 
@@ -169,7 +169,7 @@ class Tree:
         self.spec = None  # a single tensor, unless something departs
 
     def depart(self, value: Any) -> list[Tensor]:
-        return self._leave(*tree_flatten(value))
+        return self._leave(*flatten(value))
 
     def _leave(self, flat: list[Any], spec: TreeSpec) -> list[Tensor]:
         self.flat, self.spec = flat, spec
@@ -252,7 +252,7 @@ def same_tree(transform: str, what: str, value: Any, like: str, spec: TreeSpec |
         if isinstance(value, Tensor) or value is None:
             return [value]
         spec = LEAF
-    leaves, found = tree_flatten(value)
+    leaves, found = flatten(value)
     if found != spec:
         raise RuntimeError(
             f"{transform}: {words}. The {what} must have the tree of {like}, but it has {found} in place of {spec}."

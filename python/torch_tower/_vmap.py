@@ -7,7 +7,7 @@ from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_le
 
 from . import _C
 from ._compile import transformed, uncompiled
-from ._containers import Parts, is_container
+from ._containers import Parts, flatten, is_container
 from ._processes import Mesh, handle_of
 from ._trees import Arguments, Tree, describe
 
@@ -102,7 +102,7 @@ class Mapped(Tree):
             flat, dims, lambda leaf, dim: Parts.of_example(leaf, dim, self.batch_size), refuse
         )
         if Parts in map(type, flat):
-            flat, spec = tree_flatten(tree_unflatten(flat, spec))
+            flat, spec = flatten(tree_unflatten(flat, spec))
         return self._leave(flat, spec), tensor_dims
 
 
