@@ -99,7 +99,7 @@ std::vector<Tensor> read_tensors(ByteReader& in) {
 namespace {
 
 const Tensor& hole() {
-  static const Tensor hole(at::detail::empty_cpu({0}, at::TensorOptions(at::kFloat)));
+  static const auto& hole = *new Tensor(at::detail::empty_cpu({0}, at::TensorOptions(at::kFloat)));
   return hole;
 }
 
@@ -320,6 +320,8 @@ bool is_of(const IValue& v, const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::OptionalType:
       return v.isNone() || is_of(v, type->castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::TensorType:
+      return v.isTensor();  // one that is undefined has no type
     case c10::TypeKind::NumberType:
       return v.isScalar() || v.isBool();
     case c10::TypeKind::SymIntType:

@@ -218,6 +218,19 @@ TEST(SavedFunctions, AnswerForRandomNumbersAttributesAndListsOfAllKinds) {
   }
 }
 
+TEST(SavedFunctions, MayLeaveOutOptionalTensorsByUndefinedOnes) {
+  const Folder folder;
+  const auto f = [](const Tensor& x, const Tensor& weight) {
+    return at::batch_norm(at::conv1d(x, weight, Tensor()), Tensor(), Tensor(), Tensor(), Tensor(), true, 0.1, 1e-5,
+                          false);
+  };
+  const auto compiled = tower::compile(f);
+  const Tensor x = waves({3, 2, 5}), weight = waves({4, 2, 3}, 0.7);
+  compiled(x, weight);
+  compiled.save(folder / "f");
+  EXPECT_TRUE(same(tower::load<Tensor(Tensor, Tensor)>(folder / "f")(x, weight), f(x, weight)));
+}
+
 TEST(SavedFunctions, CodeOfTheUsersIsRefusedByName) {
   const Folder folder;
   const auto f = tower::compile([](const Tensor& x) {
