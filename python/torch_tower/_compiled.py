@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable
 
 from . import _C
 from ._compile import transformed, uncompiled
-from ._containers import untold_sizes
+from ._containers import has_batch, untold_sizes
 from ._trees import Arguments, Tree, describe
 
 _MOST_KINDS = 64
@@ -199,7 +199,8 @@ def _flatten(func: Callable, args: tuple, kwargs: dict) -> tuple[Arguments, Call
     positions = set(arguments.positions)
     wraps = [type(like) for _, _, like in arguments.wraps]
     statics = [_static(leaf) for i, leaf in enumerate(flat) if i not in positions]
-    sizes = untold_sizes(arguments.args, of_parents=True)
+    batched = bool(wraps) or any(map(has_batch, arguments.shape.specs))
+    sizes = untold_sizes(arguments.args, of_parents=True) if batched else []
     return arguments, call, (bool(kwargs), arguments.shape.specs, arguments.positions, wraps, statics, sizes)
 
 

@@ -134,6 +134,11 @@ def untold_sizes(value: Any, of_parents: bool) -> list[tuple[int, ...]]:
     return [size for leaf in found for size in _tensordict.untold_sizes(leaf, of_parents=of_parents)]
 
 
+def has_batch(spec: TreeSpec) -> bool:
+    """Whether a container with a batch_size is in the tree; quickly."""
+    return hasattr(spec.type, "batch_size") or any(has_batch(child) for child in spec.children() if child.type)
+
+
 def in_parts(value: Any) -> Any:
     """The value, as pytree is to see it."""
     flat, spec = tree_flatten(value, is_leaf=_tensordict.holds_unbatched)
