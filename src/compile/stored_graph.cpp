@@ -39,6 +39,19 @@ void check_sizes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& 
     ByteReader::fail();
 }
 
+// Of a tensor in memory of `most` elements: beyond it LibTorch would make the memory larger.
+void check_fits(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset, int64_t most) {
+  int64_t numel = 1, last = offset;
+  bool too_much = false;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    int64_t step = 0;
+    too_much |= __builtin_mul_overflow(numel, sizes[d], &numel) ||
+                __builtin_mul_overflow(std::max<int64_t>(sizes[d] - 1, 0), strides[d], &step) ||
+                __builtin_add_overflow(last, step, &last);
+  }
+  if (too_much || (numel > 0 && last >= most)) ByteReader::fail();
+}
+
 }  // namespace
 
 at::ScalarType read_dtype(ByteReader& in) {
@@ -87,7 +100,8 @@ std::vector<Tensor> read_tensors(ByteReader& in) {
     check_sizes(sizes, strides);
     if (offset < 0 || dtype == at::ScalarType::Undefined || c10::isQIntType(dtype)) ByteReader::fail();
     Tensor t = at::empty({0}, at::TensorOptions(dtype));
-    t.set_(storage.storage(), offset, sizes, strides);  // which checks that it fits
+    check_fits(sizes, strides, offset, storage.numel() / static_cast<int64_t>(t.element_size()));
+    t.set_(storage.storage(), offset, sizes, strides);
     if (in.number()) t.unsafeGetTensorImpl()->set_wrapped_number(true);
     tensors.push_back(std::move(t));
   }
