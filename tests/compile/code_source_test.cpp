@@ -1,6 +1,7 @@
 // Where machine code comes from: the folder of a cache, and what becomes of files in it that are not whole.
 #include "compile/code_source.h"
 
+#include <sys/stat.h>
 #include <tower/compile.h>
 
 #include <thread>
@@ -62,6 +63,75 @@ TEST(CodeCache, FilesThatAreNotWholeAreMadeAnew) {
 TEST(CodeCache, AFolderThatCannotBeWrittenIsNoError) {
   TOWER_NEEDS_LLVM();
   run_with({.cache = "/proc/nowhere"});
+}
+
+// Whether the folder was used is told by what is in it: the number of its files.
+size_t files_after_a_run(const Folder& folder) {
+  run_with({.cache = folder.path()});
+  return folder.files(".kernel").size();
+}
+
+TEST(CodeCache, AFolderThatOthersCanWriteToIsNeitherReadNorWritten) {
+  TOWER_NEEDS_LLVM();
+  namespace fs = std::filesystem;
+  for (const fs::perms others : {fs::perms::group_write, fs::perms::others_write}) {
+    const Folder folder;
+    fs::permissions(folder.path(), others, fs::perm_options::add);
+    EXPECT_EQ(files_after_a_run(folder), 0u);
+    fs::permissions(folder.path(), others, fs::perm_options::remove);
+    EXPECT_EQ(files_after_a_run(folder), 1u);
+    // What is there may have been put there by others: it is not even marked as used.
+    fs::permissions(folder.path(), others, fs::perm_options::add);
+    const auto file = folder.files(".kernel")[0];
+    const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
+    fs::last_write_time(file, old);
+    run_with({.cache = folder.path()});
+    EXPECT_LT(fs::last_write_time(file), old + std::chrono::minutes(1));
+    fs::permissions(folder.path(), others, fs::perm_options::remove);
+    run_with({.cache = folder.path()});
+    EXPECT_GT(fs::last_write_time(file), old + std::chrono::minutes(1));
+  }
+}
+
+TEST(CodeCache, AFolderOfAnotherUserIsNotUsed) {
+  TOWER_NEEDS_LLVM();
+  if (geteuid() != 0) GTEST_SKIP() << "only root gives a folder away";
+  const Folder folder;
+  ASSERT_EQ(chown(folder.path().c_str(), 12345, static_cast<gid_t>(-1)), 0);
+  EXPECT_EQ(files_after_a_run(folder), 0u);
+  ASSERT_EQ(chown(folder.path().c_str(), 0, static_cast<gid_t>(-1)), 0);
+  EXPECT_EQ(files_after_a_run(folder), 1u);
+}
+
+TEST(CodeCache, WhatIsNoFileInItIsLeftAndTheCodeIsGenerated) {
+  TOWER_NEEDS_LLVM();
+  namespace fs = std::filesystem;
+  const Folder folder;
+  ASSERT_EQ(files_after_a_run(folder), 1u);
+  const fs::path entry = folder.files(".kernel")[0];
+  fs::remove(entry);
+  fs::create_directory(entry);
+  write_file((entry / "inside").string(), "something");
+  run_with({.cache = folder.path()});
+  EXPECT_EQ(*read_file((entry / "inside").string()), "something");
+  fs::remove_all(entry);
+  // A link to itself, and a pipe that nobody writes to.
+  fs::create_symlink(entry.filename(), entry);
+  run_with({.cache = folder.path()});
+  fs::remove(entry);
+  ASSERT_EQ(mkfifo(entry.c_str(), 0600), 0);
+  run_with({.cache = folder.path()});
+  EXPECT_TRUE(fs::is_fifo(entry));
+  fs::remove(entry);
+  EXPECT_EQ(files_after_a_run(folder), 1u);
+}
+
+TEST(CodeCache, ACacheThatIsAFileIsNoError) {
+  TOWER_NEEDS_LLVM();
+  const Folder folder;
+  write_file(folder / "file", "something");
+  run_with({.cache = folder / "file"});
+  EXPECT_EQ(*read_file(folder / "file"), "something");
 }
 
 TEST(CodeCache, IsBoundedByLeavingOutTheOldest) {
