@@ -67,6 +67,29 @@ void expect_derivatives(int thread, const Mesh& mesh, const std::string& axis) {
   }
 }
 
+// Graphs of both meshes are looked up in both threads, in opposite order: neither waits for the other.
+TEST(ThreadsWithTwoMeshes, CallCompiledFunctionsOfBothInOppositeOrder) {
+  expect_all(2, [](int rank) {
+    // Each thread has a mesh of its own for each axis; those of a thread are used in its order, in all processes.
+    std::vector<std::vector<Mesh>> meshes;
+    for (int t = 0; t < 2; ++t) meshes.push_back({mesh_of("a"), mesh_of("b")});
+    in_threads(2, [&](int thread) {
+      const auto& mine = meshes[static_cast<size_t>(thread)];
+      const Tensor w = waves({3}), x = waves({6, 3}, 0.7);
+      const auto mean = [&](const std::string& axis, const Mesh& mesh) {
+        return tower::compile([=](const Tensor& v, const Tensor& e) { return loss_of(v, e, axis, mesh); });
+      };
+      const auto of_a = mean("a", mine[0]), of_b = mean("b", mine[1]);
+      const Tensor expected = loss_of(w, x, "a", {});
+      for (int i = 0; i < 20; ++i)
+        for (const bool a : thread == 0 ? std::vector{true, false} : std::vector{false, true}) {
+          const auto& f = a ? of_a : of_b;
+          EXPECT_TRUE(same(f(w, x.narrow(0, 3 * rank, 3)), expected)) << i;
+        }
+    });
+  });
+}
+
 TEST(Threads, EachWithAMeshOfItsOwnRunAtTheSameTime) {
   expect_all(2, [](int) {
     std::vector<Mesh> meshes;
