@@ -231,6 +231,12 @@ void make_view(const Operator& op, Stack& stack) {
   const size_t place = op.tensor_args()[0];
   const Tensor base = stack[place].isTensor() ? stack[place].toTensor() : Tensor();
   if (!as_wrapper(base)) return bind_call(op, stack);
+  // Bytes taken for another dtype have no derivative. As the dtype that it has, it is a view like any other.
+  static const Operator &as_dtype = *Operator::find("aten::view", "dtype"), &alias = *Operator::find("aten::alias", "");
+  if (&op == &as_dtype && base.scalar_type() == stack[1].toScalarType()) {
+    stack.pop_back();
+    return make_view(alias, stack);
+  }
   View::Args args(stack.begin(), stack.end());
   args[place] = IValue(Tensor());
   Wrapper& of = *as_wrapper(base);
