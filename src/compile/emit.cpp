@@ -104,7 +104,7 @@ void Printer::print_loops(bool together) {
 std::string Printer::value(Id id, int part) const {
   const Node& n = graph_[id];
   if (n.op == Op::constant) return splat(literal(n), lanes_);
-  if (n.op == Op::leave) return value(n.args[0], part);
+  if (n.op == Op::leave || n.op == Op::after) return value(n.args[0], part);
   if (once_[static_cast<size_t>(id)]) return "%shared" + std::to_string(id);
   return "%x" + std::to_string(id) + "_" + std::to_string(part) + "_" + loop_;
 }
@@ -284,7 +284,7 @@ void Printer::print_store(size_t output, const std::string& begin, int part) {
 
 void Printer::print_node(Id id, const std::string& begin, int part) {
   const Node& n = graph_[id];
-  if (n.op == Op::constant || n.op == Op::carry || region_.is_repeated(n)) return;
+  if (n.op == Op::constant || n.op == Op::carry || n.op == Op::after || region_.is_repeated(n)) return;
   if (n.op == Op::leave) return print_loop_of_numbers(Expressions::loop_of(n), begin);
   if (n.op == Op::solve) return print_solve(id);
   if (n.op == Op::part) return print_part(id);

@@ -50,12 +50,12 @@ struct Region {
 };
 
 /// What went wrong in a lane: bits of the byte at `fault`.
-enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2 };
+enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2, kSingular = 4 };
 
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes
 /// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
-/// by zero, and where a loop that must end did not. If the region has rows, the lanes are one, from 0 on, of any
-/// length.
+/// by zero, where a loop that must end did not, and where a matrix cannot be factored. If the region has rows, the
+/// lanes are one, from 0 on, of any length.
 struct KernelText {
   Module module;
   int64_t lanes;                // in a vector

@@ -212,12 +212,13 @@ int64_t size_of(Type type) {
 
 const char* name(Op op) {
   constexpr const char* names[] = {
-      "input",      "constant",    "add",  "sub",   "mul",    "div",      "quotient", "rest",    "neg",    "abs",
-      "sqrt",       "floor",       "ceil", "trunc", "round",  "copysign", "fma",      "bit_and", "bit_or", "bit_xor",
-      "shift_left", "shift_right", "eq",   "ne",    "lt",     "le",       "select",   "cast",    "bits",   "carry",
-      "leave",      "solve",       "part", "exp",   "exp2",   "expm1",    "log",      "log2",    "log10",  "log1p",
-      "sin",        "cos",         "tan",  "asin",  "acos",   "atan",     "sinh",     "cosh",    "tanh",   "asinh",
-      "acosh",      "atanh",       "erf",  "erfc",  "lgamma", "pow",      "atan2",    "hypot",   "fmod"};
+      "input",  "constant", "add",        "sub",         "mul",   "div",   "quotient", "rest",  "neg",
+      "abs",    "sqrt",     "floor",      "ceil",        "trunc", "round", "copysign", "fma",   "bit_and",
+      "bit_or", "bit_xor",  "shift_left", "shift_right", "eq",    "ne",    "lt",       "le",    "select",
+      "cast",   "bits",     "carry",      "leave",       "solve", "part",  "check",    "after", "exp",
+      "exp2",   "expm1",    "log",        "log2",        "log10", "log1p", "sin",      "cos",   "tan",
+      "asin",   "acos",     "atan",       "sinh",        "cosh",  "tanh",  "asinh",    "acosh", "atanh",
+      "erf",    "erfc",     "lgamma",     "pow",         "atan2", "hypot", "fmod"};
   static_assert(std::size(names) == static_cast<size_t>(Op::fmod) + 1);
   return names[static_cast<size_t>(op)];
 }
@@ -376,11 +377,23 @@ std::vector<Id> Expressions::solve(int64_t size, int64_t columns, std::vector<Id
   return parts;
 }
 
+std::vector<Id> Expressions::checked(Id failed, std::vector<Id> values) {
+  if (is(failed, 0)) return values;
+  if (!failed_.empty()) {
+    failed_.back() = failed_.back() == kNone ? failed : make(Op::bit_or, failed_.back(), failed);
+    return values;
+  }
+  const Id check = shared({Op::check, Type::b1, {failed, kNone, kNone}});
+  for (Id& id : values) id = shared({Op::after, (*this)[id].type, {id, check, kNone}});
+  return values;
+}
+
 // ---- loops ----
 
 int Expressions::open_loop(const std::vector<Id>& start) {
   const int number = loops();
   loops_.emplace_back().parent = std::exchange(open_, number);
+  failed_.push_back(kNone);
   for (size_t k = 0; k < start.size(); ++k)
     loops_.back().carries.push_back(
         shared({Op::carry, (*this)[start[k]].type, {start[k], kNone, kNone}, uint64_t(number) << 32 | k}));
@@ -392,6 +405,16 @@ std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& nex
   LoopOfNumbers& loop = loops_[static_cast<size_t>(open_)];
   loop.condition = condition;
   loop.next = next;
+  const Id fails = failed_.back();
+  failed_.pop_back();
+  if (fails != kNone) {
+    const Id no = constant(Type::b1, int64_t{0}), yes = constant(Type::b1, int64_t{1});
+    const auto place = static_cast<uint64_t>(loop.carries.size());
+    const Id failed = shared({Op::carry, Type::b1, {no, kNone, kNone}, uint64_t(open_) << 32 | place});
+    loop.carries.push_back(failed);
+    loop.next.push_back(make(Op::bit_or, failed, fails));
+    loop.condition = make(Op::bit_and, condition, make(Op::bit_xor, failed, yes));
+  }
   loop.max_steps = max_steps;
   loop.must_end = must_end;
   open_ = loop.parent;
@@ -400,7 +423,10 @@ std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& nex
     const Node& n = (*this)[carry];
     left.push_back(shared({Op::leave, n.type, {carry, kNone, kNone}, n.bits}));
   }
-  return left;
+  if (fails == kNone) return left;
+  const Id failed = left.back();
+  left.pop_back();
+  return checked(failed, std::move(left));
 }
 
 std::vector<bool> Expressions::needed(const std::vector<Id>& outputs) const {

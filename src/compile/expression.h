@@ -70,6 +70,9 @@ enum class Op : uint8_t {
   // NOTE [Systems of numbers]
   solve,  // all of a solution; `bits`: the number of the system
   part,   // a number of what a `solve` gives: the one at `bits`
+  // NOTE [Failures]
+  check,  // of a boolean: where it holds, the kernel reports that a matrix is singular
+  after,  // the first operand, which is there only with the second, a `check`
   // Functions of a vector library, within one unit in the last place or so: compile/emit.cpp names them.
   exp,
   exp2,
@@ -132,6 +135,11 @@ struct SystemOfNumbers {
   std::vector<Id> operands;  // both, row by row
 };
 
+// NOTE [Failures]
+// A factorization that must not fail gives its results after a check. In a loop, an example that fails ends: the loop
+// carries whether it did, and what it leaves comes after a check of that. So the steps that are checked are those that
+// are made, and no example goes on with numbers that are none.
+
 class Expressions {
  public:
   Id input(Type type, uint64_t number);
@@ -148,6 +156,10 @@ class Expressions {
                              bool must_end);
   const LoopOfNumbers& loop(int number) const { return loops_[static_cast<size_t>(number)]; }
   int loops() const { return static_cast<int>(loops_.size()); }
+  /// `values`, of what must not be used where `failed` holds.
+  std::vector<Id> checked(Id failed, std::vector<Id> values);
+  /// Whether what is in the loop that is open has failed so far, in its present step; none: it cannot.
+  Id failed_in_step() const { return failed_.empty() ? kNone : failed_.back(); }
   /// The number of a carry's loop, or of one that was left.
   static int loop_of(const Node& node) { return static_cast<int>(node.bits >> 32); }
 
@@ -185,6 +197,7 @@ class Expressions {
   std::unordered_map<Node, Id, Hash> known_;
   std::vector<LoopOfNumbers> loops_;
   std::vector<SystemOfNumbers> systems_;
+  std::vector<Id> failed_;  // of each loop that is open
   int open_ = -1;
 };
 

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "frontend/twins.h"
+#include "operators/mapped.h"
 
 namespace tower::compiler {
 
@@ -36,6 +37,27 @@ bool Call::writes_unsaid() const {
   static const Operator* batch_norm = Operator::find("aten::native_batch_norm", "");
   constexpr size_t kTraining = 5;
   return op == batch_norm && args[kTraining].toBool();
+}
+
+std::optional<size_t> Call::check_argument() const {
+  const auto& arguments = op->schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == "check_errors" && args[i].isBool()) return i;
+  return std::nullopt;
+}
+
+void Call::set_check(bool checks) {
+  const size_t at = *check_argument();
+  args[at] = checks;
+  if (vmaps.empty()) return;
+  owner = mapped_with(*bound, at, checks);
+  bound = owner.get();
+}
+
+bool Call::checks() const {
+  if (results.empty()) return true;
+  const auto at = check_argument();
+  return at && args[*at].toBool();
 }
 
 std::string attributes_of(const Call& call) {
@@ -231,6 +253,33 @@ void share_equal_calls(Graph& graph) {
       if (!is_constant(id)) id = stands_for[static_cast<size_t>(id)];
 }
 
+// NOTE [Errors of factorizations]
+// LibTorch factors without an error, and then looks whether there was one in a call of its own, which gives nothing.
+// Here the factorization itself is told to look: that leaves one call, which kernels know.
+void let_makers_check(Graph& graph) {
+  static const Operator* check = Operator::find("aten::_linalg_check_errors", "");
+  const auto is_check = [](const Call& call) { return call.op == check; };
+  if (std::none_of(graph.calls.begin(), graph.calls.end(), is_check)) return;
+  std::unordered_map<ValueId, size_t> maker;
+  std::vector<Call> kept;
+  for (Call& call : graph.calls) {
+    if (is_check(call)) {
+      const auto found = maker.find(call.operands[0]);
+      if (found != maker.end()) {
+        Call& factors = kept[found->second];
+        if (!factors.checks()) factors.set_check(true);
+        continue;
+      }
+    } else if (call.check_argument()) {
+      const auto& returns = call.op->schema().returns();
+      for (size_t k = 0; k < std::min(returns.size(), call.results.size()); ++k)
+        if (returns[k].name() == "info") maker.emplace(call.results[k], kept.size());
+    }
+    kept.push_back(std::move(call));
+  }
+  graph.calls = std::move(kept);
+}
+
 // What constants that are read were made by. A call that nobody needs is among that, where its result's shape is.
 class Makers {
  public:
@@ -292,7 +341,7 @@ void remove_dead_calls(Graph& graph) {
   for (size_t n = graph.calls.size(); n-- > 0;) {
     Call& call = graph.calls[n];
     // A draw moves the generator, whoever reads it.
-    bool used = call.effect || call.random() || call.opaque();
+    bool used = call.effect || call.random() || call.opaque() || call.checks();
     for (ValueId id : call.results) used = used || (id != kNoValue && needed[static_cast<size_t>(id)]);
     if (!used) {
       dead.push_back(std::move(call));
@@ -324,6 +373,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 
 void Graph::simplify() {
   share_equal_calls(*this);
+  let_makers_check(*this);
   remove_dead_calls(*this);
 }
 

@@ -6,6 +6,7 @@
 // traced, so a graph can be kept, copied, and run on any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,11 @@ struct Call {
   bool opaque() const { return op->foreign() || writes_unsaid(); }
   /// Whether it says that it writes to this operand.
   bool writes(size_t operand) const;
+  /// Where it is told whether to raise for what it finds in its operands (a singular matrix); none: it is not.
+  std::optional<size_t> check_argument() const;
+  void set_check(bool checks);
+  /// Is there for its error, whoever reads its results.
+  bool checks() const;
   /// Draws random numbers, at each run.
   bool random() const { return bound->random(); }
 
@@ -88,7 +94,8 @@ struct Graph {
 
   std::string print() const;
 
-  /// Without what is not needed: calls whose results nobody reads, and all but one of several equal calls.
+  /// Without what is not needed: calls whose results nobody reads, and all but one of several equal calls. Those that
+  /// may raise are needed.
   void simplify();
 };
 

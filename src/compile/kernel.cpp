@@ -90,6 +90,9 @@ void Kernel::share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const {
     fault = any;
   }
   TORCH_CHECK(!(fault & kDividedByZero), "ZeroDivisionError");
+  TORCH_CHECK_LINALG(!(fault & kSingular),
+                     "linalg: in a compiled function, a matrix that is solved with, inverted or factored is singular, or "
+                     "the input of a Cholesky factorization is not positive-definite.");
   if (fault & kNotEnded)
     throw MaxStepsError(
         "while_loop: after max_steps steps the predicate still holds for an example of a compiled function. Allow "

@@ -172,6 +172,9 @@ void Lines::print_operation(const Node& n, const std::string* v, const std::stri
       return;
     case Op::cast:
       return print_cast(from, n.type, v[0], result);
+    case Op::check:
+      report(any(mask_.empty() ? v[0] : line("and " + t + " " + v[0] + ", " + mask_)), kSingular);
+      return;
     case Op::bits:
       line("bitcast " + t + " " + v[0] + " to " + type(n.type), result);
       return;

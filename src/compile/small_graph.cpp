@@ -124,7 +124,8 @@ std::optional<SmallResults> results_of_graph(Expressions& expressions, const Gra
     add_constant(expressions, v, kNoLane, values[id]);
   }
   for (const Call& call : graph.calls) {
-    if (call.effect || call.opaque() || call.random() || call.operands.empty()) return std::nullopt;
+    if (call.effect || call.opaque() || call.random() || call.operands.empty() || call.results.empty())
+      return std::nullopt;
     std::vector<const Small*> operands;
     for (const ValueId id : call.operands) {
       if (at(id).ids.empty()) return std::nullopt;

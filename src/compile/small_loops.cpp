@@ -21,11 +21,15 @@ SmallResults Loop::in_numbers(const SmallCall& call) const {
   for (const Small& t : state) all.push_back(&t);
   all.insert(all.end(), call.operands.begin() + static_cast<std::ptrdiff_t>(states_), call.operands.end());
   const auto condition = results_of_graph(g, predicate_.graph(), all);
+  const Id undecided = g.failed_in_step();
   const auto made = condition ? results_of_graph(g, step_.graph(), all) : std::nullopt;
   if (!made) return {};
   std::vector<Id> next;
   for (const Small& t : *made) next.insert(next.end(), t.ids.begin(), t.ids.end());
-  const std::vector<Id> left = g.close_loop((*condition)[0].ids[0], next, options_.max_steps, must_end_);
+  // Where the condition itself has failed, another step says so.
+  Id holds = (*condition)[0].ids[0];
+  if (undecided != kNone) holds = g.make(Op::bit_or, holds, undecided);
+  const std::vector<Id> left = g.close_loop(holds, next, options_.max_steps, must_end_);
   auto id = left.begin();
   for (Small& t : state) {
     std::copy_n(id, t.ids.size(), t.ids.begin());

@@ -141,6 +141,14 @@ std::vector<E> inverse_diagonal(const Grid& a) {
   return result;
 }
 
+// Where the call is told to look, its results are those of matrices that could be factored.
+SmallResults checked(const SmallCall& c, const E& info, SmallResults results) {
+  if (!c.call.checks()) return results;
+  const Id failed = (info != 0).id();
+  for (Small& t : results) t.ids = c.graph.checked(failed, std::move(t.ids));
+  return results;
+}
+
 bool is_square(const Small& a) { return a.sizes.size() == 2 && a.sizes[0] == a.sizes[1] && a.sizes[0] > 0; }
 bool fits(const SmallCall& c, const Small& a) { return is_square(a) && a.dtype == c.dtypes[0] && is_float(c.type(0)); }
 bool is_right_side(const Small& a, const Small& b) {
@@ -155,29 +163,32 @@ SmallResults solve_in_memory(const SmallCall& c, const Small& a, const Small& b)
   std::vector<Id> x = c.graph.solve(a.sizes[0], columns, std::move(operands));
   const Id info = c.graph.cast(x.back(), Type::i32);
   x.pop_back();
-  return {Small{b.sizes, std::move(x), c.dtypes[0]}, Small{}, Small{}, Small{{}, {info}, c.dtypes[3]}};
+  return checked(c, {c.graph, info},
+                 {Small{b.sizes, std::move(x), c.dtypes[0]}, Small{}, Small{}, Small{{}, {info}, c.dtypes[3]}});
 }
 
 // (A, B, left, check_errors) → solution, LU, pivots, info
 SmallResults solve(const SmallCall& c) {
   const Small &a = *c.operands[0], &b = *c.operands[1];
-  if (!fits(c, a) || b.dtype != a.dtype || !is_right_side(a, b) || !c.arg(2).toBool() || c.arg(3).toBool()) return {};
+  if (!fits(c, a) || b.dtype != a.dtype || !is_right_side(a, b) || !c.arg(2).toBool()) return {};
   if (a.sizes[0] > kMostWrittenOut) return solve_in_memory(c, a, b);
   Grid x = grid_of(c, b);
   const Factored f = factor(c, grid_of(c, a), x);
   solve_upper(f.lu, f.inverse, x);
-  return {small_of(x, b.sizes, c.dtypes[0]), small_of(f.lu, a.sizes, c.dtypes[1]), small_of(pivots(c, f), c.dtypes[2]),
-          Small{{}, {f.info->id()}, c.dtypes[3]}};
+  return checked(c, *f.info,
+                 {small_of(x, b.sizes, c.dtypes[0]), small_of(f.lu, a.sizes, c.dtypes[1]),
+                  small_of(pivots(c, f), c.dtypes[2]), Small{{}, {f.info->id()}, c.dtypes[3]}});
 }
 
 // (A, pivot, check_errors) → LU, pivots, info
 SmallResults lu_factor(const SmallCall& c) {
   const Small& a = *c.operands[0];
-  if (!fits(c, a) || !c.arg(1).toBool() || c.arg(2).toBool()) return {};
+  if (!fits(c, a) || !c.arg(1).toBool()) return {};
   Grid nothing(size_at(a, 0));
   const Factored f = factor(c, grid_of(c, a), nothing);
-  return {small_of(f.lu, a.sizes, c.dtypes[0]), small_of(pivots(c, f), c.dtypes[1]),
-          Small{{}, {f.info->id()}, c.dtypes[2]}};
+  return checked(c, *f.info,
+                 {small_of(f.lu, a.sizes, c.dtypes[0]), small_of(pivots(c, f), c.dtypes[1]),
+                  Small{{}, {f.info->id()}, c.dtypes[2]}});
 }
 
 // (LU, pivots, B, left, adjoint)
@@ -212,7 +223,7 @@ SmallResults lu_solve(const SmallCall& c) {
 // (A, check_errors) → inverse, info
 SmallResults inverse(const SmallCall& c) {
   const Small& a = *c.operands[0];
-  if (!fits(c, a) || c.arg(1).toBool()) return {};
+  if (!fits(c, a)) return {};
   const size_t n = size_at(a, 0);
   Grid nothing(n);
   const Factored f = factor(c, grid_of(c, a), nothing);
@@ -231,7 +242,7 @@ SmallResults inverse(const SmallCall& c) {
   for (size_t k = n; k-- > 0;)
     for (size_t i = n; i-- > k + 1;)
       for (auto& row : x) exchange(f.is_pivot[k][i - k - 1], row[k], row[i]);
-  return {small_of(x, a.sizes, c.dtypes[0]), Small{{}, {f.info->id()}, c.dtypes[1]}};
+  return checked(c, *f.info, {small_of(x, a.sizes, c.dtypes[0]), Small{{}, {f.info->id()}, c.dtypes[1]}});
 }
 
 // → determinant, LU, pivots. Whether the factors are those of the matrix or of its transpose depends on how it lies in
@@ -252,7 +263,7 @@ SmallResults determinant(const SmallCall& c) {
 // (A, upper, check_errors) → factor, info
 SmallResults cholesky(const SmallCall& c) {
   const Small& a = *c.operands[0];
-  if (!fits(c, a) || c.arg(2).toBool()) return {};
+  if (!fits(c, a)) return {};
   const bool upper = c.arg(1).toBool();
   const size_t n = size_at(a, 0);
   Grid l = upper ? transposed(grid_of(c, a)) : grid_of(c, a);
@@ -268,7 +279,8 @@ SmallResults cholesky(const SmallCall& c) {
     }
     for (size_t i = 0; i < j; ++i) l[i][j] = c.constant(c.type(0), 0);
   }
-  return {small_of(upper ? transposed(l) : l, a.sizes, c.dtypes[0]), Small{{}, {info.id()}, c.dtypes[1]}};
+  return checked(c, info,
+                 {small_of(upper ? transposed(l) : l, a.sizes, c.dtypes[0]), Small{{}, {info.id()}, c.dtypes[1]}});
 }
 
 // (A, B, upper, left, unitriangular)

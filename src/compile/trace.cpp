@@ -470,7 +470,14 @@ void Trace::process(const Operator& op, Stack& stack) {
     const OuterSubstitutions outer(substitutions_);
     what();
   };
-  if (for_kernel_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
+  // A step that is traced is not to fail for the values that it is traced from: NOTE [Steps that are traced].
+  c10::intrusive_ptr<const Operator> unchecked;
+  if (const auto at = call.check_argument(); for_kernel_ && recorded && at && call.checks()) {
+    if (call.vmaps.empty()) stack[*at] = false;
+    else unchecked = mapped_with(op, *at, false);
+  }
+  if (unchecked) run_for_shapes(*unchecked, stack, [&](Stack& operands) { run_below(*unchecked, operands); }, make);
+  else if (for_kernel_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
   else run(stack);
   if (!recorded) {
     replace_outputs(stack, [&](Tensor&& made, size_t leaf) {

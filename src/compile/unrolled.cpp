@@ -80,11 +80,13 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
     return loop_of(op) ? fits_lane(v, lane, kMostOfLoop) : fits_lane(v, lane);
   };
   const int64_t made = lane_of_results(call, axis);
-  bool leaves = false;
+  bool leaves = false, read = false;
   for (const ValueId id : call.results) {
     if (id == kNoValue || !fits(graph_.values[static_cast<size_t>(id)], made)) return std::nullopt;
     leaves = leaves || leaves_[static_cast<size_t>(id)];
+    read = read || is_read_[static_cast<size_t>(id)];
   }
+  if (!read && call.checks()) return std::nullopt;  // a kernel computes what is read
   // A view that leaves is one, and one of what is written to goes on to show it.
   if (gives_view(call) && (leaves || writes_)) return std::nullopt;
 

@@ -75,6 +75,17 @@ class MappedOperator final : public MadeOperator, public StoodInFor {
     return c10::make_intrusive<MappedOperator>(image(base ? *base : base_, batch_sizes[0]));
   }
 
+  c10::intrusive_ptr<const Operator> with(size_t arg, const IValue& value) const {
+    if (const auto* inner = dynamic_cast<const MappedOperator*>(&base_)) {
+      const auto base = inner->with(arg, value);
+      return c10::make_intrusive<MappedOperator>(image(*base, batch_size_));
+    }
+    Stack args = args_;
+    args[arg] = value;
+    return c10::make_intrusive<MappedOperator>(ImageOf{base_, args, leaves_, dims_, batch_size_, axis_, randomness_,
+                                                       label_, make_level_, random()});
+  }
+
   bool saves_at_every_level() const override {
     const auto* made = dynamic_cast<const MadeOperator*>(&base_);
     return made && made->saves_at_every_level();
@@ -371,6 +382,10 @@ c10::intrusive_ptr<const Operator> image_from(const ImageOf& image) {
 
 c10::intrusive_ptr<const Operator> mapped_over(const Operator& image, c10::ArrayRef<int64_t> batch_sizes) {
   return dynamic_cast<const MappedOperator&>(image).over(batch_sizes);
+}
+
+c10::intrusive_ptr<const Operator> mapped_with(const Operator& image, size_t arg, const IValue& value) {
+  return dynamic_cast<const MappedOperator&>(image).with(arg, value);
 }
 
 void bind_mapped(Vmap& level, const Operator& op, Stack& stack) {

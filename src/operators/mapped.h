@@ -28,5 +28,7 @@ std::optional<ImageOf> image_of(const Operator& op);
 c10::intrusive_ptr<const Operator> image_from(const ImageOf& image);
 /// The same image over other numbers of examples, outermost first.
 c10::intrusive_ptr<const Operator> mapped_over(const Operator& image, c10::ArrayRef<int64_t> batch_sizes);
+/// The same image of a call whose argument `arg` is another.
+c10::intrusive_ptr<const Operator> mapped_with(const Operator& image, size_t arg, const IValue& value);
 
 }  // namespace tower
