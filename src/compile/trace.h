@@ -106,6 +106,9 @@ Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const cha
 /// The same of a function that may read values.
 Traced trace_with_reads(const dynamic::Function& f, const dynamic::Tensors& args, const char* label);
 
+/// The operator of which `op` is an image, or the image of one: as the function called it.
+const Operator& innermost(const Operator& op);
+
 /// A value as levels show it, which have no lazy conjugation or negation: calls in a graph expect none.
 Tensor without_lazy_conjugation(Tensor t);
 
