@@ -335,9 +335,10 @@ void Trace::process(const Operator& op, Stack& stack) {
     if (call.vmaps.empty()) stack[*at] = false;
     else unchecked = mapped_with(op, *at, false);
   }
-  if (unchecked)
-    run_for_shapes(
-        *unchecked, stack, [&](Stack& operands) { run_below(*unchecked, operands); }, make);
+  // What only looks gives no shapes; below, it would be a call that raises whether a step is made or not.
+  const auto run_unchecked = [&](Stack& operands) { run_below(*unchecked, operands); };
+  if (for_kernel_ && recorded && base.handle() && base.schema().returns().empty() && !op.mutates()) stack.clear();
+  else if (unchecked) run_for_shapes(*unchecked, stack, run_unchecked, make);
   else if (for_kernel_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
   else run(stack);
   if (!recorded) {
