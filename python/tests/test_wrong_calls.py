@@ -7,6 +7,9 @@ from torch_tower import vmap
 
 ONES = torch.ones
 
+# The texts are those of the CPU's kernels, and numbers that a kernel looks at lose other devices.
+pytestmark = pytest.mark.cpu("the texts are those of the CPU's kernels, and wrong numbers lose a device")
+
 
 @pytest.mark.parametrize(
     "function, arguments, in_dims",
