@@ -92,7 +92,7 @@ OPEN = {
     "nn_functional_adaptive_max_pool1d": {REFUSES: _EMPTY},
     "nn_functional_adaptive_max_pool2d": {REFUSES: _EMPTY},
     "nn_functional_adaptive_max_pool3d": {REFUSES: _EMPTY},
-    "nn_functional_conv3d": {OTHER: _BIAS},
+    "nn_functional_conv3d": {OTHER: _BIAS, REFUSES: _BIAS},
     "nn_functional_conv_transpose1d": {OTHER: _BIAS, REFUSES: _BIAS},
     "nn_functional_conv_transpose2d": {OTHER: _BIAS, REFUSES: _BIAS},
     "nn_functional_ctc_loss": {
