@@ -347,6 +347,17 @@ def output_and_dims(name: str, returned: Any) -> tuple:
     return returned
 
 
+def flat_out_dims(call: Any, rule: str, out_dims: Any) -> list:
+    """Those of a call's output that `rule` returned, for each of its tensors."""
+    flat = _broadcast_to_and_flatten(out_dims, call.output.spec)
+    if flat is None:
+        raise call.error(
+            f"{rule} returned out_dims {out_dims}, which are not compatible with the structure of its output, "
+            f"{call.output.spec}."
+        )
+    return [flat[i] for i in call.output.positions]
+
+
 def _vmap(call, batch_size, randomness, in_dims, operands):
     args = call.lend(operands)
     dims = call.args.like(in_dims, static=None)
@@ -355,14 +366,7 @@ def _vmap(call, batch_size, randomness, in_dims, operands):
     )
     if call.writes:
         _note_returned(call, args, output)
-    tensors = call.output.depart(output)
-    flat = _broadcast_to_and_flatten(out_dims, call.output.spec)
-    if flat is None:
-        raise call.error(
-            f"vmap returned out_dims {out_dims}, which are not compatible with the structure of its output, "
-            f"{call.output.spec}."
-        )
-    return tensors, [flat[i] for i in call.output.positions]
+    return call.output.depart(output), flat_out_dims(call, "vmap", out_dims)
 
 
 def _sparsity(call, operands):

@@ -23,7 +23,7 @@ from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten, tree_le
 
 from . import _C
 from ._containers import in_parts
-from ._functions import LINEAR, SPARSITY, Rules, kernels, output_and_dims
+from ._functions import LINEAR, SPARSITY, Rules, flat_out_dims, kernels, output_and_dims
 from ._torch_higher_order import MEANINGS
 from ._trees import Tree, what_is
 
@@ -240,14 +240,7 @@ def _vmap(call, batch_size, randomness, in_dims, operands):
         raise call.error("a tensor given by keyword is mapped, of which vmap is not told. Pass it by position.")
     name = call.op.name()
     output, out_dims = output_and_dims(name, call.rules.vmap(VmapInfo(batch_size, randomness), dims, *args, **kwargs))
-    tensors = call.output.depart(output)
-    flat = _broadcast_to_and_flatten(out_dims, call.output.spec)
-    if flat is None:
-        raise call.error(
-            f"its vmap rule returned out_dims {out_dims}, which are not compatible with the structure of its output, "
-            f"{call.output.spec}."
-        )
-    return tensors, [flat[i] for i in call.output.positions]
+    return call.output.depart(output), flat_out_dims(call, "its vmap rule", out_dims)
 
 
 def _sparsity(call, operands):

@@ -7,7 +7,6 @@
 #include "compile/parts.h"
 #include "compile/trace.h"
 #include "core/bind.h"
-#include "interpreters/custom.h"
 #include "operators/mapped.h"
 
 namespace tower::compiler {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 
+#include "mesh/differences.h"
 #include "mesh/harness.h"
 #include "support/prelude.h"
 #include "tower/tower.h"
@@ -16,18 +17,6 @@ OfTensor summed(const OfTensor& of_one, const tower::Mesh& across = {}) {
     const auto f = [=](const Tensor& v) { return tower::psum(of_one(v), "data"); };
     return tower::vmap(f, {.out_dims = std::nullopt, .axis = "data", .across = across})(x);
   };
-}
-
-Tensor by_differences(const OfTensor& f, const Tensor& x) {
-  constexpr double kStep = 1e-6;
-  Tensor slopes = at::zeros_like(x);
-  for (int64_t k = 0; k < x.numel(); ++k) {
-    Tensor high = x.clone(), low = x.clone();
-    high[k] += kStep;
-    low[k] -= kStep;
-    slopes[k] = (f(high) - f(low)) / (2 * kStep);
-  }
-  return slopes;
 }
 
 struct Case {

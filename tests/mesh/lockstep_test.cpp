@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "mesh/differences.h"
 #include "mesh/harness.h"
 #include "support/prelude.h"
 #include "tower/tower.h"
@@ -117,14 +118,7 @@ class Comparison {
     const OfVector sum = [&](const Tensor& v) {
       return lockstep::weighted(lockstep::interpreted(program_, arguments_in(program_, v)));
     };
-    constexpr double kStep = 1e-6;
-    Tensor differences = at::zeros_like(all_);
-    for (int64_t k = 0; k < all_.numel(); ++k) {
-      Tensor high = all_.clone(), low = all_.clone();
-      high[k] += kStep;
-      low[k] -= kStep;
-      differences[k] = (sum(high) - sum(low)) / (2 * kStep);
-    }
+    const Tensor differences = by_differences(sum, all_);
     return support::difference(gradient(sum)(all_).detach(), differences.detach(), {1e-5, 1e-6});
   }
 
