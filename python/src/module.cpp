@@ -44,6 +44,7 @@ constexpr tower::detail::Spellings kSpellings{
     .absent_tensor = "None",
     .different_draws = "randomness=\"different\"",
     .same_draws = "randomness=\"same\"",
+    .scope = ".",
     .grad = "torch_tower.grad",
     .vjp = "torch_tower.vjp",
     .jvp = "torch_tower.jvp",
@@ -53,6 +54,7 @@ constexpr tower::detail::Spellings kSpellings{
     .kernel_cache = "compile's cache",
     .autograd_grad = "torch.autograd.grad",
     .no_grad = "torch.no_grad()",
+    .new_operator = "torch.library",
     .changed_gradient = "a torch.autograd.Function",
     .visible_function = "Call it from a torch.autograd.Function of Python, whose forward and backward Tower sees",
 };

@@ -205,16 +205,92 @@ def test_shapes_that_count_the_batch_are_said_to():
         vmap(lambda x: x + torch.ones(4))(x)
 
 
-def test_texts_of_the_sources_have_no_names_that_only_one_language_has():
+ONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+MESHES = [
+    ({"RANK": None}, {"data": -1}, "Mesh.from_environment: the variable RANK is not set"),
+    ({"RANK": "one"}, {"data": -1}, "Mesh.from_environment: RANK is 'one', which is no number"),
+    ({"RANK": "7"}, {"data": -1}, "Mesh.from_environment: RANK is 7, but there are 1 processes"),
+    ({"MASTER_PORT": "70000"}, {"data": -1}, "Mesh.from_environment: MASTER_PORT is 70000, and the most is 65535"),
+    ({}, {}, 'it has no axes. Name at least one, such as "data" of size -1'),
+    ({}, {"data": 2}, "the axes (data 2) do not fit 1 processes"),
+    ({}, {"data": 0}, "axis 'data' has size 0"),
+    ({"RANK": "1", "WORLD_SIZE": "2"}, {"data": -1}, "Mesh.from_environment (process 1 of 2 at 127.0.0.1:1)"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(MESHES)))
+def test_what_is_wrong_with_a_mesh_is_said_in_pythons_words(monkeypatch, case):
+    changed, axes, words = MESHES[case]
+    for name, value in {**ONE, **changed}.items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    with pytest.raises(torch_tower.MeshError) as caught:
+        torch_tower.Mesh.from_environment(axes, timeout=1)
+    text = str(caught.value)
+    if "distributed engine" not in text:  # LibTorch, or Tower, was built without
+        assert words in text
+    assert text.startswith("Mesh") and "::" not in text and "MeshOptions" not in text
+
+
+def solved_together(x):
+    return torch_tower.linear_solve(lambda y: torch_tower.psum(y, "a"), x, method="dense")
+
+
+NAMED = [
+    (lambda: vmap(lambda x: torch_tower.psum(x, "data"))(x), "Give one a name, by its option axis."),
+    (lambda: torch_tower.scan(lambda c, x: (c, c), x[0]), "say with length"),
+    (lambda: vmap(solved_together, axis="a")(x), "solve by the method gmres"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(NAMED)))
+def test_options_are_called_as_in_python(case):
+    call, words = NAMED[case]
+    with pytest.raises((RuntimeError, ValueError), match=re.escape(words)) as caught:
+        call()
+    assert not re.search(r"\{\.| \.[a-z]|\w::\w", str(caught.value).replace("aten::", ""))
+
+
+# A comment, a character, or a text, of a C++ source.
+TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.)+'|\"((?:[^\"\\\n]|\\.)*)\"", re.DOTALL)
+OPERATORS = r"aten|prims|mylib|tower::(?:(?:product|part|contraction|kernel)\b|$)"
+OF_CPP = re.compile(
+    rf"(?<![\w:])(?!{OPERATORS})\w+::|\w\.h\b|nullopt|constexpr|\{{(?:\.|\{{\\)|[ (]\.[a-z]"
+    r"|\b[A-Z]\w*(?:Options|Guard)\b"
+)
+# Texts that only programs in C++ hear, of types of C++, or of a class of C++ that somebody wrote.
+ONLY_CPP = {
+    "operators/function.cpp",  # tower::Function
+    "transforms/axes.cpp",
+    "transforms/tree.cpp",
+    "core/libtorch_functions.cpp",  # torch::autograd::Function
+}
+
+
+def texts_of(source):
+    """The texts of a C++ source, but for the names of files that it includes, and the lines that they are in."""
+    for found in TOKEN.finditer(source):
+        line = source.count("\n", 0, found.start()) + 1
+        if found[1] is not None and not source.splitlines()[line - 1].lstrip().startswith("#"):
+            yield line, found[1]
+
+
+def names_of_cpp(folder):
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.suffix in (".cpp", ".h") and name not in ONLY_CPP:
+            yield from (f"{name}:{line}: {text}" for line, text in texts_of(path.read_text()) if OF_CPP.search(text))
+
+
+def test_texts_of_the_sources_have_no_names_that_only_one_language_has(tmp_path):
     """What reads otherwise in Python is in include/tower/detail/spellings.h; what Python never hears is listed."""
-    root = pathlib.Path(__file__).resolve().parents[2] / "src"
-    only_cpp = {"mesh", "door"}
-    found = []
-    for path in root.rglob("*.cpp"):
-        if path.relative_to(root).parts[0] in only_cpp:
-            continue
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            for text in re.findall(r'"((?:[^"\\]|\\.)*)"', line.split("//")[0]):
-                if re.search(r"tower::(?!(product|part|contraction|kernel|dynamic)\b)|Randomness::|Options\.", text):
-                    found.append(f"{path.relative_to(root)}:{number}: {text}")
-    assert not found
+    root = pathlib.Path(__file__).resolve().parents[2]
+    assert list(names_of_cpp(root / "src")) == [] == list(names_of_cpp(root / "python" / "src"))
+
+    source = r"""
+#include "tower/mesh.h"  // "std::move"
+f("Call tower::grad", '"', "aten::sin", "aten::sin of at::Tensor");
+g("pass {.axis = \\"data\\"}", "set MeshOptions, or "
+  "use .compact (tower/loops.h)", "v.h or .5 and tower::kernel");
+"""
+    (tmp_path / "some.cpp").write_text(source)
+    assert [found.split(":")[1] for found in names_of_cpp(tmp_path)] == ["3", "3", "4", "4", "5", "5"]

@@ -274,7 +274,7 @@ namespace {
 
 // Of functions of lists, which have no static parts.
 struct KeptNothing final : detail::Kept {
-  std::string signature() const override { return "tower::dynamic::Function"; }
+  std::string signature() const override { return "Tensors(Tensors)"; }
   std::string stored() const override { return ""; }
 };
 

@@ -291,7 +291,7 @@ void Running::refuse_twice(const Group& group) {
       throw ArgumentError(
           "vmap over axis '" + group.axis() + "': inside of a vmap across the same processes. Each has a part " +
           "of the outer examples, and would pair it with its part of the inner ones alone. Map over one of them "
-          "in each process (leave out .across), or across another axis of the mesh.");
+          "in each process (leave out across), or across another axis of the mesh.");
     return true;
   });
 }
@@ -316,9 +316,9 @@ AxisVmap& find_axis(std::string_view name, const char* who) {
   AxisVmap* hidden = Running::find(name);
   if (hidden && LeavingOut::now())
     throw UnsupportedError(hidden->describe() + ": " + who + " speaks of axis '" + std::string(name) +
-                           "' in a step of a while_loop with .compact, which left out the examples that have ended. "
+                           "' in a step of a while_loop with compact, which left out the examples that have ended. "
                            "Steps in which examples speak are made for all; but the first step that some did not make "
-                           "was without collectives. Use .compact = 0.");
+                           "was without collectives. Set compact to 0.");
   if (hidden)
     detail::ForeignFrame::raise(InvisibleTensorError(
         hidden->describe() + ": " + who + " speaks of axis '" + std::string(name) +
@@ -326,10 +326,8 @@ AxisVmap& find_axis(std::string_view name, const char* who) {
             "seen. Pass something that does, as axis_index.",
         examples_of(*hidden)));
   throw ArgumentError(std::string(who) + ": there is no axis '" + std::string(name) + "' here; " +
-                      (names.empty()
-                           ? "no vmap that is running has a named axis. Give one a name: vmap(f, {.axis = \"" +
-                                 std::string(name) + "\"})."
-                           : "the axes of running vmaps are " + names + "."));
+                      (names.empty() ? "no vmap that is running has a named axis. Give one a name, by its option axis."
+                                     : "the axes of running vmaps are " + names + "."));
 }
 
 }  // namespace tower::mesh

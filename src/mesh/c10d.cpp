@@ -271,7 +271,7 @@ std::unique_ptr<C10dGroup::Begun> C10dGroup::begin(const char* name, Reduction::
     if (!Reduction::can_do(kind, t.scalar_type()))
       throw UnsupportedError(where(name) + ": of " + tower::describe(t) + " LibTorch has no " +
                              (kind == Reduction::Kind::SUM ? "sum" : "largest or smallest") +
-                             ". Convert it before, as by t.to(at::kFloat).");
+                             ". Convert it before, as to Float.");
   std::unique_ptr<Begun> begun;
   run(name, tensors, Alike::whole, [&](const Doing& doing) {
     begun = std::make_unique<Begun>(*this, doing, kind);

@@ -99,7 +99,7 @@ void check_generators(const AxisVmap& level, const Stack& stack) {
       throw RandomnessError(level.describe() + ": random numbers are drawn along axis '" + group->axis() +
                             "', but the generators of processes " + std::to_string(group->rank()) + " and " +
                             std::to_string(r) +
-                            " do not stand alike. Seed them alike (at::manual_seed), and let all processes draw the "
+                            " do not stand alike. Seed them alike (manual_seed), and let all processes draw the "
                             "same outside of the mapped function.");
 }
 

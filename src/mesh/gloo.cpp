@@ -39,9 +39,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_like(c10d::Backend&, const c10::intr
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>&, int, int, std::chrono::milliseconds,
                                             const std::string&) {
   throw MeshError(
-      "Mesh::from_environment: Tower was built without gloo, LibTorch's engine for CPUs: its headers were missing, or "
+      "Tower was built without gloo, LibTorch's engine for CPUs: its headers were missing, or "
       "this LibTorch has none. Install the headers (Debian: libgloo-dev) and build Tower again, or make a process "
-      "group yourself and use Mesh::from_group.");
+      "group yourself and make the mesh by from_group.");
 }
 #endif
 

@@ -15,6 +15,7 @@
 #include "mesh/gloo.h"
 #include "mesh/in_time.h"
 #include "mesh/store.h"
+#include "tower/detail/spellings.h"
 
 namespace tower {
 namespace mesh {
@@ -23,10 +24,13 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
+// For messages: a function of Mesh.
+std::string of_mesh(const char* name) { return std::string("Mesh") + detail::spellings().scope + name; }
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   if (!value)
-    throw MeshError(std::string("Mesh::from_environment: the variable ") + name +
+    throw MeshError(of_mesh("from_environment") + ": the variable " + name +
                     " is not set. Start the program with torchrun, or with script/launch -n PROCESSES PROGRAM.");
   return value;
 }
@@ -37,9 +41,9 @@ int number_in(const char* name, int most) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool is_number = !text.empty() && error == std::errc() && end == text.data() + text.size() && number >= 0;
   if (!is_number && error != std::errc::result_out_of_range)
-    throw MeshError(std::string("Mesh::from_environment: ") + name + " is '" + text + "', which is no number.");
+    throw MeshError(of_mesh("from_environment") + ": " + name + " is '" + text + "', which is no number.");
   if (!is_number || number > most)
-    throw MeshError(std::string("Mesh::from_environment: ") + name + " is " + text + ", and the most is " +
+    throw MeshError(of_mesh("from_environment") + ": " + name + " is " + text + ", and the most is " +
                     std::to_string(most) + ".");
   return static_cast<int>(number);
 }
@@ -74,7 +78,7 @@ EnginePointer made_in_time(const std::string& who, milliseconds timeout,
   } catch (const std::exception& error) {
     throw MeshError(who + " failed, " + progress->text() + ": " + first_line(error.what()));
   }
-  throw MeshError(who + ": no mesh after " + std::to_string(timeout.count()) + " ms (MeshOptions::timeout), " +
+  throw MeshError(who + ": no mesh after " + std::to_string(timeout.count()) + " ms (the mesh's timeout), " +
                   progress->text() + ".");
 }
 
@@ -279,13 +283,13 @@ Mesh Mesh::from_environment(std::vector<MeshAxis> axes, MeshOptions options) {
   mesh::Environment from{mesh::number_in("RANK", kMost), mesh::number_in("WORLD_SIZE", kMost),
                          mesh::number_in("MASTER_PORT", kMostPort), mesh::variable("MASTER_ADDR"), false};
   if (from.rank >= from.size)
-    throw MeshError("Mesh::from_environment: RANK is " + std::to_string(from.rank) + ", but there are " +
+    throw MeshError(mesh::of_mesh("from_environment") + ": RANK is " + std::to_string(from.rank) + ", but there are " +
                     std::to_string(from.size) + " processes (WORLD_SIZE), numbered from 0.");
   axes = mesh::sized(std::move(axes), from.size);
   // torchrun may hold the store itself.
   const char* held = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   from.holds_store = from.rank == 0 && !(held && std::string_view(held) == "True");
-  const std::string who = "Mesh::from_environment (process " + std::to_string(from.rank) + " of " +
+  const std::string who = mesh::of_mesh("from_environment") + " (process " + std::to_string(from.rank) + " of " +
                           std::to_string(from.size) + " at " + from.address + ":" + std::to_string(from.port) + ")";
   return Mesh(mesh::made_in_time(
       who, options.timeout, [=](const mesh::ProgressPointer& progress) { return from.make(axes, options, progress); }));
@@ -293,10 +297,10 @@ Mesh Mesh::from_environment(std::vector<MeshAxis> axes, MeshOptions options) {
 
 Mesh Mesh::from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::vector<MeshAxis> axes,
                       MeshOptions options) {
-  if (!group) throw MeshError("Mesh::from_group: there is no group.");
+  if (!group) throw MeshError(mesh::of_mesh("from_group") + ": there is no group.");
   axes = mesh::sized(std::move(axes), group->getSize());
-  const std::string who =
-      "Mesh::from_group (process " + std::to_string(group->getRank()) + " of " + std::to_string(group->getSize()) + ")";
+  const std::string who = mesh::of_mesh("from_group") + " (process " + std::to_string(group->getRank()) + " of " +
+                          std::to_string(group->getSize()) + ")";
   return Mesh(mesh::made_in_time(who, options.timeout, [=](const mesh::ProgressPointer& progress) {
     return mesh::make_of_group(group, axes, options, progress);
   }));

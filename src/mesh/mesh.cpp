@@ -12,7 +12,7 @@ namespace tower {
 namespace mesh {
 
 std::vector<MeshAxis> sized(std::vector<MeshAxis> axes, int64_t processes) {
-  if (axes.empty()) throw MeshError("Mesh: it has no axes. Name at least one: {{\"data\", -1}}.");
+  if (axes.empty()) throw MeshError("Mesh: it has no axes. Name at least one, such as \"data\" of size -1.");
   int64_t known = 1;
   MeshAxis* open = nullptr;
   std::string text;
@@ -69,7 +69,7 @@ std::vector<int64_t> Mesh::State::members(size_t axis) const {
 namespace {
 
 Mesh::State& state_of(const Mesh& mesh) {
-  if (!mesh.defined()) throw MeshError("Mesh: there is none. Make one with Mesh::from_environment or from_group.");
+  if (!mesh.defined()) throw MeshError("Mesh: there is none. Make one by from_environment or from_group.");
   return *mesh.state();
 }
 

@@ -10,6 +10,7 @@
 #include "core/bind.h"
 #include "interpreters/vmap.h"
 #include "operators/user_vmap.h"
+#include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -328,8 +329,8 @@ void run_kernel(const Operator& op, Stack& stack) {
   for (const auto key : {c10::computeDispatchKey(std::nullopt, at::kStrided, device),
                          c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeImplicitAutograd})
     if (handle.hasKernelForDispatchKey(key)) return handle.callBoxedForDispatchKey(key, stack);
-  throw UnsupportedError(op.name() + " has no kernel for tensors on " + device.str() +
-                         ". Register one (tower/custom_op.h), or move the tensors.");
+  throw UnsupportedError(op.name() + " has no kernel for tensors on " + device.str() + ". Register one (" +
+                         detail::spellings().new_operator + "), or move the tensors.");
 }
 
 }  // namespace

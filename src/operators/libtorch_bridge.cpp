@@ -124,9 +124,9 @@ struct Recorded : torch::autograd::Function<Recorded> {
     frame.gradients.resize(wanted.size());
     const Served served = served_vjp(call.op, wanted_args);
     if (served == Served::error)
-      throw DerivativeError(
-          "backward: autograd is not implemented for " + call.op.name() +
-          ": it has no backward formula. Register one (tower/custom_op.h), or detach() its arguments.");
+      throw DerivativeError("backward: autograd is not implemented for " + call.op.name() +
+                            ": it has no backward formula. Register one (" + detail::spellings().new_operator +
+                            "), or detach() its arguments.");
     run_vjp(frame, served);
     variable_list gradients(1 + call.leaves.size());  // the first is the call's
     for (size_t k = 0; k < operands.size(); ++k) gradients[1 + operands[k]] = std::move(frame.gradients[k]);

@@ -287,7 +287,7 @@ int64_t length_of(const Tensors& inputs, const ScanOptions& options) {
       throw ArgumentError("scan: input " + std::to_string(k) + " is " + describe(inputs[k]) + ", but there are " +
                           std::to_string(*length) + " steps. All inputs and length must say the same.");
   }
-  if (!length) throw ArgumentError("scan: there are no inputs; say with .length how many steps there are.");
+  if (!length) throw ArgumentError("scan: there are no inputs; say with length how many steps there are.");
   return *length;
 }
 

@@ -41,7 +41,7 @@ LinearSystem::Solver dense_solver(std::string name, bool check) {
       throw ArgumentError(name +
                           ": the function speaks of its argument to other examples, by a collective, so that it is "
                           "one system of the unknowns of all examples. A dense matrix is made of those of one "
-                          "example: solve by .method = gmres, bicgstab or cg, or around the mapped function.");
+                          "example: solve by the method gmres, bicgstab or cg, or around the mapped function.");
     const Function column = [&](const Tensors& unit) { return Tensors{f(unit[0])}; };
     // Columns lie one after the other, as LAPACK wants them.
     const Tensor matrix = dynamic::vmap(column, {0}, {0})({at::eye(like.size(), like.options())})[0].t();

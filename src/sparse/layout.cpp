@@ -26,7 +26,7 @@ Sparsity blocks_of(const Sparsity& pattern, const std::array<int64_t, 2>& block)
   if (height <= 0 || width <= 0 || pattern.num_rows() % height != 0 || pattern.num_columns() % width != 0)
     throw ArgumentError("sparse matrices: blocks of " + std::to_string(height) + " × " + std::to_string(width) +
                         " do not make up a matrix of " + std::to_string(pattern.num_rows()) + " × " +
-                        std::to_string(pattern.num_columns()) + ". Set SparseOptions::block to divisors of these.");
+                        std::to_string(pattern.num_columns()) + ". The sizes of blocks are divisors of these.");
   std::vector<int64_t> starts{0}, columns;
   for (int64_t r = 0; r < pattern.num_rows(); r += height) {
     const auto first = static_cast<std::ptrdiff_t>(columns.size());

@@ -224,7 +224,7 @@ auto telling_others(const mesh::GroupPointer& group, F&& f) {
 Tensors map_named(const dynamic::FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
                   const VmapOptions& options, const NamedExamples& examples, const detail::NameTensor& name) {
   if (examples.axis.empty())
-    throw ArgumentError("vmap: it is to map across a mesh, but along which axis is not said. Give .axis its name.");
+    throw ArgumentError("vmap: it is to map across a mesh, but along which axis is not said. Give axis its name.");
   const auto group = examples.across.defined() ? examples.across.state()->group(examples.axis) : nullptr;
   if (group) mesh::Running::refuse_twice(*group);
   return telling_others(group, [&] {

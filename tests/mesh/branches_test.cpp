@@ -158,9 +158,9 @@ TEST(BranchesInWhichExamplesSpeak, OfLoopsThatLeaveExamplesOutAreRefusedWhereOnl
     return tower::vmap(of_one, {.axis = "data"})(x);
   };
   const std::string text = message_of<tower::UnsupportedError>([&] { f(vec({1, 9, 8})); });
-  EXPECT_TRUE(says(text, {"vmap (level 1): psum speaks of axis 'data' in a step of a while_loop with .compact"}))
+  EXPECT_TRUE(says(text, {"vmap (level 1): psum speaks of axis 'data' in a step of a while_loop with compact"}))
       << text;
-  EXPECT_TRUE(says(text, {"Use .compact = 0"})) << text;
+  EXPECT_TRUE(says(text, {"Set compact to 0"})) << text;
 }
 
 }  // namespace

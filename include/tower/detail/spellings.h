@@ -10,6 +10,7 @@ struct Spellings {
   const char* absent_tensor = "undefined";  ///< "the cotangent must be …": zero
   const char* different_draws = "{.randomness = Randomness::different}";
   const char* same_draws = "{.randomness = Randomness::same}";
+  const char* scope = "::";  ///< between a class and its function
   const char* grad = "tower::grad";
   const char* vjp = "tower::vjp";
   const char* jvp = "tower::jvp";
@@ -19,6 +20,7 @@ struct Spellings {
   const char* kernel_cache = "CompileOptions.cache";      ///< the folder for machine code
   const char* autograd_grad = "torch::autograd::grad";
   const char* no_grad = "NoGradGuard";
+  const char* new_operator = "tower/custom_op.h";                  ///< where an operator gets what it lacks
   const char* changed_gradient = "custom_vjp (tower/function.h)";  ///< what changes a gradient on its way
   /// What to do with a function whose backward only LibTorch's autograd sees.
   const char* visible_function =
