@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <tuple>
 
+#include "mesh/engine.h"
 #include "tower/mesh.h"
 
 namespace tower::mesh {
@@ -52,20 +53,20 @@ StorePointer connect(const std::string& address, int port, bool holds, std::chro
 
 // Who is first connects, without a lock, and others that come meanwhile wait for that one.
 using Key = std::tuple<pid_t, std::string, int>;  // of a process: those that it forks have not its threads
-struct Connections {
+struct StoreConnections {
   std::mutex mutex;
   std::map<Key, std::shared_future<StorePointer>> stores;
   std::vector<StorePointer> held;  // until the process ends: others may make their next mesh while it has its last
 };
-Connections& connections() {
-  static auto& all = *new Connections;
+StoreConnections& connections() {
+  static auto& all = *new StoreConnections;
   return all;
 }
 
 }  // namespace
 
 StorePointer reach_store(const std::string& address, int port, bool holds, std::chrono::milliseconds timeout) {
-  Connections& all = connections();
+  StoreConnections& all = connections();
   const Key key{::getpid(), address, port};
   std::promise<StorePointer> promise;
   std::shared_future<StorePointer> store;
@@ -113,6 +114,17 @@ std::vector<std::string> with_prefix(const std::string& prefix, const std::vecto
   return result;
 }
 
+// What `f` asks of the store. Of one that is gone c10d says that a connection was closed, not whose.
+template <class F>
+auto answer(F&& f) {
+  try {
+    return f();
+  } catch (const std::exception& error) {
+    throw MeshError("the mesh's store does not answer: process 0, or torchrun, which holds it, has ended (" +
+                    first_line(error.what()) + ")");
+  }
+}
+
 std::vector<uint8_t> sealed(const Secret& secret, const std::string& key, const std::vector<uint8_t>& value) {
   std::vector<uint8_t> result{secret.given() ? kCoded : kPlain};
   if (secret.given()) {
@@ -149,15 +161,21 @@ c10::intrusive_ptr<c10d::Store> MeshStore::clone() {
 }
 
 void MeshStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  shared_->set(name_ + key, sealed(secret_, name_ + key, value));
+  answer([&] { return shared_->set(name_ + key, sealed(secret_, name_ + key, value)); });
 }
 
 std::vector<uint8_t> MeshStore::get(const std::string& key) {
   wait({key});
-  return opened(key, shared_->get(name_ + key));
+  return opened(key, answer([&] { return shared_->get(name_ + key); }));
 }
 
-bool MeshStore::check(const std::vector<std::string>& keys) { return shared_->check(with_prefix(name_, keys)); }
+int64_t MeshStore::add(const std::string& key, int64_t value) {
+  return answer([&] { return shared_->add(name_ + key, value); });
+}
+
+bool MeshStore::check(const std::vector<std::string>& keys) {
+  return answer([&] { return shared_->check(with_prefix(name_, keys)); });
+}
 
 void MeshStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   const auto end = std::chrono::steady_clock::now() + timeout;
@@ -171,9 +189,9 @@ void MeshStore::wait(const std::vector<std::string>& keys, const std::chrono::mi
 std::vector<std::vector<uint8_t>> MeshStore::multiGet(const std::vector<std::string>& keys) {
   wait(keys);
   std::vector<std::vector<uint8_t>> values;
-  if (hasExtendedApi()) values = shared_->multiGet(with_prefix(name_, keys));
+  if (hasExtendedApi()) values = answer([&] { return shared_->multiGet(with_prefix(name_, keys)); });
   else
-    for (const std::string& key : keys) values.push_back(shared_->get(name_ + key));
+    for (const std::string& key : keys) values.push_back(answer([&] { return shared_->get(name_ + key); }));
   for (size_t k = 0; k < keys.size(); ++k) values[k] = opened(keys[k], values[k]);
   return values;
 }

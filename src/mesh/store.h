@@ -28,7 +28,7 @@ class MeshStore final : public c10d::Store {
   c10::intrusive_ptr<Store> clone() override;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> get(const std::string& key) override;
-  int64_t add(const std::string& key, int64_t value) override { return shared_->add(name_ + key, value); }
+  int64_t add(const std::string& key, int64_t value) override;
   bool deleteKey(const std::string& key) override { return shared_->deleteKey(name_ + key); }
   bool check(const std::vector<std::string>& keys) override;
   int64_t getNumKeys() override { return shared_->getNumKeys(); }
