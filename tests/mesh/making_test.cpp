@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "mesh/harness.h"
 #include "support/prelude.h"
@@ -45,8 +46,24 @@ TEST_F(Making, NamesAProcessThatDoesNotCome) {
     if (rank == 1) ::setenv("RANK", "2", 1);
     const std::string text = refused();
     // Process 0 may end with the store before the other has asked who is missing.
-    EXPECT_TRUE(contains(text, rank == 0 ? "processes 1, 3 of 4 did not come" : "waiting for the others: ")) << text;
+    EXPECT_TRUE(contains(text, "processes 1, 3 of 4 did not come") ||
+                (rank == 1 && contains(text, "waiting for the others: the mesh's store does not answer: process 0")))
+        << text;
   });
+}
+
+TEST_F(Making, NamesTheProcessThatEndedWithTheStore) {
+  const auto ended = processes::start(2, [](int rank) {
+    ::setenv("WORLD_SIZE", "3", 1);  // one does not come
+    if (rank == 0) std::thread([] { std::this_thread::sleep_for(kTimeout / 4), ::raise(SIGKILL); }).detach();
+    const std::string text = refused();
+    EXPECT_TRUE(contains(text,
+                         "waiting for the others: the mesh's store does not answer: process 0, or torchrun, which "
+                         "holds it, has ended ("))
+        << text;
+  });
+  EXPECT_EQ(ended[0].status, -1);
+  EXPECT_EQ(ended[1].status, 0) << ended[1].said;
 }
 
 TEST_F(Making, NamesTheStoreThatIsNotThere) {
