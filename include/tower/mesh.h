@@ -52,8 +52,8 @@ class Mesh {
   /// From torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. The last axis varies fastest with the rank.
   /// Throws MeshError where they are missing, do not fit the axes, or LibTorch has no distributed engine.
   static Mesh from_environment(std::vector<MeshAxis> axes, MeshOptions options = {});
-  /// From a group that the program made, of any backends. For devices whose backend is gloo the mesh has connections of
-  /// its own; for others an axis of a mesh with several is a group that the backend must be able to split off.
+  /// From a group that the program made, of any backend. Between processes of gloo's the mesh has connections of its
+  /// own; else an axis of a mesh with several is a group that the backend must be able to split off.
   static Mesh from_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::vector<MeshAxis> axes,
                          MeshOptions options = {});
 
