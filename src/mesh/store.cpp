@@ -119,6 +119,8 @@ template <class F>
 auto answer(F&& f) {
   try {
     return f();
+  } catch (const c10::DistStoreError&) {
+    throw;  // it answers, but not with what was asked for
   } catch (const std::exception& error) {
     throw MeshError("the mesh's store does not answer: process 0, or torchrun, which holds it, has ended (" +
                     first_line(error.what()) + ")");
