@@ -19,6 +19,7 @@
 #include "compile/emit.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "compile/printer.h"
 #include "compile/system.h"
@@ -59,9 +60,9 @@ std::vector<bool> same_for_all_lanes(const Region& region) {
 Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.graph, lanes, math), region_(region) {
   live_ = region.needed();
   once_ = same_for_all_lanes(region);
-  many_ = !region.has_rows() && region.inputs.size() + region.outputs.size() > kFewAccesses;
   place_nodes();
   if (region.has_rows()) plan_rows();
+  many_ = region.inputs.size() + region.outputs.size() + kept_.size() > kFewAccesses;
 }
 
 KernelText Printer::print(const std::string& name) {
@@ -112,9 +113,8 @@ std::string Printer::value(Id id, int part) const {
 void Printer::print_pointers() {
   for (size_t i = 0; i < region_.inputs.size(); ++i)
     if (!many_ || region_.inputs[i].repeated) print_pointer("%pi", "%inputs", i);
-  for (size_t i = 0; i < region_.outputs.size(); ++i)
+  for (size_t i = 0; i < region_.outputs.size() + kept_.size(); ++i)
     if (!many_) print_pointer("%po", "%outputs", i);
-  for (size_t k = 0; k < kept_.size(); ++k) print_pointer("%po", "%outputs", region_.outputs.size() + k);
   for (Id id = 0; id < graph_.size(); ++id) {
     const Node& n = graph_[id];
     if (!live_[static_cast<size_t>(id)] || !region_.is_repeated(n)) continue;
@@ -191,7 +191,9 @@ void Printer::print_loop(int number, int together, std::string& begin) {
   body_ += "  br i1 " + some + ", label %loop" + n + ", label %" + next_enter + "\nloop" + n + ":\n";
   line("phi i64 [ " + begin + ", %enter" + n + " ], [ " + next + ", %" + last_block + " ]", b);
   block_ = "loop" + n;
-  print_turn_of_loop(b, together);
+  std::vector<size_t> all(region_.outputs.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  print_turn(inside_[0], all, b, together);
   if (inside_.size() > 1) begin_block(last_block);
   line("add i64 " + b + ", " + step, next);
   const std::string more = line("icmp sle i64 " + next + ", " + last);
@@ -209,12 +211,19 @@ std::string Printer::pointer_of(const std::string& array, const std::string& pre
 // So where there are many, a value is stored where it is made (results are nobody's memory before), pointers are read
 // where they are used, and fences of one thread, which are no instruction, tell LLVM that what is before them stays
 // there.
-void Printer::print_turn_of_loop(const std::string& begin, int together) {
+void Printer::print_turn(const std::vector<Id>& nodes, const std::vector<size_t>& written, const std::string& begin,
+                         int together) {
   std::map<Id, std::vector<size_t>> stored_with;
   std::vector<size_t> stored_last;
-  for (size_t i = 0; i < region_.outputs.size(); ++i) {
+  for (const size_t i : written) {
     const bool early = many_ && !region_.is_added(i);
     (early ? stored_with[region_.outputs[i]] : stored_last).push_back(i);
+  }
+  // Behind the outputs comes what the row's other passes read.
+  std::set<Id> here(nodes.begin(), nodes.end());
+  for (size_t k = 0; k < kept_.size(); ++k) {
+    if (here.count(kept_[k]) == 0 || in_memory_.count(kept_[k])) continue;
+    (many_ ? stored_with[kept_[k]] : stored_last).push_back(region_.outputs.size() + k);
   }
   size_t accesses = 0;
   const auto count = [&](size_t more) {
@@ -225,12 +234,19 @@ void Printer::print_turn_of_loop(const std::string& begin, int together) {
   };
   const auto print_stores = [&](const std::vector<size_t>& outputs) {
     for (const size_t i : outputs)
-      for (int part = 0; part < together; ++part) print_store(i, begin, part);
+      for (int part = 0; part < together; ++part) {
+        if (i < region_.outputs.size()) {
+          print_store(i, begin, part);
+          continue;
+        }
+        const size_t k = i - region_.outputs.size();
+        store(graph_[kept_[k]].type, value(kept_[k], part), pointer_of_kept(k), begin, part);
+      }
     count(outputs.size());
   };
-  for (const Id id : inside_[0]) {
+  for (const Id id : nodes) {
     for (int part = 0; part < together; ++part) print_node(id, begin, part);
-    if (graph_[id].op == Op::input) count(1);
+    if (graph_[id].op == Op::input || in_memory_.count(id)) count(1);
     if (const auto stored = stored_with.extract(id)) print_stores(stored.mapped());
   }
   for (const auto& [id, outputs] : stored_with) print_stores(outputs);

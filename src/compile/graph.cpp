@@ -42,7 +42,7 @@ bool Call::writes_unsaid() const {
 std::optional<size_t> Call::check_argument() const {
   const auto& arguments = op->schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i)
-    if (arguments[i].name() == "check_errors" && args[i].isBool()) return i;
+    if (args[i].isBool() && arguments[i].name() == "check_errors") return i;  // few arguments are booleans
   return std::nullopt;
 }
 

@@ -156,7 +156,8 @@ void Printer::print_rows() {
     const Type t = graph_[region_.outputs[k]].type;
     std::string one = line("extractelement " + type(t) + " " + value(region_.outputs[k], 0) + ", i32 0");
     if (t == Type::b1) one = line("zext i1 " + one + " to i8");
-    body_ += std::string("  store ") + in_memory(t) + " " + one + ", ptr %po" + std::to_string(k) + "\n";
+    const std::string pointer = pointer_of("%outputs", "%po", k);
+    body_ += std::string("  store ") + in_memory(t) + " " + one + ", ptr " + pointer + "\n";
   }
   body_ += "  ret void\n}\n";
 }
@@ -164,19 +165,6 @@ void Printer::print_rows() {
 bool Printer::is_in_blocks(Id id) const {
   const Region::OfRow* of_row = region_.of_row_at(graph_[id]);
   return of_row && live_[static_cast<size_t>(id)] && of_row->how == Region::OfRow::sum && is_float(graph_[id].type);
-}
-
-void Printer::print_turn(const Pass& pass, const std::string& begin, int together) {
-  for (const Id id : pass.nodes)
-    for (int part = 0; part < together; ++part) print_node(id, begin, part);
-  for (const size_t k : pass.outputs)
-    for (int part = 0; part < together; ++part) print_store(k, begin, part);
-  for (size_t k = 0; k < kept_.size(); ++k) {
-    if (std::find(pass.nodes.begin(), pass.nodes.end(), kept_[k]) == pass.nodes.end() || in_memory_.count(kept_[k]))
-      continue;
-    for (int part = 0; part < together; ++part)
-      store(graph_[kept_[k]].type, value(kept_[k], part), pointer_of_kept(k), begin, part);
-  }
 }
 
 void Printer::print_pass(size_t number) {
@@ -208,7 +196,7 @@ void Printer::print_pass(size_t number) {
                ", %turned" + n + " ]",
            accumulator("sum", id, part));
   loop_ = "m" + n;
-  print_turn(pass, "%b" + n, together);
+  print_turn(pass.nodes, pass.outputs, "%b" + n, together);
   std::map<std::pair<Id, int>, std::string> added;
   for (const Id id : pass.folds)
     for (int part = 0; part < together; ++part)
@@ -277,7 +265,7 @@ void Printer::print_pass(size_t number) {
                                 vector_of("i32", lanes_) + " zeroinitializer");
   mask_ = line("icmp slt " + wide + " " + counted("i64") + ", " + many);
   masked_ = true;
-  print_turn(pass, r, 1);
+  print_turn(pass.nodes, pass.outputs, r, 1);
   for (const Id id : pass.folds) {
     const std::string t = type(id);
     const std::string counts = line("select " + type(Type::b1) + " " + mask_ + ", " + t + " " + value(folded(id), 0) +

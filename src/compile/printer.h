@@ -24,7 +24,8 @@ class Printer : private Lines {
   std::string pointer_of(const std::string& array, const std::string& prefix, size_t i);
   void print_loops(bool together);
   void print_loop(int number, int together, std::string& begin);
-  void print_turn_of_loop(const std::string& begin, int together);
+  void print_turn(const std::vector<Id>& nodes, const std::vector<size_t>& written, const std::string& begin,
+                  int together);
   std::string address(const std::string& pointer, Type type, const std::string& begin, int part);
   void load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result);
   void store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part);
@@ -53,7 +54,6 @@ class Printer : private Lines {
   void plan_rows();
   void print_rows();
   void print_pass(size_t number);
-  void print_turn(const Pass& pass, const std::string& begin, int together);
   void print_place(Id id, const std::string& begin, int part);
   std::string counted(const char* integer) const;
   std::string both(Region::OfRow::How how, Type of, const std::string& a, const std::string& b,
@@ -63,7 +63,7 @@ class Printer : private Lines {
   static std::string level(Id fold, int number);
   std::string load_level(Id fold, int number);
   void store_level(Id fold, int number, const std::string& v);
-  std::string pointer_of_kept(size_t k) const { return "%po" + std::to_string(region_.outputs.size() + k); }
+  std::string pointer_of_kept(size_t k) { return pointer_of("%outputs", "%po", region_.outputs.size() + k); }
 
   const Region& region_;
   std::vector<bool> live_;

@@ -14,7 +14,10 @@
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kMostCalls = 3000;          // in a region
+constexpr int64_t kMostCalls = 3000;  // in a region
+// Each may be a pass over the row, which computes anew what it needs of those before: of a chain of such calls in one
+// kernel, the code grows with the square.
+constexpr int64_t kMostCallsOverRows = 16;
 constexpr int64_t kShortestRow = 32;          // for which a kernel is started anew
 constexpr int64_t kMostAdded = 16;            // in a sum, one after the other, as LibTorch does
 constexpr int64_t kShortestOfMany = 64;       // for which it is not better to call LibTorch
@@ -215,6 +218,7 @@ class RowWriter {
 Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(values_that_leave(graph)) {
   for (const Call& call : graph.calls) {
     std::optional<Space> space;
+    int64_t cost = 1;
     auto of_row = computed_of_row(call);
     if (!of_row) of_row = viewed_of_row(call);
     if (of_row) {
@@ -229,9 +233,10 @@ Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(value
     } else if (const auto form = form_of(call)) {
       space = Space{form->lanes, false, form->row};
       add_call_over_rows(call, *form);
+      cost = kMostCalls / kMostCallsOverRows;
     }
     joining_.spaces.push_back(std::move(space));
-    joining_.costs.push_back(1);
+    joining_.costs.push_back(cost);
   }
   joining_.most = kMostCalls;
   joining_.reads_inside = [this](const Call& call, size_t k) { return reads_inside(call, k); };
