@@ -1,0 +1,117 @@
+// How long compiling takes: no more than in proportion to the number of operators, whatever they are. Measured in
+// processor time of graphs of n and of 4 n operators, each compiled anew, the fastest of several times: a pass, or
+// kernels, that look at all pairs take 16 times as long.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+#include <tower/dynamic.h>
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <limits>
+
+#include "compile/kernels.h"
+
+namespace {
+
+namespace td = tower::dynamic;
+using at::Tensor;
+using td::Function;
+using td::Tensors;
+
+constexpr int kTimes = 3;         // that each is compiled
+constexpr int kCalls = 3;         // until everything is compiled
+constexpr double kMostRatio = 7;  // of four times as many operators
+constexpr double kClose = 1e-10;
+
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+using Step = std::function<Tensor(const Tensor&)>;
+
+Function repeated(int times, const Step& step) {
+  return [=](const Tensors& in) {
+    Tensor x = in[0];
+    for (int i = 0; i < times; ++i) x = step(x);
+    return Tensors{x.sum()};
+  };
+}
+
+using Transformed = std::function<Function(const Function&)>;
+
+double seconds_to_compile(const Function& plain, const Transformed& compiled, const Tensors& args) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int time = 0; time < kTimes; ++time) {
+    const Function f = compiled(plain);
+    const double start = processor_seconds();
+    for (int call = 0; call < kCalls; ++call) f(args);
+    least = std::min(least, processor_seconds() - start);
+  }
+  return least;
+}
+
+void expect_in_proportion(int times, const Step& step, const Transformed& compiled, const Tensors& args) {
+  const double few = seconds_to_compile(repeated(times, step), compiled, args);
+  const double many = seconds_to_compile(repeated(4 * times, step), compiled, args);
+  EXPECT_LT(many, kMostRatio * few) << "seconds; " << times << " steps took " << few;
+}
+
+Tensor numbers(at::IntArrayRef sizes) {
+  return at::linspace(0.1, 0.9, c10::multiply_integers(sizes), at::kDouble).view(sizes);
+}
+
+Function gradient(const Function& f) { return td::grad(f, {0}); }
+
+TEST(CompileTime, OfAChainWhoseValuesAreKeptForTheWayBackIsInProportion) {
+  TOWER_NEEDS_LLVM();
+  expect_in_proportion(
+      150, [](const Tensor& x) { return (x * 1.001).sin(); },
+      [](const Function& f) { return gradient(td::compile(f)); }, {numbers({100})});
+}
+
+TEST(CompileTime, OfTheGradientOfAChainIsInProportion) {
+  TOWER_NEEDS_LLVM();
+  expect_in_proportion(
+      150, [](const Tensor& x) { return (x * 1.001).sin(); },
+      [](const Function& f) { return td::compile(td::vmap(gradient(f), {0}, {0})); }, {numbers({8, 4})});
+}
+
+TEST(CompileTime, OfSumsThatWaitForEachOtherIsInProportion) {
+  TOWER_NEEDS_LLVM();
+  expect_in_proportion(
+      40, [](const Tensor& x) { return x * (x.sum() * 0.02); }, [](const Function& f) { return td::compile(f); },
+      {numbers({100})});
+}
+
+TEST(CompileTime, OfTheGradientOfRepeatedSoftmaxIsInProportion) {
+  TOWER_NEEDS_LLVM();
+  expect_in_proportion(
+      20, [](const Tensor& x) { return x.softmax(0) * 3; }, [](const Function& f) { return td::compile(gradient(f)); },
+      {numbers({100})});
+}
+
+// ---- what is done for that ----
+
+TEST(CompileTime, ARowThatGivesManyResultsHasOneKernelThatKeepsWhatItReadsAgain) {
+  TOWER_NEEDS_LLVM();
+  constexpr int kMany = 80;
+  const Function f = [](const Tensors& in) {
+    Tensors made;
+    for (int i = 0; i < kMany; ++i) made.push_back((in[0] * (1 + 0.1 * i)).sin());
+    const Tensor sum = made.back().sum(1, true);
+    for (int i = 0; i < kMany; ++i) made.push_back(made[static_cast<size_t>(i)] * sum);
+    made.push_back(made[0] > sum);
+    made.push_back(sum.squeeze(1) * 2);
+    return made;
+  };
+  for (const int64_t length : {7, 64, 101}) EXPECT_LE(kernels::calls_left(f, {numbers({3, length})}, kClose), 2u);
+}
+
+TEST(CompileTime, SumsThatWaitForEachOtherAreTheSameInSeveralKernels) {
+  TOWER_NEEDS_LLVM();
+  const Step step = [](const Tensor& x) { return x * (x.sum() * 0.02) + x.softmax(0); };
+  for (const int64_t length : {7, 100})
+    EXPECT_GT(kernels::calls_left(repeated(40, step), {numbers({length})}, kClose), 2u);
+}
+
+}  // namespace
