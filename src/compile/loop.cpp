@@ -7,8 +7,10 @@
 
 #include "compile/compiled_graph.h"
 #include "compile/trace.h"
+#include "core/bind.h"
 #include "core/level.h"
 #include "operators/differentiate.h"
+#include "operators/draws.h"
 #include "operators/loops.h"
 #include "tower/errors.h"
 
@@ -284,6 +286,25 @@ void pass_captured(Graph& graph, const Tensors& captured) {
 }
 
 }  // namespace
+
+void meet_captured(const Function& f, const Tensors& operands) {
+  // Branches inside of branches. A function may call itself in one, and end by a branch that is taken.
+  constexpr int kDeepest = 4;
+  thread_local int depth = 0;
+  if (depth == kDeepest) return;
+  struct Deeper {
+    Deeper() { ++depth; }
+    ~Deeper() { --depth; }
+  } deeper;
+  Draws draws;
+  try {
+    draws.first("compile", operands, [&] { return trace(f, operands, "while_loop", /*for_kernel=*/true).results; });
+    draws.take_back();
+  } catch (const InvisibleTensorError&) {
+    throw;
+  } catch (const std::exception&) {
+  }
+}
 
 Tensors trace_loop(const dynamic::Predicate& predicate, const Function& step, const Tensors& start,
                    const WhileOptions& options, bool must_end) {

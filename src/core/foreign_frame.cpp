@@ -10,7 +10,16 @@ thread_local ForeignFrame* innermost = nullptr;
 }  // namespace
 
 ForeignFrame::ForeignFrame() : outer_(innermost) { innermost = this; }
-ForeignFrame::~ForeignFrame() { innermost = outer_; }
+ForeignFrame::~ForeignFrame() {
+  innermost = outer_;
+  if (!outer_) return;
+  outer_->refusal_ |= refusal_;
+  if (!outer_->lost_) outer_->lost_ = std::move(lost_);
+}
+
+void ForeignFrame::note_refusal() {
+  if (innermost) innermost->refusal_ = true;
+}
 
 void ForeignFrame::note(std::exception_ptr error) {
   if (innermost) innermost->lost_ = std::move(error);

@@ -11,6 +11,7 @@
 #include "interpreters/derivatives.h"
 #include "operators/mapped.h"
 #include "rules/families.h"
+#include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -42,6 +43,7 @@ void of_all_examples(const Level& level, const Operator& op, const F& run) {
   try {
     run();
   } catch (c10::Error& error) {
+    detail::ForeignFrame::note_refusal();
     const auto names_a_level = [](const std::string& context) { return context.find("(level ") != std::string::npos; };
     if (!op.custom && std::none_of(error.context().begin(), error.context().end(), names_a_level))
       error.add_context("of all examples together, " + level.describe() + ": " + op.name());

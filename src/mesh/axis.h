@@ -128,7 +128,13 @@ class Running {
   AxisVmap& level_;
 };
 
-/// The innermost running vmap of that name. Throws ArgumentError, which says what names there are, and
+/// No vmap of that name is running, seen or not.
+class NoAxisError : public ArgumentError {
+ public:
+  using ArgumentError::ArgumentError;
+};
+
+/// The innermost running vmap of that name. Throws NoAxisError, which says what names there are, and
 /// InvisibleTensorError where it is hidden.
 AxisVmap& find_axis(std::string_view name, const char* who);
 

@@ -5,6 +5,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include "compile/loop.h"
 #include "core/level.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
@@ -24,6 +25,9 @@ using dynamic::Tensors;
 struct Evaluation {
   Draws draws;
   KeptCalls kept;
+  // Of a compiled function: how often it may still be asked what branches and steps that are not run capture.
+  // Each time it meets one captured tensor more; what cannot be made an operand is not met forever.
+  int meetings = 8;
 };
 using SharedEvaluation = std::shared_ptr<Evaluation>;
 
@@ -82,6 +86,11 @@ HigherOrderRules checkpoint_rules(const char* name, const CapturingFunction& f, 
   rules.name = name;
   rules.forward = [name, all_operands, recipe](const Tensors& operands, const Attributes& attributes) {
     const auto& first = attributes_as<SharedEvaluation>(attributes);
+    if (first->kept.compiled && first->meetings > 0) {
+      --first->meetings;
+      compiler::meet_captured(all_operands, operands);
+      first->meetings = 0;
+    }
     return first->draws.first(name, operands, [&] { return recipe.first(all_operands, operands, *first); });
   };
   rules.sparsity = [all_operands](const Tensors& operands, const Attributes&) { return all_operands(operands); };
@@ -115,6 +124,7 @@ HigherOrderRules checkpoint_rules(const char* name, const CapturingFunction& f, 
 Tensors evaluate(const char* name, const CapturingFunction& f, const Recipe& recipe, const Tensors& operands,
                  Tensors& captured) {
   const auto first = std::make_shared<Evaluation>();
+  first->kept.compiled = tracing();
   Tensors outs = call_lifting(checkpoint_rules(name, f, recipe, captured), operands, attributes(first), captured);
   if (!first->kept.calls.empty()) outs.resize(first->kept.outs);
   return outs;

@@ -5,12 +5,16 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "compile/loop.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
+#include "mesh/axis.h"
+#include "operators/checkpoint.h"
 #include "operators/differentiate.h"
 #include "operators/draws.h"
+#include "operators/keeping.h"
 #include "operators/lifting.h"
 #include "tower/cond.h"
 #include "tower/errors.h"
@@ -28,6 +32,8 @@ Tensors without_first(const Tensors& all) { return {all.begin() + 1, all.end()};
 struct BranchRecord {
   Draws when_true, when_false;
   SpokenInBranches spoken;
+  bool compiled = false;  // in a compiled function, where each run takes the branch of its own predicate
+  int meetings = 8;       // how often it may still be asked what the branch not taken captures
 };
 using SharedBranchRecord = std::shared_ptr<BranchRecord>;
 
@@ -142,15 +148,50 @@ void check_alike(const Branches& branches, const Tensor& predicate, const Tensor
 
 }  // namespace
 
+namespace {
+
+// Whether no example takes the branch, in all processes that they are spread over.
+bool is_taken_by_none(const Tensor& predicate, bool which) {
+  const Tensor values = value_under_all_levels(predicate);
+  DispatchGuard keys;
+  keys.see_every_operator(false);
+  const int64_t on = values.sum().item<int64_t>();
+  return mesh::everywhere(predicate, {which ? on : values.numel() - on})[0] == 0;
+}
+
+// NOTE [Branches that nobody had run]
+// A predicate that was the same for all examples may be a batch of equal values when it is evaluated again, for a
+// derivative of second order: what an operator's image returns has a value for each example. Then both branches are run
+// of which only one had been. That one knows the axes it speaks along (NOTE [Hidden axes]); the other may speak along
+// an axis whose vmap has ended by now. It is nobody's, and so left out.
+std::optional<Tensors> run_unless_nobodys(const Branches& branches, bool which, const Tensor& predicate,
+                                          const Tensors& operands) {
+  try {
+    return without_effects(branches, which, operands);
+  } catch (const mesh::NoAxisError&) {
+    if (!Draws::repeating() || !is_taken_by_none(predicate, which)) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors& operands, SpokenInBranches* spoken) {
   SpokenInBranches now;
   const auto run = [&](bool which) {
     const mesh::Listener listener;
-    Tensors outs = without_effects(branches, which, operands);
+    auto outs = run_unless_nobodys(branches, which, predicate, operands);
     (which ? now.when_true : now.when_false) = listener.axes();
     return outs;
   };
-  const Tensors a = run(true), b = run(false);
+  const auto of_true = run(true), of_false = run(false);
+  if (spoken) {
+    spoken->when_true.merge(mesh::Axes(now.when_true));
+    spoken->when_false.merge(mesh::Axes(now.when_false));
+  }
+  if (!of_true) return *of_false;
+  if (!of_false) return *of_true;
+  const Tensors &a = *of_true, &b = *of_false;
   check_alike(branches, predicate, a, b);
   Tensors selected;
   if (branches.adds_what_was_heard && !(now.when_true.empty() && now.when_false.empty())) {
@@ -159,10 +200,6 @@ Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors&
     for (size_t k = 0; k < a.size(); ++k) selected.push_back(at::add(only_where(of_a, a[k]), only_where(of_b, b[k])));
   } else {
     for (size_t k = 0; k < a.size(); ++k) selected.push_back(at::where(predicate, a[k], b[k]));
-  }
-  if (spoken) {
-    spoken->when_true.merge(now.when_true);
-    spoken->when_false.merge(now.when_false);
   }
   return selected;
 }
@@ -202,6 +239,7 @@ std::pair<Tensors, Dims> map_branches(const Branches& branches, const VmapInfo& 
 }
 
 Tensors run_branches(const Branches& branches, const Tensor& choice, const Tensors& operands) {
+  const DecidedByValues decided;
   if (is_undecided(choice)) return choose(branches, choice, operands);
   // A trace records the choice, which is made anew at each run.
   if (!tracing() && !differs_between_examples(choice))
@@ -221,7 +259,11 @@ Branches instead(const Branches& branches, Function when_true, Function when_fal
 
 }  // namespace
 
-Attributes branch_attributes() { return attributes(std::make_shared<BranchRecord>()); }
+Attributes branch_attributes() {
+  const auto record = std::make_shared<BranchRecord>();
+  record->compiled = tracing();
+  return attributes(record);
+}
 
 HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured) {
   Branches all_operands = branches;
@@ -235,12 +277,19 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
   };
   HigherOrderRules rules;
   rules.name = branches.op;
-  rules.forward = [evaluated](const Tensors& all, const Attributes& attributes) {
+  rules.forward = [evaluated, all_operands](const Tensors& all, const Attributes& attributes) {
+    const auto& record = attributes_as<SharedBranchRecord>(attributes);
     const Tensors operands = without_first(all);
     const Branches branches = evaluated(attributes);
-    if (differs_between_examples(all[0]))
-      return choose(branches, all[0], operands, &attributes_as<SharedBranchRecord>(attributes)->spoken);
-    return at::is_nonzero(strip_constants(all[0])) ? branches.when_true(operands) : branches.when_false(operands);
+    if (differs_between_examples(all[0])) return choose(branches, all[0], operands, &record->spoken);
+    const bool taken = at::is_nonzero(strip_constants(all[0]));
+    if (record->compiled && record->meetings > 0) {
+      --record->meetings;
+      const Function& other = taken ? all_operands.when_false : all_operands.when_true;
+      compiler::meet_captured(evaluated_often(all_operands.op, other), operands);
+      record->meetings = 0;
+    }
+    return taken ? branches.when_true(operands) : branches.when_false(operands);
   };
   rules.sparsity = [all_operands](const Tensors& all, const Attributes&) {
     const Tensors operands = without_first(all);

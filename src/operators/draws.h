@@ -29,12 +29,16 @@ class Draws {
     }
   }
 
+  /// Whether something is evaluated again.
+  static bool repeating();
+
   /// As if it had drawn nothing.
   void take_back() { before_->rewind(); }
 
   /// Evaluates it again, with the same numbers, which takes none from those to come.
   template <class F>
   auto again(const dynamic::Tensors& operands, F&& f) {
+    const Repeating now_again;
     if (!drew_) return f();
     const PutBack now{here(operands)};
     before_->rewind();
@@ -42,6 +46,12 @@ class Draws {
   }
 
  private:
+  struct Repeating {
+    Repeating();
+    ~Repeating();
+    Repeating(const Repeating&) = delete;
+    Repeating& operator=(const Repeating&) = delete;
+  };
   struct PutBack {
     SharedDraws draws;
     ~PutBack() { SharedDraws(draws).rewind(); }

@@ -160,12 +160,13 @@ class Implementation final : public MadeOperator, public StoodInFor {
 
   // What the function captured, it may return, too.
   void check_seen(const Tensor& out) const {
-    const Wrapper* w = as_wrapper(strip_constants(out));
+    const Tensor captured = strip_constants(out);
+    const Wrapper* w = as_wrapper(captured);
     if (!w || is_visible(&w->level()) || w->level().ended() || w->level().thread() != this_thread()) return;
     detail::ForeignFrame::raise(InvisibleTensorError(
         w->level().describe() + ": " + name() + " returned a tensor of this transform that it had captured inside of " +
             "one of the transform's own rules or below it, where it cannot be seen.",
-        out));
+        captured));
   }
 
   void check_count(size_t found, size_t expected, const char* what, const char* of) const {

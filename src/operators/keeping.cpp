@@ -23,6 +23,8 @@ bool names(const std::string& given, const std::string& op) {
   return op.compare(0, given.size(), given) == 0 && (op.size() == given.size() || op[given.size()] == '.');
 }
 
+thread_local int64_t decided_by_values = 0;  // how many such pieces of code run, one inside of another
+
 // The level that a checkpoint's function is evaluated on.
 class Keeper final : public Vjp {
  public:
@@ -32,12 +34,17 @@ class Keeper final : public Vjp {
   Keeper(const KeptCalls& kept, const Tensors* known) : Vjp("checkpoint"), planned_(&kept), known_results_(known) {}
 
   void process(const Operator& op, Stack& stack) override {
-    const int64_t number = calls_++;
-    if (options_) {
+    if (is_compiled() && decided_by_values > decided_outside_) {
       Vjp::process(op, stack);
-      choose(number, op, stack);
     } else {
-      again(number, op, stack);
+      const Place before = place_;
+      try {
+        count(op, stack);
+      } catch (...) {
+        known_ = nullptr;
+        place_ = before;  // a call that turns out to capture a tensor is made again, with that as an operand
+        throw;
+      }
     }
     if (!known_results_) tape().release_newest();  // nobody will pull back
   }
@@ -81,6 +88,21 @@ class Keeper final : public Vjp {
     std::vector<Payload> results;
   };
 
+  // Where an evaluation has come to.
+  struct Place {
+    int64_t calls = 0;
+    size_t next = 0, given = 0;  // among the planned calls and their results
+  };
+
+  bool is_compiled() const { return (options_ ? chosen_ : planned_)->compiled; }
+
+  void count(const Operator& op, Stack& stack) {
+    const int64_t number = place_.calls++;
+    if (!options_) return again(number, op, stack);
+    Vjp::process(op, stack);
+    choose(number, op, stack);
+  }
+
   void keep(int64_t number, const Operator& op, std::vector<Payload> results) {
     results_.try_emplace(number, Results{op.name(), std::move(results)});
   }
@@ -118,15 +140,15 @@ class Keeper final : public Vjp {
   }
 
   void again(int64_t number, const Operator& op, Stack& stack) {
-    if (next_ == planned_->calls.size() || planned_->calls[next_].number != number) {
+    if (place_.next == planned_->calls.size() || planned_->calls[place_.next].number != number) {
       known_ = nullptr;
       return Vjp::process(op, stack);
     }
-    const KeptCalls::Call& call = planned_->calls[next_++];
+    const KeptCalls::Call& call = planned_->calls[place_.next++];
     if (call.op != op.name()) refuse_other_calls(call.op);
     Stack known;
     if (known_results_) {
-      for (size_t k = 0; k < call.results; ++k) known.emplace_back((*known_results_)[given_++]);
+      for (size_t k = 0; k < call.results; ++k) known.emplace_back((*known_results_)[place_.given++]);
       known_ = &known;
     }
     Vjp::process(op, stack);
@@ -144,8 +166,8 @@ class Keeper final : public Vjp {
   KeptCalls* chosen_ = nullptr;
   const KeptCalls* planned_ = nullptr;
   const Tensors* known_results_ = nullptr;
-  int64_t calls_ = 0;
-  size_t next_ = 0, given_ = 0;                                       // among the planned calls and their results
+  const int64_t decided_outside_ = decided_by_values;
+  Place place_;
   std::map<int64_t, Results> results_;                                // by number
   std::map<int64_t, std::pair<int64_t, const Operator*>> producers_;  // by slot
 };
@@ -170,6 +192,9 @@ Evaluated evaluate_on(const c10::intrusive_ptr<Keeper>& keeper, const Function& 
 }
 
 }  // namespace
+
+DecidedByValues::DecidedByValues() { ++decided_by_values; }
+DecidedByValues::~DecidedByValues() { --decided_by_values; }
 
 void check_options(const CheckpointOptions& options) {
   const auto is_there = [](const std::string& name) {

@@ -6,6 +6,10 @@
 // of its own, and that is a vjp level with the same inputs. At the first evaluation it notes which calls' results are
 // to be kept; these are further outputs of the checkpoint's operator, so they are mapped, have tangents and are
 // differentiated as all outputs are. At the evaluation for the pullback these calls are recorded, but not computed.
+//
+// In a compiled function the evaluation for the pullback is traced, once, and there a branch or a loop whose course
+// values decide is one call, while at the first evaluation, which each run makes, it is the calls of what was decided.
+// So what these call is not counted there, and nothing of it is kept.
 #pragma once
 
 #include "tower/checkpoint.h"
@@ -19,8 +23,18 @@ struct KeptCalls {
     std::string op;
     size_t results;
   };
-  size_t outs = 0;  // of the function
+  bool compiled = false;  // in a compiled function
+  size_t outs = 0;        // of the function
   std::vector<Call> calls;
+};
+
+/// While it lives, code runs whose course values decide.
+class DecidedByValues {
+ public:
+  DecidedByValues();
+  ~DecidedByValues();
+  DecidedByValues(const DecidedByValues&) = delete;
+  DecidedByValues& operator=(const DecidedByValues&) = delete;
 };
 
 /// Throws ArgumentError where the options name what cannot be kept.

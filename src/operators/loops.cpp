@@ -14,6 +14,7 @@
 #include "operators/checkpoint.h"
 #include "operators/cond.h"
 #include "operators/draws.h"
+#include "operators/keeping.h"
 #include "operators/lifting.h"
 #include "operators/loops.h"
 #include "operators/range.h"
@@ -146,6 +147,7 @@ struct While {
   }
 
   Tensors from(const Tensors& start) const {
+    const DecidedByValues decided;
     if (tracing())
       return compiler::trace_loop([this](const Tensors& state) { return holds(state); },
                                   [this](const Tensors& state) { return step(state); }, start, options, !report);

@@ -18,6 +18,9 @@ class ForeignFrame {
   ~ForeignFrame();
 
   bool has_lost() const { return static_cast<bool>(lost_); }
+  /// Whether an operator of LibTorch's refused a batch in it.
+  bool has_refusal() const { return refusal_; }
+  static void note_refusal();
   /// Throws the exception that became an error with this text, if there is one.
   void find_again(std::string_view text) const;
 
@@ -33,6 +36,7 @@ class ForeignFrame {
 
   ForeignFrame* outer_;
   std::exception_ptr lost_;
+  bool refusal_ = false;
 };
 
 }  // namespace tower::detail
