@@ -111,8 +111,7 @@ void Wrapper::own_memory() {
       *t = t->clone();
     }
   }
-  // An example's strides are those of the value, and a constant shows its memory.
-  if (level_->kind() == Kind::vmap || !payload_.tracked()) take_metadata();
+  if (!payload_.tracked()) take_metadata();  // a constant shows its memory
 }
 
 void Wrapper::change_form(const Operator& op, View::Args args, const Tensor& value) {

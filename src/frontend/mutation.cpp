@@ -10,6 +10,7 @@
 #include "core/wrapper.h"
 #include "frontend/arguments.h"
 #include "frontend/effects.h"
+#include "frontend/places.h"
 #include "frontend/twins.h"
 #include "frontend/views.h"
 #include "interpreters/vmap.h"
@@ -112,7 +113,29 @@ void detach_in_place(const Operator& op, Stack& stack, const Tensor& target) {
 void give_form(Wrapper& w, const Operator& view, View::Args args, const Tensor& value) {
   if (is_memory_outside(w)) return w.take(value);  // of which nothing is tied to it
   args[0] = IValue(Tensor());
+  const Tensor before = as_it_is(Tensor(c10::intrusive_ptr<Wrapper>::reclaim_copy(&w)));
   w.change_form(view, std::move(args), value);
+  Wrapper& hidden = base_of(*w.view());
+  copy_place(hidden, *as_wrapper(before));
+  show_place(w, hidden, view, w.view()->args, 0);
+}
+
+// The same of as_strided, which may read what lies around a view: then it is one of that.
+void give_strides(const Operator& op, Wrapper& w, const Operator& as_strided, View::Args args) {
+  Stack call(args.begin(), args.end());
+  const Tensor memory = memory_around(as_strided, args[0].toTensor(), args.back());
+  if (!memory.defined()) {
+    bind_call(as_strided, call);
+    return give_form(w, as_strided, std::move(args), call[0].toTensor());
+  }
+  if (w.has_views())
+    refuse(op, w.level(), args[0].toTensor(),
+           "and give other strides to a view that has views, which could not follow. Use as_strided().");
+  make_view(as_strided, call);
+  Wrapper& other = *as_wrapper(call[0].toTensor());
+  w.view() = std::move(other.view());
+  w.take(call[0].toTensor());
+  copy_place(w, other);
 }
 
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
@@ -137,9 +160,7 @@ void resize_in_place(const Operator& op, Stack& stack, const Tensor& target) {
            "a part of it.");
   static const Operator& as_strided = *Operator::find("aten::as_strided", "");
   View::Args args{target, sizes, contiguous_strides(sizes), IValue()};
-  Stack call(args.begin(), args.end());
-  bind_call(as_strided, call);
-  give_form(w, as_strided, std::move(args), call[0].toTensor());
+  give_strides(op, w, as_strided, std::move(args));
 }
 
 // Gives the tensor memory that lies elsewhere, which nothing may track.
@@ -172,7 +193,10 @@ void view_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   const std::string& name = op.schema().name();
   if (name == "aten::detach_") detach_in_place(op, stack, target);
   else if (name == "aten::resize_" || name == "aten::resize_as_") resize_in_place(op, stack, target);
-  else {
+  else if (name == "aten::as_strided_") {
+    const c10::AutoGradMode recording(true);
+    give_strides(op, *as_wrapper(target), *twin_of(op).op, View::Args(stack.begin(), stack.end()));
+  } else {
     const c10::AutoGradMode recording(true);  // under no_grad, too: it changes no values
     View::Args args(stack.begin(), stack.end());
     const Operator& view = *twin_of(op).op;

@@ -10,6 +10,7 @@
 #include "core/reuse.h"
 #include "frontend/arguments.h"
 #include "frontend/parts.h"
+#include "frontend/places.h"
 #include "tower/errors.h"
 #include "tower/higher_order.h"
 
@@ -51,6 +52,7 @@ void tie(const Tensor& out, const Tensor& base, const Operator& op, View::Args&&
   view->view() =
       std::make_unique<View>(View{c10::intrusive_ptr<Wrapper>::reclaim_copy(of), &root, root.generation(), of->form(),
                                   autograd_state().get_grad_mode(), &op, index, std::move(args)});
+  show_place(*view, *of, op, view->view()->args, index);
   if (root.generation() > 0) own_small_view(*view);
 }
 
@@ -237,6 +239,11 @@ void make_view(const Operator& op, Stack& stack) {
     stack.pop_back();
     return make_view(alias, stack);
   }
+  if (const Tensor memory = memory_around(op, base, stack.back()); memory.defined()) {
+    stack[place] = memory;
+    if (stack.back().isNone()) stack.back() = base.storage_offset();
+    return make_view(op, stack);
+  }
   View::Args args(stack.begin(), stack.end());
   args[place] = IValue(Tensor());
   Wrapper& of = *as_wrapper(base);
@@ -248,6 +255,8 @@ void make_view(const Operator& op, Stack& stack) {
   // What a decomposition makes besides belongs to the level on top, and so may the result: as a constant of that level.
   const int depth = as_wrapper(base)->level().depth();
   replace_outputs(stack, [&](Tensor&& t, size_t) { return strip_constants(t, depth); });
+  // It reads by index, and what it orders that by is no view of this base.
+  if (is_as_strided(op)) stack[0] = as_it_is(stack[0].toTensor());
   if (stack.size() == 1 && stack[0].isTensor()) return tie(stack[0].toTensor(), base, op, std::move(args), 0);
   size_t index = 0;
   for (const Tensor& out : flatten_outputs(stack)) tie(out, base, op, View::Args(args), index++);
@@ -262,14 +271,17 @@ void refresh(Wrapper& w) {
   const auto part = base.view() ? small_part(Part::shown_by(w), view.recorded) : std::nullopt;
   if (!part) base.payload();  // the base may be an old view itself
   const Tensor now = part ? part->read() : view_again(view, handle(base));
-  w.take(cuts_history(view) ? with_history_of(wrap(w.level(), Payload(w.stored())), now, true) : now);
+  take_in_place(w, cuts_history(view) ? with_history_of(wrap(w.level(), Payload(w.stored())), now, true) : now);
   view.seen = generation;
   own_small_view(w);
 }
 
 Tensor as_it_is(const Tensor& t) {
   Wrapper* w = as_wrapper(t);
-  return w ? wrap(w->level(), Payload(w->payload())) : t;
+  if (!w) return t;
+  Tensor copy = wrap(w->level(), Payload(w->payload()));
+  copy_place(*as_wrapper(copy), *w);
+  return copy;
 }
 
 bool is_memory_outside(Wrapper& w) {
@@ -332,7 +344,7 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer,
   if (view == nullptr) {
     if (target.generation() == 0) Arguments::note_write(target);
     if (target.shares_memory()) write_memory(target, value);
-    else target.take(recorded_or_not(target, in_order_of(target, value)));
+    else take_in_place(target, recorded_or_not(target, in_order_of(target, value)));
     target.wrote();
     return;
   }
@@ -355,7 +367,7 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer,
   if (!is_new) return;  // read from the base when it is needed
   // What lies in memory as it should is known already; anything else is read again from the base.
   const bool fits = same_strides(handle(target), own);
-  if (fits || cuts_history(*view)) target.take(own);
+  if (fits || cuts_history(*view)) take_in_place(target, own);
   if (fits) view->seen = target.root().generation();
   else if (cuts_history(*view)) refresh(target);
 }

@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/layout.h"
 #include "rules/demands.h"
 #include "rules/dims.h"
 #include "rules/op.h"
@@ -53,25 +52,6 @@ void unfold_backward_vmap(VmapFrame& f) {
 
 // ---- as_strided ----
 
-// as_strided names addresses in memory, which neither an example of a batch nor a traced value has. What it reads is
-// worked out from the layout of its argument (NOTE [Strides of one example]): for every address, which element lies
-// there. So it becomes a look-up by index, and the examples are never mixed. Addresses that belong to no element of the
-// argument are refused.
-struct Addresses {
-  Layout layout;
-  int64_t offset;
-
-  static Addresses of(const Tensor& t) { return {Layout(t.sizes(), t.strides()), t.storage_offset()}; }
-  static Addresses of_example(const VmapFrame& f) {
-    Addresses own = of(f.tensor(0));
-    if (f.batched(0)) {
-      own.layout.take_out(f.in_dims[0]);
-      own.offset = 0;
-    }
-    return own;
-  }
-};
-
 template <class F>
 void for_each_address(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t start, F&& f) {
   std::vector<int64_t> at(sizes.size(), 0);
@@ -88,25 +68,6 @@ void for_each_address(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t st
   }
 }
 
-// For each element of the view, the position of that element in the flattened argument.
-Tensor elements_read(const char* op, const Addresses& of, at::IntArrayRef sizes, at::IntArrayRef strides,
-                     const MaybeInt& offset, at::Device device) {
-  TORCH_CHECK(sizes.size() == strides.size(), "mismatch in length of strides and shape");
-  std::unordered_map<int64_t, int64_t> element_at;
-  for_each_address(of.layout.sizes, of.layout.strides, of.offset,
-                   [&](int64_t k, int64_t address) { element_at.emplace(address, k); });
-  std::vector<int64_t> elements;
-  for_each_address(sizes, strides, offset.value_or(of.offset), [&](int64_t, int64_t address) {
-    auto found = element_at.find(address);
-    if (found == element_at.end())
-      throw UnsupportedError(std::string(op) + " reads address " + std::to_string(address) +
-                             ", where no element of its argument lies. Inside a transform it can only read elements of "
-                             "the tensor it is given. Use indexing, or views such as select, unfold and diagonal.");
-    elements.push_back(found->second);
-  });
-  return at::tensor(elements, at::TensorOptions().dtype(at::kLong)).to(device).view(sizes);
-}
-
 // The dimensions as they lie in memory, the farthest apart first.
 Ints order_of(at::IntArrayRef strides) {
   Ints order(strides.size());
@@ -117,9 +78,72 @@ Ints order_of(at::IntArrayRef strides) {
   return order;
 }
 
+// as_strided names addresses in memory, which neither an example of a batch nor a traced value has. What it reads is
+// worked out from where its argument says that it lies (NOTE [Strides of one example], NOTE [Places of views]): for
+// every address, which element is there. So it becomes a look-up by index, before any level sees it, and the examples
+// are never mixed. Addresses that belong to no element of the argument are refused.
+class Addresses {
+ public:
+  explicit Addresses(const Tensor& t) : offset_(t.storage_offset()) {
+    for (int64_t d : order_of(t.strides()))
+      if (t.size(d) != 1)
+        dims_.push_back({t.size(d), t.stride(d), product(t.sizes().slice(static_cast<size_t>(d) + 1))});
+    int64_t span = 0;
+    for (size_t k = dims_.size(); k-- > 0; span += (dims_[k].size - 1) * dims_[k].stride)
+      nested_ = nested_ && dims_[k].stride > span;
+    if (!nested_)
+      for_each_address(t.sizes(), t.strides(), offset_,
+                       [&](int64_t k, int64_t address) { element_at_.emplace(address, k); });
+  }
+
+  /// The element that lies there, in the order of the dimensions; -1: none.
+  int64_t element(int64_t address) const {
+    if (!nested_) {
+      const auto found = element_at_.find(address);
+      return found == element_at_.end() ? -1 : found->second;
+    }
+    int64_t rest = address - offset_, place = 0;
+    if (rest < 0) return -1;
+    for (const auto& [size, stride, step] : dims_) {
+      const int64_t k = rest / stride;
+      if (k >= size) return -1;
+      rest -= k * stride;
+      place += k * step;
+    }
+    return rest == 0 ? place : -1;
+  }
+
+ private:
+  struct Dim {
+    int64_t size, stride, place;
+  };
+  int64_t offset_;
+  std::vector<Dim> dims_;                            // of more than one element, the farthest apart first
+  bool nested_ = true;                               // a step along each is longer than all those after it together
+  std::unordered_map<int64_t, int64_t> element_at_;  // otherwise
+};
+
+// For each element of the view, the position of that element in the flattened argument.
+Tensor elements_read(const char* op, const Tensor& x, at::IntArrayRef sizes, at::IntArrayRef strides,
+                     const MaybeInt& offset) {
+  TORCH_CHECK(sizes.size() == strides.size(), "mismatch in length of strides and shape");
+  const Addresses addresses(x);
+  std::vector<int64_t> elements;
+  for_each_address(sizes, strides, offset.value_or(x.storage_offset()), [&](int64_t, int64_t address) {
+    elements.push_back(addresses.element(address));
+    if (elements.back() < 0)
+      throw UnsupportedError(
+          std::string(op) + " is given address " + std::to_string(address) +
+          ", where no element of its argument lies. Inside a transform it can only reach elements of "
+          "the tensor it is given, and of that which this is a view of. Use indexing, or views such as select, unfold "
+          "and diagonal.");
+  });
+  return at::tensor(elements, at::TensorOptions().dtype(at::kLong)).to(x.device()).view(sizes);
+}
+
 // What is read lies in memory in the order that was asked for.
 Tensor read_strided(const Tensor& x, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
-  const Tensor places = elements_read("aten::as_strided", Addresses::of(x), sizes, strides, offset, x.device());
+  const Tensor places = elements_read("aten::as_strided", x, sizes, strides, offset);
   const Ints order = order_of(strides);
   const bool repeats = std::find(strides.begin(), strides.end(), 0) != strides.end();
   if (repeats || std::is_sorted(order.begin(), order.end())) return at::take(x, places);
@@ -133,7 +157,7 @@ Tensor write_strided(const Tensor& x, const Tensor& src, const Ints& sizes, cons
   TORCH_CHECK(src.sizes().equals(sizes),
               "expected src to have a size equal to the slice of self. src size = ", src.sizes(),
               ", slice size = ", at::IntArrayRef(sizes));
-  const Tensor places = elements_read("aten::as_strided_scatter", Addresses::of(x), sizes, strides, offset, x.device());
+  const Tensor places = elements_read("aten::as_strided_scatter", x, sizes, strides, offset);
   return at::put(x, places, src.to(x.scalar_type()).expand(sizes));
 }
 
@@ -143,21 +167,6 @@ bool addresses_repeat(at::IntArrayRef sizes, at::IntArrayRef strides) {
   for_each_address(sizes, strides, 0,
                    [&](int64_t, int64_t address) { repeat = repeat || !seen.insert(address).second; });
   return repeat;
-}
-
-void as_strided_vmap(VmapFrame& f) {
-  const auto sizes = f.stack[1].toIntVector();
-  const Tensor places = elements_read("aten::as_strided", Addresses::of_example(f), sizes, f.stack[2].toIntVector(),
-                                      f.stack[3].to<MaybeInt>(), f.tensor(0).device());
-  f.result(in_shape(batch_of_rows(f, 0).index_select(1, places.reshape(-1)), with_batch(f, sizes)));
-}
-
-void as_strided_scatter_vmap(VmapFrame& f) {
-  const auto base = logical_sizes(f, 0);
-  const Tensor places = elements_read("aten::as_strided_scatter", Addresses::of_example(f), f.stack[2].toIntVector(),
-                                      f.stack[3].toIntVector(), f.stack[4].to<MaybeInt>(), f.tensor(0).device());
-  const Tensor rows = batch_of_rows(f, 0), src = batch_of_rows(f, 1);
-  f.result(in_shape(rows.index_copy(1, places.reshape(-1), src), with_batch(f, base)));
 }
 
 void check_strides(at::IntArrayRef strides) {
@@ -196,7 +205,6 @@ void view_inverses() {
 
   // ---- memory by address ----
   op<at::_ops::as_strided>()
-      .vmap(as_strided_vmap)
       .decomposes(read_strided)
       .inverse([](const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t) {
         return write_strided(base, written, args[1].toIntVector(), args[2].toIntVector(), args[3].to<MaybeInt>());
@@ -205,7 +213,7 @@ void view_inverses() {
         return addresses_repeat(args[1].toIntVector(), args[2].toIntVector());
       });
   op<at::_ops::as_strided_copy>().decomposes(read_strided);
-  op<at::_ops::as_strided_scatter>().vmap(as_strided_scatter_vmap).decomposes(write_strided);
+  op<at::_ops::as_strided_scatter>().decomposes(write_strided);
   demands<at::_ops::as_strided>(demand_strides);
   demands<at::_ops::as_strided_copy>(demand_strides);
   demands<at::_ops::as_strided_scatter>([](const Example& e) {
