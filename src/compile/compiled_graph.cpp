@@ -59,7 +59,12 @@ bool CompiledGraph::assumptions_hold(const dynamic::Tensors& args) const {
   if (!std::all_of(assumptions_.begin(), assumptions_.end(), [](const auto& still) { return still(); })) return false;
   if (!reads_values()) return true;
   if (!fits()) return false;
-  const dynamic::Tensors now = reading_->run(args);
+  dynamic::Tensors now;
+  try {
+    now = reading_->run(args);
+  } catch (const c10::Error&) {
+    return false;  // the function itself raises it, or goes another way and does not
+  }
   for (size_t k = 0; k < read_.size(); ++k)
     if (at::is_nonzero(now[k]) != read_[k]) return false;
   return true;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "compile/bytes.h"
+#include "compile/reports.h"
 
 namespace tower::compiler {
 namespace {
@@ -333,7 +334,7 @@ std::optional<Id> Expressions::simpler(Op op, Id a, Id b, Id c) {
 Id Expressions::make(Op op, Id a, Id b, Id c) {
   const Type operands = (*this)[op == Op::select ? b : a].type;
   TORCH_INTERNAL_ASSERT(op == Op::select ? (*this)[a].type == Type::b1 && (*this)[c].type == operands
-                                         : b == kNone || (*this)[b].type == operands,
+                                         : b == kNone || op == Op::after || (*this)[b].type == operands,
                         name(op), " of values of different types");
   if (operands == Type::b1 && op == Op::add) op = Op::bit_or;
   if (operands == Type::b1 && op == Op::mul) op = Op::bit_and;
@@ -415,6 +416,11 @@ std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& nex
     loop.next.push_back(make(Op::bit_or, failed, fails));
     loop.condition = make(Op::bit_and, condition, make(Op::bit_xor, failed, yes));
   }
+  // What a step reports it reports whoever goes on with its numbers.
+  std::vector<Id> of_step = loop.next;
+  of_step.push_back(loop.condition);
+  for (const Id report : lost_reports(*this, needed(of_step), open_))
+    for (Id& id : loop.next) id = make(Op::after, id, report);
   loop.max_steps = max_steps;
   loop.must_end = must_end;
   open_ = loop.parent;
@@ -446,6 +452,7 @@ std::vector<bool> Expressions::needed(const std::vector<Id>& outputs) const {
       for (const Id a : system(n).operands) need(a);
     if (n.op != Op::carry) continue;
     const LoopOfNumbers& l = loop(loop_of(n));
+    if (l.next.empty()) continue;  // it is open
     need(l.condition);
     need(l.next[n.bits & 0xffffffff]);
   }

@@ -114,16 +114,18 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   const Readers readers(graph);
   const Rows rows(graph);
   for (const auto& calls : Groups::in_order(graph, rows.joining(), of_unrolled)) {
-    if (first_of_unrolled.count(calls[0]))
-      fused.graph.calls.push_back(unrolled.write(calls, readers, kernels, fused.kernels));
-    else if (calls.size() >= fewest && rows.serves(calls))
-      fused.graph.calls.push_back(rows.write(calls, readers, kernels, fused.kernels));
-    else
-      for (const size_t n : calls) {
-        if (const Loop* loop = loop_of(*graph.calls[n].op)) loop->compile_steps();
-        const auto product = product_of_matrices(graph, graph.calls[n]);
-        fused.graph.calls.push_back(product ? *product : graph.calls[n]);
-      }
+    std::optional<Call> kernel;
+    if (first_of_unrolled.count(calls[0])) kernel = unrolled.write(calls, readers, kernels, fused.kernels);
+    else if (calls.size() >= fewest && rows.serves(calls)) kernel = rows.write(calls, readers, kernels, fused.kernels);
+    if (kernel) {
+      fused.graph.calls.push_back(std::move(*kernel));
+      continue;
+    }
+    for (const size_t n : calls) {
+      if (const Loop* loop = loop_of(*graph.calls[n].op)) loop->compile_steps();
+      const auto product = product_of_matrices(graph, graph.calls[n]);
+      fused.graph.calls.push_back(product ? *product : graph.calls[n]);
+    }
   }
   remove_unused_values(fused.graph);
   return fused;

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "compile/raises.h"
 #include "frontend/twins.h"
 #include "operators/mapped.h"
 
@@ -341,8 +342,9 @@ void remove_dead_calls(Graph& graph) {
   for (size_t n = graph.calls.size(); n-- > 0;) {
     Call& call = graph.calls[n];
     // A draw moves the generator, whoever reads it.
-    bool used = call.effect || call.random() || call.opaque() || call.checks();
+    bool used = call.effect || call.random() || call.opaque();
     for (ValueId id : call.results) used = used || (id != kNoValue && needed[static_cast<size_t>(id)]);
+    used = used || may_raise(graph, call);
     if (!used) {
       dead.push_back(std::move(call));
       continue;

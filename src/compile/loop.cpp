@@ -6,6 +6,7 @@
 #include <map>
 
 #include "compile/compiled_graph.h"
+#include "compile/raises.h"
 #include "compile/trace.h"
 #include "core/bind.h"
 #include "core/level.h"
@@ -109,11 +110,13 @@ Loop::Loop(Graph predicate, Graph step, size_t states, const WhileOptions& optio
       step_(std::move(step)),
       states_(states),
       options_(options),
-      must_end_(must_end) {
+      must_end_(must_end),
+      raises_(must_end && options.max_steps) {
   for (const Plan* plan : {&predicate_, &step_})
     for (const Call& call : plan->graph().calls) {
       random = random || call.random();
       foreign = foreign || call.opaque();
+      raises_ = raises_ || may_raise(plan->graph(), call);
     }
 }
 

@@ -35,6 +35,8 @@ class Loop final : public KnownCode, public std::enable_shared_from_this<Loop> {
   /// No kernel takes the loop as it is: its steps are worth compiling.
   void compile_steps() const { compiles_ = true; }
   bool does_the_same(const Loop& other) const;
+  /// Whether it raises for some values: a step of it may, or it must end and did not.
+  bool raises() const { return raises_; }
 
  private:
   // The last state, of functions of the state and of what is `fixed`. Where steps may be recorded, that is part of the
@@ -47,6 +49,7 @@ class Loop final : public KnownCode, public std::enable_shared_from_this<Loop> {
   size_t states_;
   WhileOptions options_;
   bool must_end_;
+  bool raises_;
   mutable std::atomic<bool> compiles_ = false;
   MadeOnce<std::array<std::unique_ptr<const CompiledGraph>, 2>> compiled_;  // of the predicate, and of a step
 };

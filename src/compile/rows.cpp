@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "compile/folds.h"
+#include "compile/reports.h"
 #include "compile/row_kernel.h"
 
 namespace tower::compiler {
@@ -38,8 +39,10 @@ class RowWriter {
  public:
   explicit RowWriter(const Rows& rows) : rows_(rows), graph_(rows.graph_), pointwise_{rows.graph_} {}
 
-  Call write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels, std::vector<Fused>& report) {
+  std::optional<Call> write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
+                            std::vector<Fused>& report) {
     const std::vector<ValueId> results = readers.elsewhere(calls);
+    if (results.empty()) return std::nullopt;
     settle_lanes(calls, results);
     Fused fused;
     for (const size_t n : calls) {
@@ -48,6 +51,7 @@ class RowWriter {
     }
     std::vector<Written> written;
     for (const ValueId id : results) written.push_back(give(id));
+    if (!lost_reports(region_.graph, region_.needed(), kOutsideOfLoops).empty()) return std::nullopt;
     fused.kernel = kernels.get(region_);
     fused.lanes = count(lanes_);
     auto op = row_kernel(fused.kernel, std::move(readings_), lanes_, outer_, std::move(written));
@@ -482,8 +486,8 @@ bool Rows::serves(const std::vector<size_t>& calls) const {
   return has_rows || !has_form;
 }
 
-Call Rows::write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
-                 std::vector<Fused>& report) const {
+std::optional<Call> Rows::write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
+                                std::vector<Fused>& report) const {
   return RowWriter(*this).write(calls, readers, kernels, report);
 }
 

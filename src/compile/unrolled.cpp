@@ -10,6 +10,8 @@
 #include "compile/again.h"
 #include "compile/loop.h"
 #include "compile/places.h"
+#include "compile/raises.h"
+#include "compile/reports.h"
 #include "compile/small_graph.h"
 
 namespace tower::compiler {
@@ -86,7 +88,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
     leaves = leaves || leaves_[static_cast<size_t>(id)];
     read = read || is_read_[static_cast<size_t>(id)];
   }
-  if (!read && call.checks()) return std::nullopt;  // a kernel computes what is read
+  if (!read && may_raise(graph_, call)) return std::nullopt;  // a kernel computes what is read
   // A view that leaves is one, and one of what is written to goes on to show it.
   if (gives_view(call) && (leaves || writes_)) return std::nullopt;
 
@@ -330,6 +332,7 @@ class LaneWriter {
 
   /// Without what no output needs. What is read of each operand.
   std::vector<Read> finish() {
+    keep_reports(region_.graph, region_.outputs);
     const std::vector<bool> needed = region_.graph.needed(region_.outputs);
     std::vector<std::vector<bool>> kept;
     for (const Read& read : reads_) kept.emplace_back(read.elements.size());
