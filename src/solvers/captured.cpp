@@ -11,7 +11,30 @@
 namespace tower::solvers {
 
 using dynamic::Dims;
+using dynamic::Function;
 using dynamic::Tensors;
+
+Function without_effects(const std::string& name, const char* whose, Function f) {
+  return [name, whose, f = std::move(f)](const Tensors& operands) {
+    return without_effects(name, whose, operands, [&] { return f(operands); });
+  };
+}
+
+IterativeOptions<Tensors> without_effects(const std::string& name, IterativeOptions<Tensors> options) {
+  if (options.preconditioner)
+    options.preconditioner = without_effects(name, "the preconditioner", std::move(options.preconditioner));
+  return options;
+}
+
+LinearSolveOptions<Tensors> without_effects(const std::string& name, LinearSolveOptions<Tensors> options) {
+  options.iteration = without_effects(name, std::move(options.iteration));
+  for (auto solver : {&LinearSolveOptions<Tensors>::solve, &LinearSolveOptions<Tensors>::solve_transposed})
+    if (options.*solver)
+      options.*solver = [name, solve = std::move(options.*solver)](const Function& apply, const Tensors& b) {
+        return without_effects(name, "the solver", b, [&] { return solve(apply, b); });
+      };
+  return options;
+}
 
 void check_nothing_followed(const std::string& name, const char* whose, const Tensors& values) {
   if (!c10::GradMode::is_enabled()) return;

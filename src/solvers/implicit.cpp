@@ -221,7 +221,27 @@ HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
   return rules;
 }
 
-Tensors call(const Implicit& implicit, const Tensors& params) {
+// None of its functions may be seen to be evaluated once more.
+Implicit without_effects(const Implicit& implicit, const char* residual) {
+  Implicit result = implicit;
+  const std::string& name = implicit.name;
+  result.residual = [name, residual, f = implicit.residual](const Tensors& x, const Tensors& params) {
+    return solvers::without_effects(name, residual, joined(x, params), [&] { return f(x, params); });
+  };
+  result.solver = solvers::without_effects(name, "the solver", implicit.solver);
+  result.options.linear = solvers::without_effects(name, implicit.options.linear);
+  if (implicit.options.preconditioner)
+    result.options.preconditioner = [name, f = implicit.options.preconditioner](const Tensors& x,
+                                                                                const Tensors& params) -> Function {
+      const char* whose = "the preconditioner";
+      return solvers::without_effects(
+          name, whose, solvers::without_effects(name, whose, joined(x, params), [&] { return f(x, params); }));
+    };
+  return result;
+}
+
+Tensors call(const Implicit& given, const char* residual, const Tensors& params) {
+  const Implicit implicit = without_effects(given, residual);
   Tensors captured;
   return call_lifting(rules_of(implicit, captured), params, {}, captured);
 }
@@ -230,7 +250,7 @@ Tensors call(const Implicit& implicit, const Tensors& params) {
 
 Tensors dynamic::implicit_root(const Residual& residual, const Function& solver, const Tensors& params,
                                const ImplicitOptions& options) {
-  return call({"implicit_root", frontend::under_this_autocast(residual), solver, options}, params);
+  return call({"implicit_root", frontend::under_this_autocast(residual), solver, options}, "the residual", params);
 }
 
 Tensors dynamic::fixed_point(const Residual& map, const Function& solver, const Tensors& params,
@@ -242,7 +262,7 @@ Tensors dynamic::fixed_point(const Residual& map, const Function& solver, const 
     for (size_t k = 0; k < x.size(); ++k) difference.push_back(x[k] - image[k]);
     return difference;
   };
-  return call({"fixed_point", residual, solver, options}, params);
+  return call({"fixed_point", residual, solver, options}, "the map", params);
 }
 
 }  // namespace tower

@@ -1,7 +1,7 @@
 #include "tower/linear_solve.h"
 
 #include "frontend/autocast.h"
-#include "operators/checkpoint.h"
+#include "solvers/captured.h"
 #include "solvers/dense.h"
 #include "solvers/iterative.h"
 #include "solvers/method.h"
@@ -95,14 +95,10 @@ LinearSystem::Prepare always_transposed(const Function& f) {
   return [f](const Tensors&, const Tensors& like) { return solvers::transposed(f, like); };
 }
 
-Function evaluated_by_solver(const char* name, Function apply) {
-  return evaluated_often(name, std::move(apply),
-                         "but it is evaluated as often as the solver and its derivatives need.");
-}
-
 IterativeSolution<Tensors> iterate(LinearMethod method, const Function& given, const Tensors& b,
-                                   const IterativeOptions<Tensors>& iteration) {
-  const Function apply = evaluated_by_solver(solvers::name(method), given);
+                                   const IterativeOptions<Tensors>& given_options) {
+  const Function apply = solvers::without_effects(solvers::name(method), "the function", given);
+  const IterativeOptions<Tensors> iteration = solvers::without_effects(solvers::name(method), given_options);
   const LinearSolveOptions<Tensors> options{
       .method = method, .symmetric = method == LinearMethod::cg, .iteration = iteration};
   LinearSystem system = solvers::linear_system(solvers::name(method), always(apply), always_transposed(apply), options,
@@ -119,7 +115,8 @@ IterativeSolution<Tensors> iterate(LinearMethod method, const Function& given, c
 }  // namespace
 
 Tensors linear_solve(Function apply, const Tensors& b, LinearSolveOptions<Tensors> options) {
-  apply = evaluated_by_solver("linear_solve", frontend::under_this_autocast(std::move(apply)));
+  apply = solvers::without_effects("linear_solve", "the function", frontend::under_this_autocast(std::move(apply)));
+  options = solvers::without_effects("linear_solve", std::move(options));
   return solvers::solve(
       solvers::linear_system("linear_solve", always(apply), always_transposed(apply), options, /*users=*/true), b, {});
 }
