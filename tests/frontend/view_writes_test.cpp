@@ -125,7 +125,7 @@ TEST(ViewWritesRefused, WhereOneElementOfTheBaseIsSeenTwice) {
 }
 
 TEST(ViewWritesRefused, WhereAnAddressBelongsToNoElement) {
-  const auto f = [](const Tensors& args) -> Tensors { return {args[0].slice(0, 0, 4, 2).as_strided({2}, {1}, 0)}; };
+  const auto f = [](const Tensors& args) -> Tensors { return {args[0].as_strided({2}, {1}, 3)}; };
   EXPECT_THROW(td::vmap(f, {0}, {0})({waves({3, 4}, 0.2)}), tower::UnsupportedError);
 }
 
