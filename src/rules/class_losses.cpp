@@ -64,7 +64,7 @@ void vmap_nll_forward(VmapFrame& frame) {
   frame.to_front(1, true);
   if (own_weights) frame.to_front(2, false);
   const Tensor x = frame.tensor(0), y = frame.tensor(1);
-  const Tensor weight = frame.is_tensor(2) ? frame.tensor(2) : Tensor();
+  const Tensor weight = frame.is_tensor(2) ? frame.tensor(2).flatten(own_weights ? 1 : 0) : Tensor();
 
   Tensor losses = std::get<0>(Kernels::forward(single ? x : x.flatten(0, 1), single ? y : y.flatten(0, 1),
                                                own_weights ? Tensor() : weight, kNone, ignore))
@@ -88,7 +88,7 @@ void vmap_nll_backward(VmapFrame& frame) {
   for (size_t i : {0, 1, 2, 6}) frame.to_front(i, true);
   if (own_weights) frame.to_front(3, false);
   const Tensor x = frame.tensor(1), y = frame.tensor(2), total = frame.tensor(6);
-  const Tensor weight = frame.is_tensor(3) ? frame.tensor(3) : Tensor();
+  const Tensor weight = frame.is_tensor(3) ? frame.tensor(3).flatten(own_weights ? 1 : 0) : Tensor();
 
   Tensor g = frame.tensor(0);
   if (reduction == at::Reduction::Mean) g = g / total;
@@ -118,7 +118,7 @@ void demand_pixels(const Example& e) {
               "only batches of spatial targets supported (3D tensors) but got targets of dimension: ", e.dim(1));
   TORCH_CHECK(e.dim(0) == 4,
               "only batches of spatial inputs supported (4D tensors), but got input of dimension: ", e.dim(0));
-  TORCH_CHECK(!e.has(2) || (e.dim(2) == 1 && e.numel(2) == e.size(0, 1)),
+  TORCH_CHECK(!e.has(2) || e.numel(2) == e.size(0, 1),  // whatever its dimensions
               "weight tensor should be defined either for all or no classes");
   TORCH_CHECK(e.size(0, 0) == e.size(1, 0) && e.size(0, 2) == e.size(1, 1) && e.size(0, 3) == e.size(1, 2),
               "size mismatch (got input: ", at::IntArrayRef(e.sizes(0)), ", target: ", at::IntArrayRef(e.sizes(1)),

@@ -440,6 +440,12 @@ void demand_slices(const Example& e) {
               at::IntArrayRef(e.sizes(0)), " source.shape = ", at::IntArrayRef(source));
 }
 
+void demand_added_slices(const Example& e) {
+  demand_slices(e);
+  // Of more dimensions the kernel leaves where there are no elements, before it looks at the indices.
+  TORCH_CHECK_INDEX(e.dim(0) > 1 || e.numel(0) > 0 || e.numel(2) == 0, "index out of range in self");
+}
+
 void demand_filling(const Example& e) {
   TORCH_CHECK(e.dim(2) <= 1, "Index has to be a vector/scalar");
   TORCH_CHECK_INDEX(e.dtype(2) == at::kLong || e.dtype(2) == at::kInt,
@@ -552,7 +558,7 @@ void scatter() {
         .view(sizes);
   });
   // Which of the two puts what where is worked out for every element, whatever the shapes.
-  demands<at::_ops::index_add>(demand_slices);
+  demands<at::_ops::index_add>(demand_added_slices);
   demands<at::_ops::index_copy>(own_demands);
   demands<at::_ops::index_reduce>(demand_slices);
   demands<at::_ops::index_fill_int_Scalar>(demand_filling);

@@ -196,6 +196,8 @@ void selection() {
     demand_mask(e);
     TORCH_CHECK(e.dim(2) == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
                 e.dim(2), " dimension(s).");
+    TORCH_CHECK(e.device(2) == e.device(0) || e.device(2).is_cpu(), "Expected a value on ", e.device(0),
+                ", as what is filled, or on the CPU, but got one on ", e.device(2));
   });
   demands<at::_ops::heaviside>([](const Example& e) {
     TORCH_CHECK(e.dtype(0) == e.dtype(1), "heaviside is not yet implemented for tensors with different dtypes.");
