@@ -19,6 +19,20 @@ dynamic::Predicate to_predicate(py::object function) {
   };
 }
 
+// A step, which is made again without the examples that have ended where an operator refused their numbers.
+dynamic::Function to_step(py::object function) {
+  return [f = keep_function(std::move(function))](const Tensors& state) {
+    py::gil_scoped_acquire gil;
+    const detail::ForeignFrame frame;
+    try {
+      return to_tensors(call(f, to_list(state)));
+    } catch (py::error_already_set& error) {
+      if (frame.has_refusal() && error.matches(PyExc_Exception)) throw RefusedByOperator(error);
+      throw;
+    }
+  };
+}
+
 detail::NameTensor to_name(py::object function) {
   return [f = keep(std::move(function))](size_t index) {
     py::gil_scoped_acquire gil;
@@ -44,7 +58,7 @@ py::list while_loop(py::object predicate, py::object body, py::handle start, std
   const Tensors from = to_tensors(start);
   const WhileOptions options{max_steps, to_checkpoints(checkpoints), compact};
   const dynamic::Predicate holds = to_predicate(std::move(predicate));
-  const dynamic::Function step = of_lists(std::move(body));
+  const dynamic::Function step = to_step(std::move(body));
   const detail::NameTensor name_of = to_name(std::move(name));
   return to_list(without_gil([&] { return detail::run_while(holds, step, from, options, report, name_of); }));
 }

@@ -63,6 +63,18 @@ class ImplementationError : public UnsupportedError {
   std::shared_ptr<py::error_already_set> error_;
 };
 
+/// What a function raised in which an operator refused its operands. To Tower it is the operator's error, as it is in a
+/// function in C++; Python gets back its own exception.
+class RefusedByOperator : public c10::Error {
+ public:
+  explicit RefusedByOperator(py::error_already_set& error)
+      : Error({__func__, __FILE__, __LINE__}, error.what()), error_(std::make_shared<py::error_already_set>(error)) {}
+  void restore() const { error_->restore(); }
+
+ private:
+  std::shared_ptr<py::error_already_set> error_;
+};
+
 /// Runs something of Tower's or LibTorch's. Its warnings become Python's.
 template <class Run>
 auto without_gil(Run&& run) {

@@ -21,6 +21,8 @@ void translate(std::exception_ptr error) {
     std::rethrow_exception(error);
   } catch (const tower::python::ImplementationError& e) {
     e.restore();
+  } catch (const tower::python::RefusedByOperator& e) {
+    e.restore();
   } catch (const tower::ArgumentError& e) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const tower::MaxStepsError& e) {
