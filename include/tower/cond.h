@@ -47,17 +47,19 @@ auto cond(const at::Tensor& predicate, F true_branch, G false_branch, const Args
     bool when_true = false, when_false = false;
   };
   Taken taken;
-  // What was run tells the static parts of the result; of the derivatives nobody asks for them.
+  // What was run to its end tells the static parts of the result; of the derivatives nobody asks for them.
   auto asked = std::make_shared<Taken*>(&taken);
   auto outs = dynamic::cond(
       predicate,
       [when_true, asked](const dynamic::Tensors& leaves) {
+        auto results = (*when_true)(leaves);
         if (*asked) (*asked)->when_true = true;
-        return (*when_true)(leaves);
+        return results;
       },
       [when_false, asked](const dynamic::Tensors& leaves) {
+        auto results = (*when_false)(leaves);
         if (*asked) (*asked)->when_false = true;
-        return (*when_false)(leaves);
+        return results;
       },
       leaves);
   *asked = nullptr;

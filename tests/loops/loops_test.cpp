@@ -376,7 +376,7 @@ TEST(Scan, InputsMustFit) {
   EXPECT_TRUE(says(run(number(1), vec({1, 2}), {}), {"scan", "input 0", "first dimension"}));
   const auto alone = [](const Tensor& c) { return std::pair(c, c); };
   EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] { tower::scan(alone, number(1), tower::ScanOptions{}); }),
-                   {"scan", ".length"}));
+                   {"scan", "say with length"}));
 }
 
 TEST(Scan, OutputsAreOfOneShape) {

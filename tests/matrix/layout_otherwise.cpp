@@ -73,7 +73,7 @@ const std::vector<LaidOtherwise>& laid_otherwise() {
        {{"outputs tangents", "_ctc_loss_backward _ctc_loss_backward.Tensor segment_reduce"},
         {"outputs", "argwhere nonzero"}}},
       {"Depends on the layout in memory: it is worked out on a base in rows.",
-       {{"outputs gradients", "as_strided"}, {"outputs tangents", "as_strided_scatter"}}},
+       {{"gradients", "as_strided"}, {"outputs tangents", "as_strided_scatter"}}},
       {"LAPACK works by columns. Derivatives of factorizations and solutions are products of "
        "matrices, by rows.",
        {{"gradients", "_linalg_det _linalg_slogdet det linalg_det linalg_slogdet logdet slogdet"},
