@@ -24,8 +24,8 @@ class Rows {
   const Joining& joining() const { return joining_; }
   /// Whether these can, together.
   bool serves(const std::vector<size_t>& calls) const;
-  /// The call of a kernel in the place of `calls`, in the graph's order; none where a report would be lost (compile/reports.h):
-  /// then each is for itself.
+  /// The call of a kernel in the place of `calls`, in the graph's order; none where a report would be lost
+  /// (compile/reports.h): then each is for itself.
   std::optional<Call> write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
                             std::vector<Fused>& report) const;
 

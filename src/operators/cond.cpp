@@ -146,10 +146,6 @@ void check_alike(const Branches& branches, const Tensor& predicate, const Tensor
                           ": both must have the same shape and dtype.");
 }
 
-}  // namespace
-
-namespace {
-
 // Whether no example takes the branch, in all processes that they are spread over.
 bool is_taken_by_none(const Tensor& predicate, bool which) {
   const Tensor values = value_under_all_levels(predicate);
