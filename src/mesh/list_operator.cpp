@@ -40,16 +40,15 @@ Tensors ListOperator::operator()(const Tensors& operands) const {
 void ListOperator::map_alongside(VmapFrame& frame, bool moves) const {
   Tensors operands = tensors_of(frame.stack[0]);
   c10::SmallVector<int64_t, 4> dims(frame.list_dims[0].begin(), frame.list_dims[0].end());
-  if (moves)
-    for (size_t k = 0; k < operands.size(); ++k)
-      if (dims[k] != VmapFrame::kUnbatched) operands[k] = operands[k].movedim(dims[k], -1);
+  // To one place: where the examples lie is each process's own, and what it sends is what all of them send.
+  for (size_t k = 0; k < operands.size(); ++k)
+    if (dims[k] != VmapFrame::kUnbatched) operands[k] = operands[k].movedim(dims[k], moves ? -1 : 0);
   frame.stack[0] = c10::List<Tensor>(operands);
   bind_call(*this, frame.stack);
   const auto& outs = frame.stack[0].toListRef();
   dims.resize(outs.size());
-  if (moves)
-    for (size_t k = 0; k < outs.size(); ++k)
-      if (dims[k] != VmapFrame::kUnbatched) dims[k] = outs[k].toTensor().dim() - 1;
+  for (size_t k = 0; k < outs.size(); ++k)
+    if (dims[k] != VmapFrame::kUnbatched) dims[k] = moves ? outs[k].toTensor().dim() - 1 : 0;
   frame.out_dims = std::move(dims);
 }
 

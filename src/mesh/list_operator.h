@@ -45,7 +45,7 @@ class ListOperator : public MadeOperator {
   virtual void map(VmapFrame& frame) const = 0;
 
   /// Under a vmap that the operator does not know: its batch behind all dimensions, where `moves` says that the
-  /// operator changes them, and else where it is.
+  /// operator changes them, and else in front.
   void map_alongside(VmapFrame& frame, bool moves) const;
 };
 

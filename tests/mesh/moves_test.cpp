@@ -102,4 +102,29 @@ TEST(Moves, ArePassedByProcessesThatHaveNoPartInThem) {
   for (const char* rank : {"0", "1", "2"}) std::filesystem::remove(done + rank);
 }
 
+// Where the examples of a vmap outside lie in memory depends on how many examples a process has of its own. What it
+// sends does not; here there are as many of them as elements.
+TEST(Moves, SendTheExamplesOfAVmapOutsideInOneOrder) {
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> collectives{
+      {"psum", [](const Tensor& t) { return tower::psum(t, "data"); }},
+      {"pmax", [](const Tensor& t) { return tower::pmax(t, "data"); }},
+      {"all_gather", [](const Tensor& t) { return tower::all_gather(t, "data"); }},
+      {"psum_scatter", [](const Tensor& t) { return tower::psum_scatter(tower::all_gather(t, "data"), "data"); }},
+      {"ppermute", [](const Tensor& t) { return tower::ppermute(t, "data", {{0, 3}, {3, 1}}); }},
+  };
+  expect_all(2, [&](int) {
+    const Mesh mesh = mesh_of_all();
+    const Tensor x = waves({3, kExamples, 3});
+    const auto parts = [&](const Tensor& of_all) { return own_part(mesh, of_all.transpose(0, 1)).transpose(0, 1); };
+    for (const auto& [name, collective] : collectives) {
+      const auto f = [&, g = collective](const Tensor& t) {
+        return g(tower::ppermute(t, "data", {{3, 0}, {1, 1}}).sin());
+      };
+      const Tensor whole = tower::vmap(tower::vmap(f, {.axis = "data"}))(x);
+      const Tensor spread = tower::vmap(tower::vmap(f, {.axis = "data", .across = mesh}))(parts(x));
+      EXPECT_TRUE(same(spread, parts(whole))) << name;
+    }
+  });
+}
+
 }  // namespace
