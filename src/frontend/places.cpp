@@ -1,8 +1,10 @@
 #include "frontend/places.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorUtils.h>
 #include <c10/core/GradMode.h>
 
+#include "frontend/arguments.h"
 #include "frontend/views.h"
 
 namespace tower::frontend {
@@ -32,20 +34,32 @@ void set_place(Wrapper& w, c10::IntArrayRef strides, int64_t offset) {
   else if (w.storage_offset() != offset) w.set_storage_offset(offset);
 }
 
-// What the operator makes of memory that lies as `base` shows it, where there is nothing to compute.
+// What the operator makes of memory that lies as `base` shows it, where there is nothing to compute. Results that are
+// no views may lie otherwise than in the plain call, so that nothing but a copy of them has the shape: then the view's
+// place is its own.
 void place_by_operator(Wrapper& view, const Wrapper& base, const Operator& op, const View::Args& args, size_t out) {
   if (op.foreign()) return;
+  static const Operator& in_shape = *Operator::find("aten::view", "");
+  if (&op == &in_shape) {
+    const auto strides = at::detail::computeStride(base.sizes(), base.strides(), at::DimVector(view.sizes()));
+    if (strides) set_place(view, *strides, base.storage_offset());
+    return;
+  }
   Stack stack(args.begin(), args.end());
   for (const IValue& value : stack)
     if (value.isTensor() && value.toTensor().defined()) return;
   int64_t end = base.storage_offset() + 1;
   for (int64_t d = 0; d < base.dim(); ++d) end += std::max<int64_t>(base.sizes()[d] - 1, 0) * base.strides()[d];
   DispatchGuard keys;
-  keys.see_every_operator(false);
+  keys.see_no_operator();
   const auto options = at::TensorOptions(at::kMeta).dtype(base.dtype());
   stack[op.tensor_args()[0]] =
       at::empty({end}, options).as_strided(base.sizes(), base.strides(), base.storage_offset());
-  op.call(stack);
+  try {
+    op.call(stack);
+  } catch (const c10::Error&) {
+    return;
+  }
   const Tensor shown = flatten_outputs(stack)[out];
   if (shown.sizes() == view.sizes()) set_place(view, shown.strides(), shown.storage_offset());
 }
@@ -58,8 +72,7 @@ bool is_as_strided(const Operator& op) {
 }
 
 void show_place(Wrapper& view, const Wrapper& base, const Operator& op, const View::Args& args, size_t out) {
-  // A constant shows the memory that it has, and a trace what the caller will see.
-  if (!view.stored().tracked() || view.level().kind() == Kind::trace) return;
+  if (!view.stored().tracked()) return;  // a constant shows the memory that it has
   Strides of_view, of_base;
   const c10::TensorImpl *memory = memory_of(view, of_view), *around = memory_of(base, of_base);
   if (!memory || !around) return;
@@ -73,12 +86,11 @@ void take_in_place(Wrapper& w, const Tensor& now) {
   const Strides sizes(w.sizes()), strides(w.strides());
   const int64_t offset = w.storage_offset();
   w.take(now);
-  const bool keeps = w.stored().tracked() && w.level().kind() != Kind::trace;
-  if (keeps && w.sizes() == c10::IntArrayRef(sizes)) set_place(w, strides, offset);
+  if (w.stored().tracked() && w.sizes() == c10::IntArrayRef(sizes)) set_place(w, strides, offset);
 }
 
 void copy_place(Wrapper& to, const Wrapper& from) {
-  if (to.stored().tracked() && to.level().kind() != Kind::trace) set_place(to, from.strides(), from.storage_offset());
+  if (to.stored().tracked()) set_place(to, from.strides(), from.storage_offset());
 }
 
 Tensor memory_around(const Operator& op, const Tensor& view, const IValue& offset) {
@@ -86,7 +98,7 @@ Tensor memory_around(const Operator& op, const Tensor& view, const IValue& offse
   if (!is_as_strided(op) || !w || !w->view()) return {};
   w->payload();
   // Where the memory of an argument of a compiled function starts is another matter in each call.
-  if (w->level().kind() == Kind::trace && offset.isNone()) return {};
+  if (w->level().kind() == Kind::trace && offset.isNone() && !Arguments::made_inside(w->root())) return {};
   Wrapper* base = w;
   for (const View* v = w->view().get(); v != nullptr; v = base->view().get()) {
     Wrapper& next = base_of(*v);

@@ -255,8 +255,10 @@ void make_view(const Operator& op, Stack& stack) {
   // What a decomposition makes besides belongs to the level on top, and so may the result: as a constant of that level.
   const int depth = as_wrapper(base)->level().depth();
   replace_outputs(stack, [&](Tensor&& t, size_t) { return strip_constants(t, depth); });
-  // It reads by index, and what it orders that by is no view of this base.
-  if (is_as_strided(op)) stack[0] = as_it_is(stack[0].toTensor());
+  // It reads by index, and what it orders that by is no view of this base. Of memory outside of a trace it is a view as
+  // any other.
+  if (Wrapper* w = is_as_strided(op) ? as_wrapper(stack[0].toTensor()) : nullptr; w && !is_memory_outside(*w))
+    stack[0] = as_it_is(stack[0].toTensor());
   if (stack.size() == 1 && stack[0].isTensor()) return tie(stack[0].toTensor(), base, op, std::move(args), 0);
   size_t index = 0;
   for (const Tensor& out : flatten_outputs(stack)) tie(out, base, op, View::Args(args), index++);

@@ -240,6 +240,7 @@ TEST(PlacesOfViews, AreThoseOfThePlainCall) {
 
 // A graph's tensors lie as the caller's: what is asked for while it is traced is of no account.
 TEST(PlacesOfViews, AreReadByCompiledFunctionsAsByThePlainCall) {
+  int64_t refused = 0;
   for (int64_t seed = 0; seed < programs() / 5 && !HasFailure(); ++seed) {
     const Program p = Draw(static_cast<uint32_t>(seed)).program();
     for (const Nesting& nesting :
@@ -248,12 +249,31 @@ TEST(PlacesOfViews, AreReadByCompiledFunctionsAsByThePlainCall) {
       const Function compiled = td::compile(under(nesting, of_one([&](const Tensor& x) { return p(x); })));
       for (double phase : {0.2, 1.1}) {
         const Tensor x = waves(sizes_for(nesting), phase), t = waves(sizes_for(nesting), phase + 0.5);
-        const Tensors found = compiled({laid_out(nesting, x), laid_out(nesting, t)});
+        Tensors found;
+        try {
+          found = compiled({laid_out(nesting, x), laid_out(nesting, t)});
+        } catch (const tower::UnsupportedError& error) {
+          // Where an argument's memory starts is another matter in each call.
+          EXPECT_TRUE(p.text.starts_with("x.alias()") && p.text.find(", {})") != std::string::npos) << error.what();
+          ++refused;
+          break;
+        }
         EXPECT_TRUE(same(found[0], looped_over(p, x)));
         EXPECT_TRUE(same(found[1], looped_over(p, t)));
       }
     }
   }
+  EXPECT_LE(refused, programs() / 50);
+}
+
+// What a vmap computes lies as its examples do, and a view of it may need a copy where the plain call's does not.
+TEST(PlacesOfViews, AreTheirOwnWhereTheShapeNeedsACopy) {
+  const auto f = of_one([](const Tensor& x) { return x.unsqueeze(0).expand({2, 2}).clone().view({-1}); });
+  const Tensor x = waves({2, 3, 2});
+  Tensors rows;
+  for (int64_t i = 0; i < 3; ++i)
+    for (int64_t j = 0; j < 2; ++j) rows.push_back(x.select(1, i).select(1, j).repeat({2}));
+  EXPECT_TRUE(same(td::vmap(td::vmap(f, {1}, {0}), {1}, {0})({x})[0], at::stack(rows).view({3, 2, 4})));
 }
 
 }  // namespace
