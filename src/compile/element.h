@@ -1,5 +1,5 @@
 // How one element of a pointwise operator's output comes from elements of its inputs: what kernels are made of. Rules
-// stand with the operators' other rules (rules/op.h) and read like the mathematics:
+// stand with the operators' other rules (records/op.h) and read like the mathematics:
 //
 //   op<at::_ops::tanh>().pointwise().element([](E x) { return tanh(x); });
 //   op<at::_ops::threshold_backward>().pointwise().element(
@@ -30,7 +30,7 @@
 
 #include "compile/expression.h"
 #include "core/operator.h"
-#include "rules/op.h"
+#include "records/op.h"
 
 namespace tower::compiler {
 

@@ -10,7 +10,7 @@
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
 #include "operators/mapped.h"
-#include "rules/families.h"
+#include "records/families.h"
 #include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"
 

@@ -1,5 +1,5 @@
 // Registration of decompositions. The record of an operator holds the one that is in force (Tower's own are put there
-// by rules/op.h, when the library is loaded); this file keeps what it covers, to restore it.
+// by records/op.h, when the library is loaded); this file keeps what it covers, to restore it.
 #include "tower/decompose.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

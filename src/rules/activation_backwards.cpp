@@ -8,8 +8,8 @@
 
 #include "compile/element.h"
 #include "core/broadcast.h"
-#include "rules/masks.h"
-#include "rules/op.h"
+#include "records/masks.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

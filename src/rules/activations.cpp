@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "compile/element.h"
-#include "rules/masks.h"
-#include "rules/op.h"
-#include "rules/overwriting.h"
+#include "records/masks.h"
+#include "records/op.h"
+#include "records/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

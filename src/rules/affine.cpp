@@ -5,8 +5,8 @@
 #include <ATen/Operators.h>
 
 #include "core/broadcast.h"
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 #include "rules/products.h"
 #include "rules/registry.h"
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -4,8 +4,8 @@
 
 #include "rules/kernel_demands.h"
 #include "rules/losses.h"
-#include "rules/masks.h"
-#include "rules/op.h"
+#include "records/masks.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "compile/element.h"
-#include "rules/op.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -9,8 +9,8 @@
 
 #include "compile/element.h"
 #include "core/wrapper.h"
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

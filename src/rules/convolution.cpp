@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "interpreters/vmap.h"
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

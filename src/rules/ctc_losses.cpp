@@ -8,11 +8,11 @@
 #include <limits>
 
 #include "interpreters/vmap.h"
-#include "rules/demands.h"
-#include "rules/dims.h"
+#include "records/demands.h"
+#include "records/dims.h"
 #include "rules/losses.h"
-#include "rules/masks.h"
-#include "rules/op.h"
+#include "records/masks.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -4,8 +4,8 @@
 
 #include <limits>
 
-#include "rules/dims.h"
-#include "rules/op.h"
+#include "records/dims.h"
+#include "records/op.h"
 #include "rules/registry.h"
 #include "rules/scan.h"
 

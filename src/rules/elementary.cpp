@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "compile/element.h"
-#include "rules/op.h"
-#include "rules/overwriting.h"
+#include "records/op.h"
+#include "records/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "interpreters/vmap.h"
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 #include "rules/registry.h"
 #include "tower/dynamic.h"
 #include "tower/errors.h"

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "rules/demands.h"
-#include "rules/dims.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/dims.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -4,8 +4,8 @@
 #include <ATen/Operators.h>
 
 #include "interpreters/vmap.h"
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
 

@@ -3,7 +3,7 @@
 #include <ATen/Operators.h>
 
 #include "interpreters/vmap.h"
-#include "rules/op.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -5,10 +5,10 @@
 
 #include <array>
 
-#include "rules/demands.h"
-#include "rules/masks.h"
-#include "rules/op.h"
-#include "rules/pull_back.h"
+#include "records/demands.h"
+#include "records/masks.h"
+#include "records/op.h"
+#include "records/pull_back.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

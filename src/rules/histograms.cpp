@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "rules/demands.h"
-#include "rules/masks.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/masks.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

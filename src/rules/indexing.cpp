@@ -4,11 +4,11 @@
 #include <ATen/Operators.h>
 
 #include "core/broadcast.h"
-#include "rules/demands.h"
-#include "rules/dims.h"
-#include "rules/index_plan.h"
-#include "rules/op.h"
-#include "rules/overwriting.h"
+#include "records/demands.h"
+#include "records/dims.h"
+#include "records/index_plan.h"
+#include "records/op.h"
+#include "records/overwriting.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
 

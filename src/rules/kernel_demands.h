@@ -1,8 +1,8 @@
 // Demands that only the kernels know: dtypes that they are made for, and what the operators around them look at, where
-// formulas and kernels of a batch take more. rules/demands.h says what a demand is.
+// formulas and kernels of a batch take more. records/demands.h says what a demand is.
 #pragma once
 
-#include "rules/demands.h"
+#include "records/demands.h"
 
 namespace tower::rules {
 

@@ -12,8 +12,8 @@
 #include "core/broadcast.h"
 #include "core/torch_version.h"
 #include "core/wrapper.h"
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

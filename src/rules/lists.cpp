@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "rules/op.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

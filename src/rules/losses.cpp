@@ -6,9 +6,9 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
-#include "rules/demands.h"
-#include "rules/masks.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/masks.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

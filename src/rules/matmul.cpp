@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 #include "rules/products.h"
 #include "rules/registry.h"
 

@@ -10,9 +10,9 @@
 #include "core/bind.h"
 #include "core/broadcast.h"
 #include "frontend/mutation.h"
-#include "rules/demands.h"
+#include "records/demands.h"
 #include "rules/losses.h"
-#include "rules/op.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

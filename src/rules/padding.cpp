@@ -3,7 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
-#include "rules/op.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

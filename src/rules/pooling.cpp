@@ -3,9 +3,9 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
-#include "rules/demands.h"
-#include "rules/dims.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/dims.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -10,8 +10,8 @@
 
 #include "core/reuse.h"
 #include "core/wrapper.h"
-#include "rules/demands.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/op.h"
 
 namespace tower::rules {
 

@@ -6,10 +6,10 @@
 #include <limits>
 
 #include "core/reuse.h"
-#include "rules/demands.h"
-#include "rules/dims.h"
-#include "rules/masks.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/dims.h"
+#include "records/masks.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

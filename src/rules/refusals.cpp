@@ -3,8 +3,8 @@
 #include <ATen/Operators.h>
 
 #include "core/wrapper.h"
-#include "rules/dims.h"
-#include "rules/op.h"
+#include "records/dims.h"
+#include "records/op.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
 

@@ -5,11 +5,11 @@
 
 #include "core/broadcast.h"
 #include "core/wrapper.h"
-#include "rules/demands.h"
-#include "rules/dims.h"
-#include "rules/index_plan.h"
-#include "rules/op.h"
-#include "rules/overwriting.h"
+#include "records/demands.h"
+#include "records/dims.h"
+#include "records/index_plan.h"
+#include "records/op.h"
+#include "records/overwriting.h"
 #include "rules/registry.h"
 #include "rules/scan.h"
 

@@ -4,9 +4,9 @@
 
 #include <limits>
 
-#include "rules/demands.h"
-#include "rules/op.h"
-#include "rules/pull_back.h"
+#include "records/demands.h"
+#include "records/op.h"
+#include "records/pull_back.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -8,10 +8,10 @@
 #include <limits>
 
 #include "compile/element.h"
-#include "rules/demands.h"
-#include "rules/masks.h"
-#include "rules/op.h"
-#include "rules/overwriting.h"
+#include "records/demands.h"
+#include "records/masks.h"
+#include "records/op.h"
+#include "records/overwriting.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -4,9 +4,9 @@
 #include <ATen/native/TypeProperties.h>
 
 #include "compile/element.h"
-#include "rules/demands.h"
-#include "rules/dims.h"
-#include "rules/op.h"
+#include "records/demands.h"
+#include "records/dims.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

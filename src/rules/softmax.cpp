@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "rules/op.h"
+#include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

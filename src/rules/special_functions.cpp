@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "compile/element.h"
-#include "rules/masks.h"
-#include "rules/op.h"
+#include "records/masks.h"
+#include "records/op.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
 

@@ -8,10 +8,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "rules/demands.h"
-#include "rules/dims.h"
-#include "rules/op.h"
-#include "rules/overwriting.h"
+#include "records/demands.h"
+#include "records/dims.h"
+#include "records/op.h"
+#include "records/overwriting.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
 

@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "core/broadcast.h"
-#include "rules/dims.h"
-#include "rules/op.h"
+#include "records/dims.h"
+#include "records/op.h"
 #include "rules/registry.h"
 #include "tower/errors.h"
 

@@ -93,7 +93,7 @@ std::string coverage_document() {
   out << "<!-- Made by script/coverage. Do not edit. -->\n# Coverage\n\n"
       << "How each operator of LibTorch " << TORCH_VERSION_MAJOR << "." << TORCH_VERSION_MINOR
       << " is served under each transform, as `tower::coverage()` says. Written by `script/coverage`.\n\n"
-      << "- **own rule** and **family: …**: rules of Tower's (families are described in `src/rules/families.h`); an\n"
+      << "- **own rule** and **family: …**: rules of Tower's (families are described in `src/records/families.h`); an\n"
       << "  operator that has rules for some of its arguments counts.\n"
       << "- **decomposition**, **composite**: it runs as other operators, by Tower's formula or by LibTorch's.\n"
       << "- **loop**: once for each example, with a warning. **LibTorch autograd**: LibTorch's own formula, which "

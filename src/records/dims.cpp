@@ -1,4 +1,4 @@
-#include "rules/dims.h"
+#include "records/dims.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorUtils.h>

@@ -1,4 +1,4 @@
-#include "rules/overwriting.h"
+#include "records/overwriting.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>

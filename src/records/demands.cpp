@@ -1,4 +1,4 @@
-#include "rules/demands.h"
+#include "records/demands.h"
 
 #include <ATen/Functions.h>
 #include <ATen/WrapDimUtils.h>

@@ -13,7 +13,7 @@
 #pragma once
 
 #include "core/operator.h"
-#include "rules/families.h"
+#include "records/families.h"
 
 namespace tower::rules {
 

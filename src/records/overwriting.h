@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/reuse.h"
-#include "rules/op.h"
+#include "records/op.h"
 
 namespace tower::rules {
 

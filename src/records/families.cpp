@@ -1,4 +1,4 @@
-#include "rules/families.h"
+#include "records/families.h"
 
 #include <ATen/Functions.h>
 #include <ATen/WrapDimUtils.h>

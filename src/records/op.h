@@ -34,7 +34,7 @@
 #include <utility>
 
 #include "core/operator.h"
-#include "rules/families.h"
+#include "records/families.h"
 
 namespace tower::compiler {
 template <class Op, class Function>

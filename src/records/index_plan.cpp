@@ -1,8 +1,8 @@
-#include "rules/index_plan.h"
+#include "records/index_plan.h"
 
 #include <ATen/Functions.h>
 
-#include "rules/dims.h"
+#include "records/dims.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
