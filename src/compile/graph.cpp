@@ -11,7 +11,7 @@
 
 #include "compile/raises.h"
 #include "frontend/twins.h"
-#include "operators/mapped.h"
+#include "interpreters/mapped.h"
 
 namespace tower::compiler {
 

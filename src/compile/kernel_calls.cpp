@@ -6,7 +6,7 @@
 
 #include "compile/bytes.h"
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower::compiler {
 namespace {

@@ -9,7 +9,7 @@
 #include "compile/loop.h"
 #include "compile/places.h"
 #include "core/bind.h"
-#include "operators/mapped.h"
+#include "interpreters/mapped.h"
 
 namespace tower::compiler {
 namespace {

@@ -11,8 +11,8 @@
 #include "core/bind.h"
 #include "core/level.h"
 #include "operators/differentiate.h"
-#include "operators/draws.h"
-#include "operators/loops.h"
+#include "control/repeated_draws.h"
+#include "control/traced.h"
 #include "tower/errors.h"
 
 namespace tower::compiler {
@@ -288,8 +288,6 @@ void pass_captured(Graph& graph, const Tensors& captured) {
   }
 }
 
-}  // namespace
-
 void meet_captured(const Function& f, const Tensors& operands) {
   // Branches inside of branches. A function may call itself in one, and end by a branch that is taken.
   constexpr int kDeepest = 4;
@@ -309,8 +307,8 @@ void meet_captured(const Function& f, const Tensors& operands) {
   }
 }
 
-Tensors trace_loop(const dynamic::Predicate& predicate, const Function& step, const Tensors& start,
-                   const WhileOptions& options, bool must_end) {
+Tensors traced_loop(const dynamic::Predicate& predicate, const Function& step, const Tensors& start,
+                    const WhileOptions& options, bool must_end) {
   Graph condition = traced([&](const Tensors& state) { return Tensors{predicate(state)}; }, start);
   Graph body = traced(step, start);
   Tensors captured;
@@ -322,5 +320,9 @@ Tensors trace_loop(const dynamic::Predicate& predicate, const Function& step, co
       std::make_shared<const Loop>(std::move(condition), std::move(body), start.size(), options, must_end);
   return call_known(rules_of(loop), loop, joined(start, captured));
 }
+
+[[maybe_unused]] const bool is_known = (tower::traced = {traced_loop, meet_captured}, true);
+
+}  // namespace
 
 }  // namespace tower::compiler

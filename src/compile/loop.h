@@ -59,17 +59,4 @@ const Loop* loop_of(const Operator& op);
 /// Whether they are one operator, or loops that were traced twice.
 bool do_the_same(const Operator& a, const Operator& b);
 
-// NOTE [What is captured on ways not taken]
-// An operator that lifts what its function captures finds that out by evaluating it. In a compiled function that is
-// done once, but each run goes its own way: another branch, a loop that makes steps where it had made none. And the
-// pullback is traced, with every loop's step in it. So what lies on all ways is met at the first evaluation already, by
-// a trace of the function that is for nobody: of each branch, each loop's step.
-/// Throws InvisibleTensorError where `f` meets a tensor that cannot be seen. Whatever else goes wrong on such a way, it
-/// may never be gone, and raises where it is.
-void meet_captured(const dynamic::Function& f, const dynamic::Tensors& operands);
-
-/// While a trace runs: the loop as one call. Tensors that the functions capture become operands.
-dynamic::Tensors trace_loop(const dynamic::Predicate& predicate, const dynamic::Function& step,
-                            const dynamic::Tensors& start, const WhileOptions& options, bool must_end);
-
 }  // namespace tower::compiler

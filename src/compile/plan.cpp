@@ -7,13 +7,14 @@
 
 #include "compile/kernel_calls.h"
 #include "compile/trace.h"
+#include "frontend/enter.h"
 #include "core/bind.h"
 #include "core/memory.h"
 #include "core/reuse.h"
 #include "frontend/arguments.h"
 #include "frontend/autocast.h"
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower::compiler {
 

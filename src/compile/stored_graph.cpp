@@ -11,7 +11,7 @@
 
 #include "compile/trace.h"
 #include "core/bind.h"
-#include "operators/mapped.h"
+#include "interpreters/mapped.h"
 #include "tower/errors.h"
 
 namespace tower::compiler {

@@ -9,6 +9,7 @@
 #include "compile/element.h"
 #include "compile/parts.h"
 #include "compile/small.h"
+#include "frontend/enter.h"
 #include "core/bind.h"
 #include "core/gives_tensors.h"
 #include "core/memory.h"
@@ -17,10 +18,10 @@
 #include "frontend/views.h"
 #include "interpreters/custom.h"
 #include "operators/known_code.h"
-#include "operators/mapped.h"
+#include "interpreters/mapped.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower::compiler {
 namespace {

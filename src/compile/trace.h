@@ -46,7 +46,7 @@ class Trace final : public Level {
   void know_constant(const Tensor& t) { made_here_.emplace(t.storage().unsafeGetStorageImpl(), t.storage()); }
 
   /// Notes what the function found out that may be otherwise at another call.
-  void assume(std::function<bool()> still) { assumptions_.push_back(std::move(still)); }
+  void assume(const std::function<bool()>& still) override { assumptions_.push_back(still); }
 
   /// Lets the function read values, for which the graph is then made: see NOTE [Values that were read].
   void allow_reads() { may_read_ = true; }

@@ -7,7 +7,7 @@
 #include "compile/parts.h"
 #include "compile/trace.h"
 #include "core/bind.h"
-#include "operators/mapped.h"
+#include "interpreters/mapped.h"
 
 namespace tower::compiler {
 

@@ -186,4 +186,9 @@ void bind_call(const Operator& op, Stack& stack, Level* level) {
   run_at(level, op, stack);
 }
 
+void VmapFrame::call() {
+  if (op.is_view()) view_calls.make(op, stack);
+  else bind_call(op, stack);
+}
+
 }  // namespace tower

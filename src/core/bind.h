@@ -59,9 +59,6 @@ inline bool libtorch_follows(const Tensor& t) { return libtorch_records(t) || is
 /// True if LibTorch's own autograd follows the call: then its kernels must not be skipped.
 bool libtorch_follows(const Operator& op, c10::ArrayRef<IValue> args);
 
-/// A call as user code makes it, of an operator from LibTorch's dispatcher or one that Tower made.
-void enter(const Operator& op, Stack& stack);
-
 /// While code runs that may be a user's, such as an implementation or a rule: its operators find their own way, and
 /// what it allocates may be written to with tracked values.
 class AsUserCode {

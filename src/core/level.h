@@ -13,6 +13,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "core/key.h"
@@ -61,6 +62,14 @@ class Level : public c10::intrusive_ptr_target {
 
   /// Whether it follows nothing under no_grad, as reverse mode does.
   virtual bool heeds_no_grad() const { return false; }
+
+  /// Whether it owes each of its examples random numbers of its own. Throws RandomnessError where it was not told what
+  /// random numbers mean.
+  virtual bool draws_for_each(const Operator&) const { return false; }
+
+  /// Code that runs under it found out what may be otherwise when it runs again, and `still` says whether it is the same:
+  /// for a level that keeps what it records.
+  virtual void assume(const std::function<bool()>& /*still*/) {}
 
   /// A wrapper of this level was given a value, and shows its sizes and type already.
   virtual void took(Wrapper&) {}

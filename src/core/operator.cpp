@@ -350,6 +350,12 @@ void Operator::call(Stack& stack) const {
   else handle_->callBoxed(stack);
 }
 
+bool Operator::stand_in(Stack& stack) const {
+  const auto rule = sparsity;  // which may be replaced while it runs
+  if (rule) (*rule)(stack);
+  return static_cast<bool>(rule);
+}
+
 bool Operator::libtorch_differentiates() const {
   return handle_ && !bridged && !gone() &&
          (handle_->hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) ||

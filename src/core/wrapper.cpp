@@ -13,6 +13,8 @@
 
 namespace tower {
 
+ViewCalls view_calls{};
+
 namespace {
 // LibTorch allocates a version counter for every tensor that is not an inference tensor. A wrapper needs none: it
 // counts writes in its generation, and what LibTorch's autograd would compare versions of is never a wrapper.

@@ -41,6 +41,14 @@ struct View {
   Args args;   // of `op`, the base's place empty
 };
 
+/// What the ground asks of views, whose meaning the front end knows and fills in when the library is loaded
+/// (frontend/views.h).
+struct ViewCalls {
+  void (*refresh)(Wrapper&);
+  void (*make)(const Operator&, Stack&);
+};
+extern ViewCalls view_calls;
+
 class Wrapper final : public c10::TensorImpl {
  public:
   Wrapper(c10::intrusive_ptr<Level> level, Payload&& payload);
@@ -51,7 +59,7 @@ class Wrapper final : public c10::TensorImpl {
 
   /// The payload, after taking over writes made through the base or other views of it.
   const Payload& payload() {
-    if (view_ != nullptr && view_->seen != root().generation_) refresh();
+    if (view_ != nullptr && view_->seen != root().generation_) view_calls.refresh(*this);
     return payload_;
   }
   /// What is stored, whether or not the base was written since (for the front end).
@@ -98,7 +106,6 @@ class Wrapper final : public c10::TensorImpl {
                                                          bool allow_tensor_metadata_change) const override;
 
  private:
-  void refresh();
   void take_keys();
   void take_metadata();
 

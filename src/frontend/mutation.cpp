@@ -13,7 +13,6 @@
 #include "frontend/places.h"
 #include "frontend/twins.h"
 #include "frontend/views.h"
-#include "interpreters/vmap.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
@@ -84,15 +83,12 @@ Level* too_deep_for(const Tensor& target, const Tensor& value) {
 
 // Every vmap that is running owes each of its examples a draw of its own, unless it was told that they share one.
 void check_shared_draw(const Operator& op, const Tensor& target) {
-  for (Level* level = nearest_vmap(top()); level; level = nearest_vmap(level->below())) {
-    auto& mapped = static_cast<Vmap&>(*level);
-    if (mapped.randomness() == Randomness::error) refuse_random(mapped, op);
-    if (mapped.randomness() == Randomness::different)
-      refuse(op, mapped, target,
+  for (Level* level = top(); level; level = level->below())
+    if (level->draws_for_each(op))
+      refuse(op, *level, target,
              std::string("that was made outside of the mapped function, but each example draws random numbers of its "
                          "own. Make the tensor inside the function, or use ") +
                  detail::spellings().same_draws + ".");
-  }
 }
 
 void write_plain(const Operator& op, Stack& stack, const std::vector<Tensor>& targets) {

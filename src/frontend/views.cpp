@@ -468,16 +468,8 @@ Tensor with_history_of(const Tensor& history, const Tensor& value, bool tangents
   return wrap(level, std::move(result));
 }
 
-}  // namespace tower::frontend
-
-namespace tower {
-
-// What the ground asks of views, which it does not know: its headers declare these two.
-void Wrapper::refresh() { frontend::refresh(*this); }
-
-void VmapFrame::call() {
-  if (op.is_view()) frontend::make_view(op, stack);
-  else bind_call(op, stack);
+namespace {
+[[maybe_unused]] const bool is_known = (view_calls = {refresh, make_view}, true);
 }
 
-}  // namespace tower
+}  // namespace tower::frontend

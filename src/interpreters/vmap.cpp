@@ -9,7 +9,7 @@
 #include "core/gives_tensors.h"
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
-#include "operators/mapped.h"
+#include "interpreters/mapped.h"
 #include "records/families.h"
 #include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"

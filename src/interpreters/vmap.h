@@ -31,6 +31,19 @@ class SharedDraws {
   std::vector<std::pair<at::Generator, Tensor>> states_;
 };
 
+/// The examples of a vmap that has a name, by which they speak to each other; they may be spread over processes.
+class NamedExamples {
+ public:
+  virtual ~NamedExamples() = default;
+  /// How many they are.
+  virtual int64_t number() = 0;
+  virtual Tensor sum(const Tensor& t) = 0;
+  /// Whether a bool holds for any of them.
+  virtual Tensor holds_for_any(const Tensor& condition) = 0;
+  /// Numbers that were counted in this process, of all processes.
+  virtual std::vector<int64_t> in_all_processes(std::vector<int64_t> counts) = 0;
+};
+
 class Vmap : public Level {
  public:
   Vmap(int64_t batch_size, Randomness randomness, const char* label, SharedDraws* shared_draws = nullptr)
@@ -59,7 +72,11 @@ class Vmap : public Level {
   using MakeLevel = std::function<c10::intrusive_ptr<Vmap>(int64_t batch_size)>;
   virtual MakeLevel images() const { return {}; }
 
+  /// Null unless its examples have a name.
+  virtual NamedExamples* named() { return nullptr; }
+
   void process(const Operator& op, Stack& stack) override;
+  bool draws_for_each(const Operator& op) const override;
   void took(Wrapper& w) override { History::show_untracked(w); }
   /// The same by the operator's rule, its implementation or a loop, whether or not levels below may differentiate it.
   void evaluate(const Operator& op, Stack& stack);

@@ -238,6 +238,11 @@ void run_foreign_once(Vmap& level, VmapFrame& frame) {
                         detail::spellings().same_draws + ".");
 }
 
+bool Vmap::draws_for_each(const Operator& op) const {
+  if (randomness_ == Randomness::error) refuse_random(*this, op);
+  return randomness_ == Randomness::different;
+}
+
 void refuse_random(const Vmap& level, const Operator& op) {
   throw RandomnessError(
       level.describe() + ": " + op.name() +

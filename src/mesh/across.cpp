@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "core/bind.h"
-#include "operators/libtorch_bridge.h"
+#include "interpreters/libtorch_bridge.h"
 
 namespace tower::mesh {
 

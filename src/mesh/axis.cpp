@@ -7,10 +7,9 @@
 #include <numeric>
 #include <utility>
 
-#include "compile/trace.h"
 #include "core/bind.h"
 #include "mesh/draws.h"
-#include "mesh/speech.h"
+#include "control/speech.h"
 #include "operators/lifting.h"
 #include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"
@@ -34,16 +33,15 @@ Counts ask(const GroupPointer& group, int64_t here) {
 // graph is another than while it is traced.
 void assume_in_graphs(const GroupPointer& group, const Counts& counts) {
   for (Level* level = top(); level; level = level->below())
-    if (auto* trace = dynamic_cast<compiler::Trace*>(level))
-      trace->assume([group, counts] {
-        const Counts now = ask(group, (*counts)[static_cast<size_t>(group->rank())]);
-        if (*now != *counts) {
-          group->foretold = *now;
-          return false;
-        }
-        assume_in_graphs(group, counts);  // of those around, of which this one becomes a part
-        return true;
-      });
+    level->assume([group, counts] {
+      const Counts now = ask(group, (*counts)[static_cast<size_t>(group->rank())]);
+      if (*now != *counts) {
+        group->foretold = *now;
+        return false;
+      }
+      assume_in_graphs(group, counts);  // of those around, of which this one becomes a part
+      return true;
+    });
 }
 
 }  // namespace
@@ -225,19 +223,10 @@ void check_agreement(Group& group, const char* what, Tensors values) {
   group.check_agreement(what, values);
 }
 
-std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts) {
-  DispatchGuard keys;
-  keys.see_no_operator();
-  for (Tensor t = of; Wrapper* w = as_wrapper(t);) {
-    const auto* level = dynamic_cast<const AxisVmap*>(&w->level());
-    if (level && level->examples()->group() && w->payload().tracked()) {
-      const Tensor sums = level->examples()->group()->sum("agreement of a loop", {at::tensor(counts, at::kLong)})[0];
-      counts.assign(sums.const_data_ptr<int64_t>(), sums.const_data_ptr<int64_t>() + sums.numel());
-    }
-    Tensor value = w->payload().value;
-    t = std::move(value);
-  }
-  return counts;
+std::vector<int64_t> AxisVmap::in_all_processes(std::vector<int64_t> counts) {
+  if (!examples_->group()) return counts;
+  const Tensor sums = examples_->group()->sum("agreement of a loop", {at::tensor(counts, at::kLong)})[0];
+  return {sums.const_data_ptr<int64_t>(), sums.const_data_ptr<int64_t>() + sums.numel()};
 }
 
 Tensor examples_of(AxisVmap& level) {
@@ -297,7 +286,7 @@ void Running::refuse_twice(const Group& group) {
 }
 
 AxisVmap& find_axis(std::string_view name, const char* who) {
-  Listener::note_asked();
+  speech::Listener::note_asked();
   std::string names;
   bool compiled = false;
   for (Level* level = top(); level; level = level->below()) {
@@ -314,7 +303,7 @@ AxisVmap& find_axis(std::string_view name, const char* who) {
     names += (names.empty() ? "'" : ", '") + named->examples()->name() + "'";
   }
   AxisVmap* hidden = Running::find(name);
-  if (hidden && LeavingOut::now())
+  if (hidden && speech::LeavingOut::now())
     throw UnsupportedError(hidden->describe() + ": " + who + " speaks of axis '" + std::string(name) +
                            "' in a step of a while_loop with compact, which left out the examples that have ended. "
                            "Steps in which examples speak are made for all; but the first step that some did not make "
@@ -326,7 +315,7 @@ AxisVmap& find_axis(std::string_view name, const char* who) {
             "seen. Pass something that does, as axis_index.",
         examples_of(*hidden)));
   detail::ForeignFrame::raise(
-      NoAxisError(std::string(who) + ": there is no axis '" + std::string(name) + "' here; " +
+      speech::NoAxisError(std::string(who) + ": there is no axis '" + std::string(name) + "' here; " +
                   (names.empty() ? "no vmap that is running has a named axis. Give one a name, by its option axis."
                                  : "the axes of running vmaps are " + names + ".")));
 }

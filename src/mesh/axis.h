@@ -43,7 +43,7 @@ using AxisPointer = std::shared_ptr<Axis>;
 //
 // A custom operator's image below this level is code of its own, in which both kinds may meet again. So it gets what
 // was made to vary as something that is mapped: in there, too, what is not mapped is shared.
-class AxisVmap final : public Vmap {
+class AxisVmap final : public Vmap, private NamedExamples {
  public:
   AxisVmap(AxisPointer axis, Randomness randomness, const char* label)
       : Vmap(axis->here(), randomness, label), examples_(std::move(axis)) {}
@@ -57,9 +57,15 @@ class AxisVmap final : public Vmap {
   void process(const Operator& op, Stack& stack) override;
   Tensor varying(const Tensor& shared) override;
   MakeLevel images() const override;
+  NamedExamples* named() override { return this; }
   void release_resources() override;
 
  private:
+  int64_t number() override { return examples_->size(); }
+  Tensor sum(const Tensor& t) override;
+  Tensor holds_for_any(const Tensor& condition) override;
+  std::vector<int64_t> in_all_processes(std::vector<int64_t> counts) override;
+
   // A value that all processes have, as one that may go on differently in each, and what it was then.
   struct Varied {
     Tensor shared, varying;
@@ -91,16 +97,11 @@ void refuse_rows_of_gradients(const Tensor& t);
 /// Where a program is checked, throws unless the values under all levels are the same in all processes.
 void check_agreement(Group& group, const char* what, Tensors values);
 
-/// Numbers that were counted in this process's part of `of`, of all processes that it is spread over.
-std::vector<int64_t> everywhere(const Tensor& of, std::vector<int64_t> counts);
-
 /// A number for each example, of which each has its own; mapped over by the level.
 Tensor examples_of(AxisVmap& level);
 
 /// psum along the level's axis.
 Tensor sum_along(const Tensor& t, AxisVmap& level);
-/// Whether a bool holds for any of the level's examples.
-Tensor holds_for_any(const Tensor& condition, AxisVmap& level);
 
 // NOTE [Hidden axes]
 // The function of an operator that lifts what it captures (checkpoint, cond, a loop) is evaluated where only the levels
@@ -126,12 +127,6 @@ class Running {
 
  private:
   AxisVmap& level_;
-};
-
-/// No vmap of that name is running, seen or not.
-class NoAxisError : public ArgumentError {
- public:
-  using ArgumentError::ArgumentError;
 };
 
 /// The innermost running vmap of that name. Throws NoAxisError, which says what names there are, and

@@ -8,7 +8,7 @@
 
 #include "core/bind.h"
 #include "mesh/axis.h"
-#include "mesh/speech.h"
+#include "control/speech.h"
 #include "tower/errors.h"
 
 namespace tower::mesh {
@@ -57,14 +57,14 @@ class Collective : public ListOperator {
   }
   Tensors push_forward(c10::ArrayRef<IValue> saved, c10::ArrayRef<Tensor> tangents) const override {
     const auto operands = tangents.slice(0, tangents.size() - 1);
-    Listener::note_tangents(number_);
+    speech::Listener::note_tangents(number_);
     return of_defined(operands, [&](const Tensors& given) { return on(given, tensors_of(saved[0]).back()); });
   }
 
   void map(VmapFrame& frame) const final {
     // Also where the level's image is evaluated, which maps over the same examples.
     if (static_cast<const Vmap&>(frame.level).axis() != number_) return map_alongside(frame, moves_dimensions());
-    Listener::note_collective(number_);
+    speech::Listener::note_collective(number_);
     Tensors tensors = tensors_of(frame.stack[0]);
     tensors.pop_back();
     Operands operands;
@@ -175,7 +175,7 @@ class Pextremum final : public Collective {
   }
   Tensors push_forward(c10::ArrayRef<IValue> saved, c10::ArrayRef<Tensor> tangents) const override {
     const auto operands = tangents.slice(0, tangents.size() - 1);
-    Listener::note_tangents(number_);
+    speech::Listener::note_tangents(number_);
     const auto [held, counts] = holders_and_counts(saved, operands);
     return of_defined(operands, [&, &held = held, &counts = counts](const Tensors& given) {
       Tensors parts;
@@ -370,8 +370,9 @@ void check_pairs(const Ppermute::Pairs& pairs, int64_t size, const std::string& 
 }  // namespace
 
 Tensor sum_along(const Tensor& t, AxisVmap& level) { return call<Psum>({t}, level)[0]; }
-Tensor holds_for_any(const Tensor& condition, AxisVmap& level) {
-  return sum_along(condition.to(at::kLong), level).ne(0);
+Tensor AxisVmap::sum(const Tensor& t) { return sum_along(t, *this); }
+Tensor AxisVmap::holds_for_any(const Tensor& condition) {
+  return sum_along(condition.to(at::kLong), *this).ne(0);
 }
 
 }  // namespace tower::mesh

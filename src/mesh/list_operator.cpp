@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include "frontend/enter.h"
 #include "core/bind.h"
 
 namespace tower::mesh {

@@ -3,7 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "core/bind.h"
-#include "operators/libtorch_bridge.h"
+#include "interpreters/libtorch_bridge.h"
 
 namespace tower {
 namespace {

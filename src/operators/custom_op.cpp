@@ -401,13 +401,6 @@ void CustomOp::add_sparsity(const detail::BoxedFunction& f, Where where) const {
       });
 }
 
-CustomRules::Held<std::function<void(Stack&)>> sparsity_rule_of(const Operator& op) {
-  Registry& r = registry();
-  std::lock_guard lock(r.mutex);
-  const auto found = r.operators.find(op.name());
-  return found == r.operators.end() ? nullptr : found->second.rules.sparsity;
-}
-
 void CustomOp::add_vmap(detail::VmapFunction f, c10::FunctionSchema signature, Where where) const {
   const auto held = std::make_shared<const detail::VmapFunction>(std::move(f));
   state_->add(

@@ -367,6 +367,7 @@ void PlainRules::restore(Operator& op) const {
   op.set_no_derivative(no_derivative);
   op.save = save;
   op.reads_memory = false;
+  op.sparsity = nullptr;
 }
 
 void check_rules(const Operator& op, const CustomRules& rules) {
@@ -393,6 +394,7 @@ void fill_record(Operator& op, const CustomRules& rules) {
   if (!rules.defined && !rules.any_rule()) return;
   op.custom = true;
   op.implementation = [&op](Stack& stack) { run_kernel(op, stack); };
+  op.sparsity = rules.sparsity;
   Mask tensors = 0;
   for (uint8_t i : op.tensor_args()) tensors |= Mask{1} << i;
   if (rules.backward || rules.jvp) {

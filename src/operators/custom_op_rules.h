@@ -54,9 +54,6 @@ struct PlainRules {
 /// Throws ArgumentError where the rules do not fit the operator.
 void check_rules(const Operator& op, const CustomRules& rules);
 
-/// What stands for the operator in sparsity patterns; null: nothing.
-CustomRules::Held<std::function<void(torch::jit::Stack&)>> sparsity_rule_of(const Operator& op);
-
 /// Puts them into the record.
 void fill_record(Operator& op, const CustomRules& rules);
 

@@ -1,7 +1,7 @@
 #include "operators/differentiate.h"
 
 #include "core/memory.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower {
 

@@ -4,15 +4,15 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include "frontend/enter.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/substitution.h"
 #include "interpreters/custom.h"
 #include "operators/differentiate.h"
 #include "operators/known_code.h"
-#include "operators/libtorch_bridge.h"
+#include "interpreters/libtorch_bridge.h"
 #include "operators/lifting.h"
-#include "operators/stand_in.h"
 #include "operators/user_vmap.h"
 #include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"
@@ -95,7 +95,7 @@ class FollowedByLibTorch {
   DispatchGuard keys_;
 };
 
-class Implementation final : public MadeOperator, public StoodInFor {
+class Implementation final : public MadeOperator {
  public:
   explicit Implementation(HigherOrderRules rules, std::shared_ptr<const KnownCode> code = nullptr)
       : MadeOperator(rules.name, schema_of(rules.name)), rules_(std::move(rules)), code_(std::move(code)) {

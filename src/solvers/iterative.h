@@ -5,7 +5,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include "mesh/speech.h"
+#include "control/speech.h"
 #include "solvers/linear_system.h"
 #include "solvers/vectors.h"
 #include "tower/linear_solve.h"
@@ -19,10 +19,10 @@ struct Iteration {
   int64_t max_steps;
   int64_t restart;
   /// Along which the function mixes the unknowns of examples: NOTE [Systems of several examples].
-  mesh::Axes axes = {};
+  speech::Axes axes = {};
 
   Tensor preconditioned(const Tensor& v) const { return precondition ? precondition(v) : v; }
-  Tensor of_all(const Tensor& of_one) const { return axes.empty() ? of_one : mesh::sum_of_all_heard(of_one, axes); }
+  Tensor of_all(const Tensor& of_one) const { return axes.empty() ? of_one : speech::sum_of_all_heard(of_one, axes); }
   /// Σ conj(a) b
   Tensor product(const Tensor& a, const Tensor& b) const {
     return of_all(a.is_complex() ? at::vdot(a, b) : at::dot(a, b));
@@ -31,7 +31,7 @@ struct Iteration {
     const Tensor of_one = at::linalg_vector_norm(v);
     return axes.empty() ? of_one : of_all(of_one.square()).sqrt();
   }
-  int64_t unknowns(const Tensor& v) const { return axes.empty() ? v.numel() : v.numel() * mesh::number_heard(axes); }
+  int64_t unknowns(const Tensor& v) const { return axes.empty() ? v.numel() : v.numel() * speech::number_heard(axes); }
 };
 
 struct Iterated {

@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 
 #include "core/level.h"
-#include "mesh/axis.h"
 #include "operators/lifting.h"
 #include "tower/errors.h"
 
@@ -65,9 +64,9 @@ VectorFunction Unknowns::on_vectors(dynamic::Function f, const char* whose) cons
 // A function that speaks of its argument to other examples mixes their unknowns: it is one system of them all, in which
 // products and lengths are sums over the examples. One that speaks of other things alone is a system for each example.
 // What goes through collectives with its argument is seen by a tangent.
-mesh::Axes mixed_axes(const VectorFunction& f, const Tensor& like) {
-  if (!mesh::may_speak()) return {};
-  const mesh::Listener listener;
+speech::Axes mixed_axes(const VectorFunction& f, const Tensor& like) {
+  if (!speech::may_speak()) return {};
+  const speech::Listener listener;
   const auto of_list = [&](const Tensors& v) { return Tensors{f(v[0])}; };
   dynamic::jvp(of_list, {at::zeros_like(like)}, {like});
   return listener.axes_of_tangents();
@@ -77,7 +76,7 @@ bool any_example(const Tensor& condition) {
   const Tensor values = value_under_all_levels(condition);
   DispatchGuard keys;
   keys.see_every_operator(false);
-  return mesh::everywhere(condition, {values.any().item<bool>()})[0] > 0;
+  return speech::in_all_processes(condition, {values.any().item<bool>()})[0] > 0;
 }
 
 }  // namespace tower::solvers

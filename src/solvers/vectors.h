@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/operator.h"
-#include "mesh/speech.h"
+#include "control/speech.h"
 #include "tower/dynamic.h"
 
 namespace tower::solvers {
@@ -34,7 +34,7 @@ class Unknowns {
 };
 
 /// The named axes along which `f`, a linear function of vectors like `like`, mixes those of several examples.
-mesh::Axes mixed_axes(const VectorFunction& f, const Tensor& like);
+speech::Axes mixed_axes(const VectorFunction& f, const Tensor& like);
 
 /// Whether a condition, one bool, holds for any example of any vmap.
 bool any_example(const Tensor& condition);

@@ -5,7 +5,6 @@
 #include "core/bind.h"
 #include "core/gives_tensors.h"
 #include "interpreters/custom.h"
-#include "operators/stand_in.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
 
@@ -58,7 +57,7 @@ std::vector<Tensor> Dependence::by_stand_in(const Operator& op, const Stack& sta
   Stack outs = stack;
   const Topped as_top(this);
   const AsUserCode user;
-  if (!stand_in(op, outs)) return {};
+  if (!op.stand_in(outs)) return {};
   std::vector<Tensor> result;
   for (const Tensor& t : flatten_outputs(outs)) result.push_back(t);
   return result;

@@ -6,7 +6,7 @@
 //   reductions          the union over the reduced dimensions
 //   matrix products     that over rows and columns; of a constant or sparse matrix, over its entries
 //   windows             convolutions, pooling: that over what a window sees
-//   else                the operator's parts, if it has any, or what stands for it (operators/stand_in.h); or all
+//   else                the operator's parts, if it has any, or what stands for it (Operator::stand_in); or all
 //                       elements depend on all, and it is noted
 //
 // A set is a superset of what the derivative has entries for, whatever the values are.

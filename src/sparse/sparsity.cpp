@@ -4,12 +4,12 @@
 #include <numeric>
 
 #include "core/memory.h"
-#include "operators/cond.h"
+#include "control/cond.h"
 #include "sparse/any_steps.h"
 #include "sparse/dependence.h"
 #include "tower/errors.h"
 #include "tower/sparse.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower::detail {
 

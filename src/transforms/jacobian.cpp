@@ -7,7 +7,7 @@
 #include "core/wrapper.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 #include "transforms/vmap.h"
 
 namespace tower::dynamic {

@@ -8,7 +8,7 @@
 #include "frontend/arguments.h"
 #include "frontend/substitution.h"
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 #include "transforms/vmap.h"
 
 namespace tower {

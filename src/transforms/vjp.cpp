@@ -5,7 +5,7 @@
 #include "core/memory.h"
 #include "interpreters/tape.h"
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower::dynamic {
 namespace {

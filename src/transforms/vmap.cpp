@@ -16,7 +16,7 @@
 #include "tower/detail/flat.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 #include "transforms/vmap.h"
 
 namespace tower {

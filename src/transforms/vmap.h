@@ -1,7 +1,7 @@
 // One vmap level over a whole batch: what vmap and the Jacobians share.
 #pragma once
 
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower {
 

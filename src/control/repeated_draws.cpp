@@ -1,4 +1,4 @@
-#include "operators/draws.h"
+#include "control/repeated_draws.h"
 
 #include "tower/errors.h"
 

@@ -1,4 +1,4 @@
-#include "operators/mapped.h"
+#include "interpreters/mapped.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
@@ -8,8 +8,7 @@
 #include "core/bind.h"
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
-#include "operators/libtorch_bridge.h"
-#include "operators/stand_in.h"
+#include "interpreters/libtorch_bridge.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -32,7 +31,7 @@ Tensors tensors_of(const IValue& list) {
 }
 
 // Operands and outputs are flat lists of defined tensors; the base operator's own arguments are rebuilt from them.
-class MappedOperator final : public MadeOperator, public StoodInFor {
+class MappedOperator final : public MadeOperator {
  public:
   MappedOperator(const Vmap& level, const Operator& base, const Stack& args)
       : MadeOperator("vmap(" + base.name() + ")", schema_of_lists("vmap(" + base.name() + ")")),
@@ -102,7 +101,7 @@ class MappedOperator final : public MadeOperator, public StoodInFor {
     auto level = new_level();
     Scope scope(level);
     Stack own = arguments(*level, tensors_of(stack[0]));
-    if (!tower::stand_in(base_, own)) return false;
+    if (!base_.stand_in(own)) return false;
     stack = take_out_outputs(*level, own);
     return true;
   }

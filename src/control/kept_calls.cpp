@@ -1,4 +1,4 @@
-#include "operators/keeping.h"
+#include "control/kept_calls.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -10,7 +10,7 @@
 #include "core/of_thread.h"
 #include "interpreters/vjp.h"
 #include "tower/errors.h"
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 namespace tower {
 namespace {

@@ -6,7 +6,7 @@
 //
 // The parts of the first evaluation are operators, each with the state that it keeps, so that a tape lets go of a state
 // when it has come past. The pullback of a part is a loop of its own, over states that it keeps and a cotangent.
-#include "operators/range.h"
+#include "control/revolve.h"
 
 #include <ATen/Functions.h>
 
@@ -14,7 +14,7 @@
 #include <cmath>
 
 #include "core/reuse.h"
-#include "operators/checkpoint.h"
+#include "control/checkpoint.h"
 #include "operators/differentiate.h"
 #include "operators/lifting.h"
 #include "tower/errors.h"

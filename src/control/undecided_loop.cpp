@@ -7,11 +7,11 @@
 //   its pullback    the same of the loop back: of cotangents and gradients of what was captured, at any of the states
 //
 // What stands for higher derivatives is not written down: there all depends on all.
-#include "operators/undecided_loop.h"
+#include "control/undecided_loop.h"
 
 #include <ATen/Functions.h>
 
-#include "operators/cond.h"
+#include "control/cond.h"
 #include "operators/differentiate.h"
 #include "operators/lifting.h"
 

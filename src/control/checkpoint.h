@@ -1,7 +1,7 @@
 // Functions that are evaluated again in the backward pass, for checkpoint and for the schedules of loops.
 #pragma once
 
-#include "operators/draws.h"
+#include "control/repeated_draws.h"
 #include "tower/higher_order.h"
 
 namespace tower {

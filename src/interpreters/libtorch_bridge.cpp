@@ -1,4 +1,4 @@
-#include "operators/libtorch_bridge.h"
+#include "interpreters/libtorch_bridge.h"
 
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>

@@ -1,4 +1,4 @@
-#include "transforms/surface.h"
+#include "interpreters/surface.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>

@@ -1,20 +1,19 @@
 // cond as a higher-order operator. Its derivatives are conds over the derivatives of the branches, so what an example
 // did not take is selected away after it was computed, and never multiplied by zero.
-#include "operators/cond.h"
+#include "control/cond.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
-#include "compile/loop.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
-#include "mesh/axis.h"
-#include "operators/checkpoint.h"
+#include "control/checkpoint.h"
 #include "operators/differentiate.h"
-#include "operators/draws.h"
-#include "operators/keeping.h"
+#include "control/kept_calls.h"
+#include "control/repeated_draws.h"
+#include "control/traced.h"
 #include "operators/lifting.h"
 #include "tower/cond.h"
 #include "tower/errors.h"
@@ -152,7 +151,7 @@ bool is_taken_by_none(const Tensor& predicate, bool which) {
   DispatchGuard keys;
   keys.see_every_operator(false);
   const int64_t on = values.sum().item<int64_t>();
-  return mesh::everywhere(predicate, {which ? on : values.numel() - on})[0] == 0;
+  return speech::in_all_processes(predicate, {which ? on : values.numel() - on})[0] == 0;
 }
 
 // NOTE [Branches that nobody had run]
@@ -164,7 +163,7 @@ std::optional<Tensors> run_unless_nobodys(const Branches& branches, bool which, 
                                           const Tensors& operands) {
   try {
     return without_effects(branches, which, operands);
-  } catch (const mesh::NoAxisError&) {
+  } catch (const speech::NoAxisError&) {
     if (!Draws::repeating() || !is_taken_by_none(predicate, which)) throw;
     return std::nullopt;
   }
@@ -175,15 +174,15 @@ std::optional<Tensors> run_unless_nobodys(const Branches& branches, bool which, 
 Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors& operands, SpokenInBranches* spoken) {
   SpokenInBranches now;
   const auto run = [&](bool which) {
-    const mesh::Listener listener;
+    const speech::Listener listener;
     auto outs = run_unless_nobodys(branches, which, predicate, operands);
     (which ? now.when_true : now.when_false) = listener.axes();
     return outs;
   };
   const auto of_true = run(true), of_false = run(false);
   if (spoken) {
-    spoken->when_true.merge(mesh::Axes(now.when_true));
-    spoken->when_false.merge(mesh::Axes(now.when_false));
+    spoken->when_true.merge(speech::Axes(now.when_true));
+    spoken->when_false.merge(speech::Axes(now.when_false));
   }
   if (!of_true) return *of_false;
   if (!of_false) return *of_true;
@@ -191,8 +190,8 @@ Tensors choose(const Branches& branches, const Tensor& predicate, const Tensors&
   check_alike(branches, predicate, a, b);
   Tensors selected;
   if (branches.adds_what_was_heard && !(now.when_true.empty() && now.when_false.empty())) {
-    const Tensor of_a = mesh::holds_for_one_heard(predicate, now.when_true),
-                 of_b = mesh::holds_for_one_heard(at::logical_not(predicate), now.when_false);
+    const Tensor of_a = speech::holds_for_one_heard(predicate, now.when_true),
+                 of_b = speech::holds_for_one_heard(at::logical_not(predicate), now.when_false);
     for (size_t k = 0; k < a.size(); ++k) selected.push_back(at::add(only_where(of_a, a[k]), only_where(of_b, b[k])));
   } else {
     for (size_t k = 0; k < a.size(); ++k) selected.push_back(at::where(predicate, a[k], b[k]));
@@ -205,7 +204,7 @@ namespace {
 // The rule for vmap of branches of which one is run for few examples alone, if they are few.
 std::pair<Tensors, Dims> map_branches(const Branches& branches, const VmapInfo& info, const Dims& in_dims,
                                       const Tensors& all) {
-  const mesh::LeavingOut leaving_out;
+  const speech::LeavingOut leaving_out;
   const auto mapped = [&](bool which, const Tensors& given) {
     const auto branch = [&](const Tensors& one) { return without_effects(branches, which, without_first(one)); };
     return dynamic::vmap(branch, in_dims, {0}, {info.randomness})(given);
@@ -282,7 +281,7 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
     if (record->compiled && record->meetings > 0) {
       --record->meetings;
       const Function& other = taken ? all_operands.when_false : all_operands.when_true;
-      compiler::meet_captured(evaluated_often(all_operands.op, other), operands);
+      traced.meet_captured(evaluated_often(all_operands.op, other), operands);
       record->meetings = 0;
     }
     return taken ? branches.when_true(operands) : branches.when_false(operands);
@@ -303,7 +302,7 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
     const size_t count = operands.size();
     for (const Tensor& ct : cotangents)
       if (ct.defined()) operands.push_back(ct);
-    const bool may_speak = mesh::differs_along_a_named_axis(predicate);
+    const bool may_speak = speech::differs_along_a_named_axis(predicate);
     if (may_speak) operands.push_back(predicate);
     const std::vector<bool> wanted(needs.begin() + 1, needs.end());
     std::vector<bool> given;
@@ -315,8 +314,8 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
       return [=](const Tensors& values) {
         Tensor taken;
         if (may_speak)
-          taken = which ? mesh::holds_for_one_heard(values.back(), added.when_true)
-                        : mesh::holds_for_one_heard(at::logical_not(values.back()), added.when_false);
+          taken = which ? speech::holds_for_one_heard(values.back(), added.when_true)
+                        : speech::holds_for_one_heard(at::logical_not(values.back()), added.when_false);
         Tensors cts(given.size());
         size_t next = count;
         for (size_t k = 0; k < cts.size(); ++k)

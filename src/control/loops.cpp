@@ -1,26 +1,28 @@
 // Loops. Where examples agree on the predicate, a loop is its steps, one after the other, as ordinary code: what holds
 // for transforms of steps holds for it. Where they differ, each step is a branch that idle examples do not take
-// (operators/cond.h), and so nothing of it gets into their values or derivatives.
+// (control/cond.h), and so nothing of it gets into their values or derivatives.
 #include "tower/loops.h"
 
 #include <ATen/Functions.h>
 
-#include "compile/loop.h"
 #include "core/bind.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
-#include "mesh/axis.h"
-#include "mesh/speech.h"
-#include "operators/checkpoint.h"
-#include "operators/cond.h"
-#include "operators/draws.h"
-#include "operators/keeping.h"
+#include "control/speech.h"
+#include "control/checkpoint.h"
+#include "control/cond.h"
+#include "control/kept_calls.h"
+#include "control/repeated_draws.h"
+#include "control/traced.h"
 #include "operators/lifting.h"
-#include "operators/loops.h"
-#include "operators/range.h"
-#include "operators/undecided_loop.h"
+#include "control/loops.h"
+#include "control/revolve.h"
+#include "control/undecided_loop.h"
 
 namespace tower {
+
+Traced traced{};
+
 namespace {
 
 using detail::NameTensor;
@@ -40,7 +42,7 @@ Count count(const Tensor& condition) {
   DispatchGuard keys;
   keys.see_every_operator(false);
   const int64_t on = values.numel() == 1 ? values.item<bool>() : values.sum().item<int64_t>();
-  const auto everywhere = mesh::everywhere(condition, {on, values.numel()});
+  const auto everywhere = speech::in_all_processes(condition, {on, values.numel()});
   return {everywhere[0], everywhere[1], everywhere[1] == values.numel()};
 }
 
@@ -82,13 +84,13 @@ struct While {
     try {
       return step_of_some(active, state, captured, options.compact);
     } catch (const c10::Error&) {
-      if (!all_here || tracing() || mesh::differs_along_a_named_axis(active)) throw;
+      if (!all_here || tracing() || speech::differs_along_a_named_axis(active)) throw;
       return step_of_some(active, state, captured, 1.0);
     }
   }
 
   Tensors step_of_some(const Tensor& active, const Tensors& state, Tensors& captured, double compact) const {
-    const bool may_speak = compact > 0 && mesh::differs_along_a_named_axis(active);
+    const bool may_speak = compact > 0 && speech::differs_along_a_named_axis(active);
     const Branches branches{[self = *this](const Tensors& given) { return self.step(given); },
                             [](const Tensors& given) { return given; },
                             "while_loop",
@@ -98,7 +100,7 @@ struct While {
     if (branches.compact == 0 && !may_speak && !may_be_recorded(state)) return choose(branches, active, state);
     Tensors operands{active};
     operands.insert(operands.end(), state.begin(), state.end());
-    const mesh::Listener listener;
+    const speech::Listener listener;
     Tensors next = call_lifting(branch_rules(branches, captured), operands, branch_attributes(), captured);
     if (may_speak) *speaks = speaks->value_or(false) || listener.asked();
     return next;
@@ -149,7 +151,7 @@ struct While {
   Tensors from(const Tensors& start) const {
     const DecidedByValues decided;
     if (tracing())
-      return compiler::trace_loop([this](const Tensors& state) { return holds(state); },
+      return traced.loop([this](const Tensors& state) { return holds(state); },
                                   [this](const Tensors& state) { return step(state); }, start, options, !report);
     Tensors captured;
     return options.checkpoints.is_all() ? run(start, captured).first : run_with(options.checkpoints, start);

@@ -1,4 +1,4 @@
-// Loops of which it is not known how many steps they make, in sparsity patterns (operators/cond.h, ForAnyValue).
+// Loops of which it is not known how many steps they make, in sparsity patterns (control/cond.h, ForAnyValue).
 #pragma once
 
 #include "tower/dynamic.h"

@@ -5,8 +5,11 @@
 
 #include <cstdint>
 #include <set>
+#include <vector>
 
-namespace tower::mesh {
+#include "tower/errors.h"
+
+namespace tower::speech {
 
 /// Numbers of vmaps, Vmap::axis().
 using Axes = std::set<uint64_t>;
@@ -35,6 +38,12 @@ class Listener {
   bool asked_ = false;
 };
 
+/// No vmap of that name is running, seen or not.
+class NoAxisError : public ArgumentError {
+ public:
+  using ArgumentError::ArgumentError;
+};
+
 /// Whether `t` differs along an axis that has a name, so that those whom it tells apart may speak to each other.
 bool differs_along_a_named_axis(const at::Tensor& t);
 
@@ -43,6 +52,9 @@ at::Tensor holds_for_one_heard(const at::Tensor& condition, const Axes& axes);
 
 /// Whether there is a named axis in sight.
 bool may_speak();
+
+/// Numbers that were counted in this process's part of `of`, of all processes that it is spread over.
+std::vector<int64_t> in_all_processes(const at::Tensor& of, std::vector<int64_t> counts);
 
 /// Of each example the sum over those whom it hears along these axes, itself among them; and how many they are.
 at::Tensor sum_of_all_heard(const at::Tensor& t, const Axes& axes);
@@ -58,4 +70,4 @@ class LeavingOut {
   static bool now();
 };
 
-}  // namespace tower::mesh
+}  // namespace tower::speech

@@ -1,7 +1,7 @@
 // What loops have in common with cond: an idle example takes the branch that leaves its state alone.
 #pragma once
 
-#include "mesh/speech.h"
+#include "control/speech.h"
 #include "tower/higher_order.h"
 
 namespace tower {
@@ -22,7 +22,7 @@ struct Branches {
 
 /// The named axes along which each branch spoke.
 struct SpokenInBranches {
-  mesh::Axes when_true, when_false;
+  speech::Axes when_true, when_false;
 };
 
 /// At this level or one below, examples have different values.

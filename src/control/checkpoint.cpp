@@ -1,18 +1,18 @@
 // checkpoint as a higher-order operator that saves its operands, and whose derivatives are those of the function,
 // evaluated again. Its values come from below every level that records, so nothing of the evaluation is kept but what a
-// policy says (operators/keeping.h).
+// policy says (control/kept_calls.h).
 #include "tower/checkpoint.h"
 
 #include <c10/core/GradMode.h>
 
-#include "compile/loop.h"
+#include "control/traced.h"
 #include "core/level.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
-#include "operators/checkpoint.h"
+#include "control/checkpoint.h"
 #include "operators/differentiate.h"
-#include "operators/draws.h"
-#include "operators/keeping.h"
+#include "control/repeated_draws.h"
+#include "control/kept_calls.h"
 #include "operators/lifting.h"
 
 namespace tower {
@@ -88,7 +88,7 @@ HigherOrderRules checkpoint_rules(const char* name, const CapturingFunction& f, 
     const auto& first = attributes_as<SharedEvaluation>(attributes);
     if (first->kept.compiled && first->meetings > 0) {
       --first->meetings;
-      compiler::meet_captured(all_operands, operands);
+      traced.meet_captured(all_operands, operands);
       first->meetings = 0;
     }
     return first->draws.first(name, operands, [&] { return recipe.first(all_operands, operands, *first); });

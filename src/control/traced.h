@@ -1,0 +1,24 @@
+// What control flow has of a trace that runs. Compiled functions are known above: they fill this in when the library is
+// loaded.
+#pragma once
+
+#include "tower/loops.h"
+
+namespace tower {
+
+// NOTE [What is captured on ways not taken]
+// An operator that lifts what its function captures finds that out by evaluating it. In a compiled function that is
+// done once, but each run goes its own way: another branch, a loop that makes steps where it had made none. And the
+// pullback is traced, with every loop's step in it. So what lies on all ways is met at the first evaluation already, by
+// a trace of the function that is for nobody: of each branch, each loop's step.
+struct Traced {
+  /// The loop as one call. Tensors that the functions capture become operands.
+  dynamic::Tensors (*loop)(const dynamic::Predicate& predicate, const dynamic::Function& step,
+                           const dynamic::Tensors& start, const WhileOptions& options, bool must_end);
+  /// Throws InvisibleTensorError where `f` meets a tensor that cannot be seen. Whatever else goes wrong on such a way,
+  /// it may never be gone, and raises where it is.
+  void (*meet_captured)(const dynamic::Function& f, const dynamic::Tensors& operands);
+};
+extern Traced traced;
+
+}  // namespace tower
