@@ -38,9 +38,9 @@
 #include <string_view>
 #include <vector>
 
-#include "compile/cpu.h"
-#include "compile/llvm.h"
 #include "compile/newton_by_hand.h"
+#include "kernels/cpu.h"
+#include "kernels/llvm.h"
 #include "support/peak_memory.h"
 #include "support/race.h"
 #include "support/report.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "compile/specialisations.h"
-#include "compile/trace.h"
 #include "core/bind.h"
+#include "graph/trace.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
 #include "tower/graph.h"

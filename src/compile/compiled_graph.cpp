@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "compile/graph_operator.h"
-#include "compile/parts.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
+#include "graph/split.h"
 #include "operators/lifting.h"
 
 namespace tower::compiler {

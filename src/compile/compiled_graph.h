@@ -1,6 +1,6 @@
 // A graph that is run as what looks on wants it:
 //
-//   nobody             fused, as machine code (compile/fused_plan.h)
+//   nobody             fused, as machine code (fuse/fused_plan.h)
 //   a transform, or    parts of it as operators, whose images are compiled graphs: mapped over examples, pulled back,
 //   LibTorch's autograd    pushed forward (compile/graph_operator.h). All of it is one part, unless it does what has to
 //                      be seen in its order: draws random numbers, runs a user's code, writes to tensors it did not
@@ -11,8 +11,8 @@
 #include <memory>
 #include <string>
 
-#include "compile/fused_plan.h"
-#include "compile/trace.h"
+#include "fuse/fused_plan.h"
+#include "graph/trace.h"
 
 namespace tower::compiler {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "compile/compiled_graph.h"
-#include "compile/parts.h"
 #include "compile/specialisations.h"
-#include "compile/trace.h"
+#include "graph/split.h"
+#include "graph/trace.h"
 
 namespace tower::compiler {
 namespace {

@@ -11,8 +11,8 @@
 #include <list>
 #include <mutex>
 
-#include "compile/call_kind.h"
-#include "compile/fused_plan.h"
+#include "fuse/fused_plan.h"
+#include "graph/call_kind.h"
 #include "tower/compile.h"
 #include "tower/higher_order.h"
 
@@ -20,7 +20,7 @@ namespace tower::compiler {
 
 class GraphOperator {
  public:
-  /// `graph` only computes (compile/parts.h).
+  /// `graph` only computes (graph/split.h).
   GraphOperator(Graph graph, const std::shared_ptr<Kernels>& kernels);
 
   dynamic::Tensors operator()(const dynamic::Tensors& operands) const { return op_(operands); }

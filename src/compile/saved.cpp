@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
-#include "compile/cpu.h"
-#include "compile/seal.h"
 #include "compile/specialisations.h"
-#include "compile/stored_graph.h"
+#include "graph/stored_graph.h"
+#include "kernels/checked_file.h"
+#include "kernels/cpu.h"
 #include "tower/errors.h"
 #include "tower/version.h"
 

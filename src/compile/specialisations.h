@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "compile/call_kind.h"
 #include "compile/compiled_graph.h"
-#include "compile/lanes.h"
+#include "graph/call_kind.h"
+#include "graph/lanes.h"
 #include "tower/compile.h"
 
 namespace tower {

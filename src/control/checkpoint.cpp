@@ -5,14 +5,14 @@
 
 #include <c10/core/GradMode.h>
 
+#include "control/checkpoint.h"
+#include "control/kept_calls.h"
+#include "control/repeated_draws.h"
 #include "control/traced.h"
 #include "core/level.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
-#include "control/checkpoint.h"
 #include "operators/differentiate.h"
-#include "control/repeated_draws.h"
-#include "control/kept_calls.h"
 #include "operators/lifting.h"
 
 namespace tower {

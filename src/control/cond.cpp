@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "control/repeated_draws.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/autocast.h"

@@ -8,9 +8,9 @@
 
 #include "core/memory.h"
 #include "core/of_thread.h"
+#include "interpreters/surface.h"
 #include "interpreters/vjp.h"
 #include "tower/errors.h"
-#include "interpreters/surface.h"
 
 namespace tower {
 namespace {

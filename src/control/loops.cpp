@@ -5,19 +5,19 @@
 
 #include <ATen/Functions.h>
 
+#include "control/checkpoint.h"
+#include "control/cond.h"
+#include "control/loops.h"
+#include "control/repeated_draws.h"
+#include "control/revolve.h"
+#include "control/speech.h"
+#include "control/undecided_loop.h"
 #include "core/bind.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
-#include "control/speech.h"
-#include "control/checkpoint.h"
-#include "control/cond.h"
 #include "control/kept_calls.h"
-#include "control/repeated_draws.h"
 #include "control/traced.h"
 #include "operators/lifting.h"
-#include "control/loops.h"
-#include "control/revolve.h"
-#include "control/undecided_loop.h"
 
 namespace tower {
 
@@ -152,7 +152,7 @@ struct While {
     const DecidedByValues decided;
     if (tracing())
       return traced.loop([this](const Tensors& state) { return holds(state); },
-                                  [this](const Tensors& state) { return step(state); }, start, options, !report);
+                         [this](const Tensors& state) { return step(state); }, start, options, !report);
     Tensors captured;
     return options.checkpoints.is_all() ? run(start, captured).first : run_with(options.checkpoints, start);
   }

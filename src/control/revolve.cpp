@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/reuse.h"
 #include "control/checkpoint.h"
+#include "core/reuse.h"
 #include "operators/differentiate.h"
 #include "operators/lifting.h"
 #include "tower/errors.h"

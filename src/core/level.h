@@ -67,8 +67,8 @@ class Level : public c10::intrusive_ptr_target {
   /// random numbers mean.
   virtual bool draws_for_each(const Operator&) const { return false; }
 
-  /// Code that runs under it found out what may be otherwise when it runs again, and `still` says whether it is the same:
-  /// for a level that keeps what it records.
+  /// Code that runs under it found out what may be otherwise when it runs again, and `still` says whether it is the
+  /// same: for a level that keeps what it records.
   virtual void assume(const std::function<bool()>& /*still*/) {}
 
   /// A wrapper of this level was given a value, and shows its sizes and type already.

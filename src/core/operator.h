@@ -215,9 +215,9 @@ class Operator : public c10::intrusive_ptr_target {
 
   /// Evaluates on values of the current top (plain tensors when there is none): the operator itself, no rule.
   virtual void call(Stack& stack) const;
-  /// In sparsity patterns, where its code is not followed: replaces the arguments by the results of code that is made of
-  /// operators, which depend on all that the operator's depend on, and have their shapes. False, with nothing changed,
-  /// where there is no such code.
+  /// In sparsity patterns, where its code is not followed: replaces the arguments by the results of code that is made
+  /// of operators, which depend on all that the operator's depend on, and have their shapes. False, with nothing
+  /// changed, where there is no such code.
   virtual bool stand_in(Stack& stack) const;
   /// LibTorch can differentiate it (an autograd kernel is registered for it).
   virtual bool libtorch_differentiates() const;
@@ -250,7 +250,8 @@ class Operator : public c10::intrusive_ptr_target {
   // The rules of LibTorch's operators agree with what the operators compute, so any of them may be replaced by the
   // operators it is made of. A rule that a user registered is the meaning of the transform, whatever the implementation
   // computes: it is honoured at every level, however many other levels lie above it. So a vmap level with a level below
-  // it that may differentiate does not open a custom operator up: it binds the operator's image (interpreters/mapped.h).
+  // it that may differentiate does not open a custom operator up: it binds the operator's image
+  // (interpreters/mapped.h).
   bool custom = false;
   /// Whether any level may put a decomposition in the operator's place: there is no rule that would be passed over.
   bool opens_up() const { return !custom || (decomposes() && vjp.empty() && jvp.empty() && !vmap && !no_derivative_); }

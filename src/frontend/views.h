@@ -24,7 +24,7 @@ void refresh(Wrapper& view);
 Tensor as_it_is(const Tensor& t);
 
 /// Whether the tensor is memory from outside of a trace, which a graph writes to at each run: a view of a captured
-/// tensor (NOTE [Memory from outside of a trace], compile/trace.cpp).
+/// tensor (NOTE [Memory from outside of a trace], graph/trace.cpp).
 bool is_memory_outside(Wrapper& w);
 
 /// Whether a write may take the tensor's old value for its own use: it is no view, and its memory is nobody else's.

@@ -32,9 +32,9 @@ class SharedDraws {
 };
 
 /// The examples of a vmap that has a name, by which they speak to each other; they may be spread over processes.
-class NamedExamples {
+class SpeakingExamples {
  public:
-  virtual ~NamedExamples() = default;
+  virtual ~SpeakingExamples() = default;
   /// How many they are.
   virtual int64_t number() = 0;
   virtual Tensor sum(const Tensor& t) = 0;
@@ -73,7 +73,7 @@ class Vmap : public Level {
   virtual MakeLevel images() const { return {}; }
 
   /// Null unless its examples have a name.
-  virtual NamedExamples* named() { return nullptr; }
+  virtual SpeakingExamples* named() { return nullptr; }
 
   void process(const Operator& op, Stack& stack) override;
   bool draws_for_each(const Operator& op) const override;

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <utility>
 
+#include "control/speech.h"
 #include "core/bind.h"
 #include "mesh/draws.h"
-#include "control/speech.h"
 #include "operators/lifting.h"
 #include "tower/detail/foreign_frame.h"
 #include "tower/errors.h"

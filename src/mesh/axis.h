@@ -43,7 +43,7 @@ using AxisPointer = std::shared_ptr<Axis>;
 //
 // A custom operator's image below this level is code of its own, in which both kinds may meet again. So it gets what
 // was made to vary as something that is mapped: in there, too, what is not mapped is shared.
-class AxisVmap final : public Vmap, private NamedExamples {
+class AxisVmap final : public Vmap, private SpeakingExamples {
  public:
   AxisVmap(AxisPointer axis, Randomness randomness, const char* label)
       : Vmap(axis->here(), randomness, label), examples_(std::move(axis)) {}
@@ -57,7 +57,7 @@ class AxisVmap final : public Vmap, private NamedExamples {
   void process(const Operator& op, Stack& stack) override;
   Tensor varying(const Tensor& shared) override;
   MakeLevel images() const override;
-  NamedExamples* named() override { return this; }
+  SpeakingExamples* named() override { return this; }
   void release_resources() override;
 
  private:

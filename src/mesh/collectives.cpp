@@ -6,9 +6,9 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "control/speech.h"
 #include "core/bind.h"
 #include "mesh/axis.h"
-#include "control/speech.h"
 #include "tower/errors.h"
 
 namespace tower::mesh {
@@ -371,9 +371,7 @@ void check_pairs(const Ppermute::Pairs& pairs, int64_t size, const std::string& 
 
 Tensor sum_along(const Tensor& t, AxisVmap& level) { return call<Psum>({t}, level)[0]; }
 Tensor AxisVmap::sum(const Tensor& t) { return sum_along(t, *this); }
-Tensor AxisVmap::holds_for_any(const Tensor& condition) {
-  return sum_along(condition.to(at::kLong), *this).ne(0);
-}
+Tensor AxisVmap::holds_for_any(const Tensor& condition) { return sum_along(condition.to(at::kLong), *this).ne(0); }
 
 }  // namespace tower::mesh
 

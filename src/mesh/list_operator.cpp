@@ -2,8 +2,8 @@
 
 #include <ATen/Functions.h>
 
-#include "frontend/enter.h"
 #include "core/bind.h"
+#include "frontend/enter.h"
 
 namespace tower::mesh {
 

@@ -4,14 +4,14 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
-#include "frontend/enter.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
+#include "frontend/enter.h"
 #include "frontend/substitution.h"
 #include "interpreters/custom.h"
+#include "interpreters/libtorch_bridge.h"
 #include "operators/differentiate.h"
 #include "operators/known_code.h"
-#include "interpreters/libtorch_bridge.h"
 #include "operators/lifting.h"
 #include "operators/user_vmap.h"
 #include "tower/detail/foreign_frame.h"
@@ -422,6 +422,12 @@ bool may_read_substituted(const Operator& op, c10::ArrayRef<IValue> args) {
 const KnownCode* known_code(const Operator& op) {
   const auto* made = op.handle() ? nullptr : dynamic_cast<const Implementation*>(&op);
   return made ? made->code() : nullptr;
+}
+
+bool do_the_same(const Operator& a, const Operator& b) {
+  if (a.handle() || b.handle()) return &a == &b;
+  const KnownCode *x = known_code(a), *y = known_code(b);
+  return x && y && x->does_the_same(*y);
 }
 
 }  // namespace tower

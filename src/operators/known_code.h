@@ -12,6 +12,10 @@ struct KnownCode {
   virtual ~KnownCode() = default;
   /// What is in it draws random numbers, or is itself code that is not known.
   bool random = false, foreign = false;
+  /// It raises for some values that it finds, or must end and may not have.
+  bool raises = false;
+  /// Whether `other` is the same code, such as that of a function that was traced twice.
+  virtual bool does_the_same(const KnownCode& other) const { return this == &other; }
 };
 
 /// Calls the operator of these rules, which do what `code` says.
@@ -23,5 +27,7 @@ bool may_read_substituted(const Operator& op, c10::ArrayRef<c10::IValue> args);
 
 /// Null where an operator was not called like that.
 const KnownCode* known_code(const Operator& op);
+/// Whether they are one operator, or have the same known code.
+bool do_the_same(const Operator& a, const Operator& b);
 
 }  // namespace tower

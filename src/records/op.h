@@ -331,7 +331,7 @@ class Rule {
 
   // ---- compiled functions ----
 
-  /// Pointwise: one element of the output in terms of those of the arguments, as compile/element.h has them (which a
+  /// Pointwise: one element of the output in terms of those of the arguments, as numbers/element.h has them (which a
   /// file with such rules includes). Compiled functions are made of these.
   template <class Function>
   Rule& element(Function f) {

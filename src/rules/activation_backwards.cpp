@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "compile/element.h"
 #include "core/broadcast.h"
+#include "numbers/element.h"
 #include "records/masks.h"
 #include "records/op.h"
 #include "rules/registry.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "compile/element.h"
+#include "numbers/element.h"
 #include "records/masks.h"
 #include "records/op.h"
 #include "records/overwriting.h"

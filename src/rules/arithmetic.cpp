@@ -5,9 +5,9 @@
 #include <bit>
 #include <cmath>
 
-#include "compile/element.h"
 #include "core/bind.h"
 #include "core/broadcast.h"
+#include "numbers/element.h"
 #include "records/masks.h"
 #include "records/op.h"
 #include "rules/registry.h"

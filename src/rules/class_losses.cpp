@@ -2,10 +2,10 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
-#include "rules/kernel_demands.h"
-#include "rules/losses.h"
 #include "records/masks.h"
 #include "records/op.h"
+#include "rules/kernel_demands.h"
+#include "rules/losses.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "compile/element.h"
+#include "numbers/element.h"
 #include "records/op.h"
 #include "rules/registry.h"
 

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "compile/element.h"
 #include "core/wrapper.h"
+#include "numbers/element.h"
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/registry.h"

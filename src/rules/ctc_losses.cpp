@@ -10,9 +10,9 @@
 #include "interpreters/vmap.h"
 #include "records/demands.h"
 #include "records/dims.h"
-#include "rules/losses.h"
 #include "records/masks.h"
 #include "records/op.h"
+#include "rules/losses.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

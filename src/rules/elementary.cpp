@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "compile/element.h"
+#include "numbers/element.h"
 #include "records/op.h"
 #include "records/overwriting.h"
 #include "rules/registry.h"

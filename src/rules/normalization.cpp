@@ -11,8 +11,8 @@
 #include "core/broadcast.h"
 #include "frontend/mutation.h"
 #include "records/demands.h"
-#include "rules/losses.h"
 #include "records/op.h"
+#include "rules/losses.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

@@ -1,7 +1,7 @@
 #include "rules/rules.h"
 
-#include "rules/kernel_demands.h"
 #include "records/overwriting.h"
+#include "rules/kernel_demands.h"
 #include "rules/registry.h"
 
 namespace tower::rules {

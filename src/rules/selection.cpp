@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "compile/element.h"
+#include "numbers/element.h"
 #include "records/demands.h"
 #include "records/masks.h"
 #include "records/op.h"

@@ -3,7 +3,7 @@
 #include <ATen/Operators.h>
 #include <ATen/native/TypeProperties.h>
 
-#include "compile/element.h"
+#include "numbers/element.h"
 #include "records/demands.h"
 #include "records/dims.h"
 #include "records/op.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "compile/element.h"
+#include "numbers/element.h"
 #include "records/masks.h"
 #include "records/op.h"
 #include "rules/registry.h"

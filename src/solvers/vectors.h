@@ -1,8 +1,8 @@
 // Lists of tensors as one vector, which is what linear algebra knows.
 #pragma once
 
-#include "core/operator.h"
 #include "control/speech.h"
+#include "core/operator.h"
 #include "tower/dynamic.h"
 
 namespace tower::solvers {

@@ -3,13 +3,13 @@
 
 #include <numeric>
 
-#include "core/memory.h"
 #include "control/cond.h"
+#include "core/memory.h"
+#include "interpreters/surface.h"
 #include "sparse/any_steps.h"
 #include "sparse/dependence.h"
 #include "tower/errors.h"
 #include "tower/sparse.h"
-#include "interpreters/surface.h"
 
 namespace tower {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "tower/errors.h"
 #include "interpreters/surface.h"
+#include "tower/errors.h"
 
 namespace tower::detail {
 

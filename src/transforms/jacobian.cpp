@@ -5,9 +5,9 @@
 
 #include "core/memory.h"
 #include "core/wrapper.h"
+#include "interpreters/surface.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
-#include "interpreters/surface.h"
 #include "transforms/vmap.h"
 
 namespace tower::dynamic {

@@ -7,8 +7,8 @@
 #include "core/memory.h"
 #include "frontend/arguments.h"
 #include "frontend/substitution.h"
-#include "tower/errors.h"
 #include "interpreters/surface.h"
+#include "tower/errors.h"
 #include "transforms/vmap.h"
 
 namespace tower {

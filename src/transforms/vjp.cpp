@@ -3,9 +3,9 @@
 
 #include "core/bind.h"
 #include "core/memory.h"
+#include "interpreters/surface.h"
 #include "interpreters/tape.h"
 #include "tower/errors.h"
-#include "interpreters/surface.h"
 
 namespace tower::dynamic {
 namespace {

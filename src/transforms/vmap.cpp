@@ -9,6 +9,7 @@
 #include "core/memory.h"
 #include "frontend/arguments.h"
 #include "frontend/substitution.h"
+#include "interpreters/surface.h"
 #include "mesh/axis.h"
 #include "mesh/mesh.h"
 #include "mesh/owner.h"
@@ -16,7 +17,6 @@
 #include "tower/detail/flat.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
-#include "interpreters/surface.h"
 #include "transforms/vmap.h"
 
 namespace tower {

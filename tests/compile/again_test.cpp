@@ -1,6 +1,4 @@
 // What lies between kernels of examples: states, not what the steps between them were made of.
-#include "compile/again.h"
-
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -10,7 +8,8 @@
 #include <algorithm>
 
 #include "compile/kernels.h"
-#include "compile/plan.h"
+#include "fuse/recompute.h"
+#include "graph/plan.h"
 
 namespace {
 

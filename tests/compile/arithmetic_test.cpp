@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "compile/element.h"
 #include "compile/kernels.h"
+#include "numbers/element.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include "compile/gemm.h"
 #include "compile/kernels.h"
+#include "kernels/gemm.h"
 #include "support/prelude.h"
 
 namespace {

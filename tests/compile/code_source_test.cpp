@@ -1,5 +1,5 @@
 // Where machine code comes from: the folder of a cache, and what becomes of files in it that are not whole.
-#include "compile/code_source.h"
+#include "kernels/code_source.h"
 
 #include <sys/stat.h>
 #include <tower/compile.h>
@@ -8,7 +8,7 @@
 
 #include "compile/files.h"
 #include "compile/kernels.h"
-#include "compile/seal.h"
+#include "kernels/checked_file.h"
 #include "support/prelude.h"
 
 namespace {

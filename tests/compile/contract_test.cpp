@@ -1,6 +1,4 @@
 // Products that are made only to be summed, weighted or not, and sums of their squares.
-#include "compile/contract.h"
-
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -8,7 +6,8 @@
 #include <tower/tower.h>
 
 #include "compile/kernels.h"
-#include "compile/plan.h"
+#include "fuse/sums_as_products.h"
+#include "graph/plan.h"
 
 namespace {
 

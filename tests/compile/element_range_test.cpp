@@ -24,11 +24,11 @@
 #include <set>
 #include <sstream>
 
-#include "compile/element.h"
-#include "compile/fuse.h"
 #include "compile/kernels.h"
-#include "compile/plan.h"
-#include "compile/trace.h"
+#include "fuse/fuse.h"
+#include "graph/plan.h"
+#include "graph/trace.h"
+#include "numbers/element.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Element rules against the operators that they are of: on the operator database's samples, alone and mapped, and, for
 // arithmetic, bit by bit on the numbers where it goes wrong if anywhere.
-#include "compile/element.h"
+#include "numbers/element.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -11,10 +11,10 @@
 #include <set>
 #include <string_view>
 
-#include "compile/fuse.h"
 #include "compile/kernels.h"
-#include "compile/plan.h"
-#include "compile/trace.h"
+#include "fuse/fuse.h"
+#include "graph/plan.h"
+#include "graph/trace.h"
 #include "op_db/op_db.h"
 #include "support/compare.h"
 

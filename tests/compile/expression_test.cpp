@@ -1,5 +1,5 @@
 // What is shared, computed ahead and left out of the graph of a lane's numbers, and what must not be.
-#include "compile/expression.h"
+#include "numbers/expression.h"
 
 #include <gtest/gtest.h>
 

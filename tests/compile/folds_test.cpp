@@ -1,5 +1,5 @@
 // Regions over rows: what all elements of a row come to, with what is computed before and after, against LibTorch.
-#include "compile/folds.h"
+#include "fuse/folds.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "compile/kernels.h"
-#include "compile/plan.h"
+#include "graph/plan.h"
 
 namespace {
 

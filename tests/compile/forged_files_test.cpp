@@ -11,7 +11,7 @@
 
 #include "compile/files.h"
 #include "compile/kernels.h"
-#include "compile/seal.h"
+#include "kernels/checked_file.h"
 #include "support/prelude.h"
 
 namespace {

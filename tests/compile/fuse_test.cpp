@@ -1,5 +1,5 @@
 // Which calls of a graph become kernels, and that what they compute is what the calls compute.
-#include "compile/fuse.h"
+#include "fuse/fuse.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -11,7 +11,7 @@
 #include <cstdlib>
 
 #include "compile/kernels.h"
-#include "compile/plan.h"
+#include "graph/plan.h"
 
 namespace {
 

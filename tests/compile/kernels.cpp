@@ -7,8 +7,8 @@
 #include <limits>
 #include <sstream>
 
-#include "compile/plan.h"
-#include "compile/trace.h"
+#include "graph/plan.h"
+#include "graph/trace.h"
 
 namespace kernels {
 

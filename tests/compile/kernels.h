@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "compile/fuse.h"
+#include "fuse/fuse.h"
 
 // Where there is no LLVM there is nothing to test.
 #define TOWER_NEEDS_LLVM() \

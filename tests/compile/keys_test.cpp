@@ -10,8 +10,8 @@
 #include <limits>
 #include <random>
 
-#include "compile/bytes.h"
 #include "compile/kernels.h"
+#include "core/bytes.h"
 
 namespace {
 

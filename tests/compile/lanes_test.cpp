@@ -1,6 +1,6 @@
 // Compiled functions of any number of examples: two are traced, and the graph for others follows from those, if it
 // does.
-#include "compile/lanes.h"
+#include "graph/lanes.h"
 
 #include <tower/compile.h>
 #include <tower/transforms.h>

@@ -1,5 +1,5 @@
 // LLVM as a library that may be missing, unfit or give up: each is an answer, and the process goes on.
-#include "compile/llvm.h"
+#include "kernels/llvm.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>

@@ -2,8 +2,8 @@
 #include <tower/compile.h>
 #include <tower/transforms.h>
 
-#include "compile/cpu.h"
 #include "compile/kernels.h"
+#include "kernels/cpu.h"
 #include "support/prelude.h"
 
 namespace {

@@ -1,6 +1,4 @@
 // Matrix products in plans: of tensors as they lie, mapped over anything, beside LibTorch's.
-#include "compile/products.h"
-
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -8,9 +6,10 @@
 #include <tower/dynamic.h>
 #include <tower/tower.h>
 
-#include "compile/gemm.h"
-#include "compile/plan.h"
-#include "compile/trace.h"
+#include "fuse/matrix_products.h"
+#include "graph/plan.h"
+#include "graph/trace.h"
+#include "kernels/gemm.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Regions over all elements: sums of few elements on the way, operands that repeat.
-#include "compile/rows.h"
+#include "fuse/rows.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>

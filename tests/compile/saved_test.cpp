@@ -6,10 +6,10 @@
 
 #include <map>
 
-#include "compile/cpu.h"
 #include "compile/files.h"
 #include "compile/kernels.h"
-#include "compile/seal.h"
+#include "kernels/checked_file.h"
+#include "kernels/cpu.h"
 #include "support/prelude.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Calls on tensors that are small for one example: kernels whose lanes are examples, against the operators.
-#include "compile/unrolled.h"
+#include "fuse/unrolled.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <set>
 
-#include "compile/fuse.h"
 #include "compile/kernels.h"
-#include "compile/plan.h"
+#include "fuse/fuse.h"
+#include "graph/plan.h"
 #include "op_db/op_db.h"
 #include "support/compare.h"
 

@@ -1,5 +1,5 @@
 // Which operators compiled functions compute in kernels, for docs/coverage.md: of each sample, the graph of the
-// operator alone, mapped, and of its mapped gradients, and whether rules (compile/element.h, compile/small.h) take all
+// operator alone, mapped, and of its mapped gradients, and whether rules (numbers/element.h, fuse/small.h) take all
 // calls.
 #include "fused.h"
 
@@ -8,9 +8,9 @@
 #include <map>
 #include <sstream>
 
-#include "compile/rows.h"
-#include "compile/trace.h"
-#include "compile/unrolled.h"
+#include "fuse/rows.h"
+#include "fuse/unrolled.h"
+#include "graph/trace.h"
 #include "sampled.h"
 
 namespace docs {

@@ -1,0 +1,326 @@
+#include "compile/traced_loop.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <map>
+
+#include "compile/compiled_graph.h"
+#include "control/repeated_draws.h"
+#include "control/traced.h"
+#include "core/bind.h"
+#include "core/level.h"
+#include "graph/raises.h"
+#include "graph/trace.h"
+#include "operators/differentiate.h"
+#include "tower/errors.h"
+
+namespace tower::compiler {
+
+using dynamic::Function;
+using dynamic::Tensors;
+
+namespace {
+
+bool has_derivative(const Tensor& t) { return t.is_floating_point() || t.is_complex(); }
+
+Tensors joined(Tensors a, const Tensors& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// ---- what a graph does not know ----
+
+HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<const KnownCode>& code,
+                               const Function& f);
+
+// `f` as one call where a trace runs.
+Tensors called(const std::string& name, const std::shared_ptr<const KnownCode>& code, const Function& f,
+               const Tensors& operands) {
+  return tracing() ? call_known(rules_of_call(name, code, f), code, operands) : f(operands);
+}
+
+std::vector<bool> are_defined(const Tensors& tensors) {
+  std::vector<bool> result;
+  for (const Tensor& t : tensors) result.push_back(t.defined());
+  return result;
+}
+Tensors only_defined(Tensors tensors) {
+  std::erase_if(tensors, [](const Tensor& t) { return !t.defined(); });
+  return tensors;
+}
+Tensors in_places(const std::vector<bool>& places, Tensors::const_iterator next) {
+  Tensors result(places.size());
+  for (size_t k = 0; k < places.size(); ++k)
+    if (places[k]) result[k] = *next++;
+  return result;
+}
+Tensor or_zeros(const Tensor& t, const Tensor& like) { return t.defined() ? t : at::zeros_like(like); }
+
+// A function that is not traced: what it calls depends on values. Its derivatives are calls, too.
+HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<const KnownCode>& code,
+                               const Function& f) {
+  HigherOrderRules rules;
+  rules.name = name;
+  rules.forward = [f](const Tensors& operands, const Attributes&) { return f(operands); };
+  rules.save = [](const Tensors& operands, const Tensors&, const Attributes&) { return Residuals{operands, {}}; };
+  rules.jvp = [=](const Residuals& saved, const Tensors& tangents, const Attributes&) {
+    const auto along = [f, given = are_defined(tangents)](const Tensors& all) {
+      const auto split = all.begin() + static_cast<std::ptrdiff_t>(given.size());
+      auto [outs, found] = dynamic::jvp(f, Tensors(all.begin(), split), in_places(given, split));
+      for (size_t k = 0; k < found.size(); ++k) found[k] = or_zeros(found[k], outs[k]);
+      return std::move(found);
+    };
+    return called(name + "_forward", code, along, joined(saved.tensors, only_defined(tangents)));
+  };
+  rules.vjp = [=](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
+                  const Attributes&) {
+    const auto back = [f, needs, given = are_defined(cotangents)](const Tensors& all) {
+      const auto split = all.begin() + static_cast<std::ptrdiff_t>(needs.size());
+      const Tensors operands(all.begin(), split);
+      const Tensors gradients = pull_back_through(f, operands, in_places(given, split), needs);
+      Tensors found;
+      for (size_t i = 0; i < needs.size(); ++i)
+        if (needs[i]) found.push_back(or_zeros(gradients[i], operands[i]));
+      return found;
+    };
+    const Tensors found = called(name + "_backward", code, back, joined(saved.tensors, only_defined(cotangents)));
+    return in_places(needs, found.begin());
+  };
+  return rules;
+}
+
+// A loop is traced, and so is its forward mode. Its pullback makes as many steps as there were.
+HigherOrderRules rules_of(const std::shared_ptr<const Loop>& loop) {
+  auto code = std::make_shared<KnownCode>();
+  code->random = loop->random;
+  code->foreign = loop->foreign;
+  HigherOrderRules rules =
+      rules_of_call("while_loop", code, [loop](const Tensors& operands) { return loop->run(operands); });
+  rules.jvp = [loop](const Residuals& saved, const Tensors& tangents, const Attributes&) {
+    return loop->push_forward(saved.tensors, tangents);
+  };
+  return rules;
+}
+
+}  // namespace
+
+Loop::Loop(Graph predicate, Graph step, size_t states, const WhileOptions& options, bool must_end)
+    : predicate_(std::move(predicate)),
+      step_(std::move(step)),
+      states_(states),
+      options_(options),
+      must_end_(must_end) {
+  raises = must_end && options.max_steps;
+  for (const Plan* plan : {&predicate_, &step_})
+    for (const Call& call : plan->graph().calls) {
+      random = random || call.random();
+      foreign = foreign || call.opaque();
+      raises = raises || may_raise(plan->graph(), call);
+    }
+}
+
+Loop::~Loop() = default;
+
+const CompiledGraph& Loop::compiled(bool step) const {
+  const auto make = [this] {
+    const auto kernels = std::make_shared<Kernels>();
+    return std::array{std::make_unique<const CompiledGraph>(predicate_.graph(), kernels),
+                      std::make_unique<const CompiledGraph>(step_.graph(), kernels)};
+  };
+  return *compiled_.get(make)[step];
+}
+
+Tensors Loop::repeat(const Function& predicate, const Function& step, const Tensors& start,
+                     const Tensors& fixed) const {
+  const auto holds = [predicate](const Tensors& all) { return predicate(all)[0]; };
+  if (tracing())
+    return run_while([holds, fixed](const Tensors& state) { return holds(joined(state, fixed)); },
+                     [step, fixed](const Tensors& state) { return step(joined(state, fixed)); }, start, options_,
+                     must_end_);
+  const auto with_fixed = [step, states = start.size()](const Tensors& all) {
+    return joined(step(all), Tensors(all.begin() + static_cast<std::ptrdiff_t>(states), all.end()));
+  };
+  Tensors last = run_while(holds, with_fixed, joined(start, fixed), options_, must_end_);
+  last.resize(start.size());
+  return last;
+}
+
+Tensors Loop::run(const Tensors& operands) const {
+  const auto split = operands.begin() + static_cast<std::ptrdiff_t>(states_);
+  const auto part = [self = shared_from_this()](bool step) -> Function {
+    return [self, step](const Tensors& all) {
+      return self->compiles_ ? self->compiled(step).run(all) : (step ? self->step_ : self->predicate_).run(all);
+    };
+  };
+  return repeat(part(false), part(true), Tensors(operands.begin(), split), Tensors(split, operands.end()));
+}
+
+// State: that of the loop, and the tangents of what has some; fixed: what was captured, and its tangents.
+Tensors Loop::push_forward(const Tensors& operands, const Tensors& tangents) const {
+  const auto states = static_cast<std::ptrdiff_t>(states_);
+  Tensors start(operands.begin(), operands.begin() + states), fixed(operands.begin() + states, operands.end());
+  const Tensors of_fixed(tangents.begin() + states, tangents.end());
+  const std::vector<bool> fixed_moves = are_defined(of_fixed);
+  std::vector<bool> moves;
+  for (size_t k = 0; k < states_; ++k) {
+    moves.push_back(has_derivative(operands[k]));
+    if (moves[k]) start.push_back(or_zeros(tangents[k], operands[k]));
+  }
+  const size_t all_states = start.size(), captured = fixed.size();
+  fixed = joined(fixed, only_defined(of_fixed));
+  const auto primal = [states, all_states, captured](const Tensors& all) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(all_states);
+    return joined(Tensors(all.begin(), all.begin() + states),
+                  Tensors(first, first + static_cast<std::ptrdiff_t>(captured)));
+  };
+  const auto predicate = [self = shared_from_this(), primal](const Tensors& all) {
+    return self->predicate_.run(primal(all));
+  };
+  const auto step = [=, self = shared_from_this()](const Tensors& all) {
+    const auto last = all.begin() + static_cast<std::ptrdiff_t>(all_states + captured);
+    auto [outs, found] = dynamic::jvp([self](const Tensors& x) { return self->step_.run(x); }, primal(all),
+                                      joined(in_places(moves, all.begin() + states), in_places(fixed_moves, last)));
+    for (size_t k = 0; k < moves.size(); ++k)
+      if (moves[k]) outs.push_back(or_zeros(found[k], outs[k]));
+    return std::move(outs);
+  };
+  const Tensors last = repeat(predicate, step, start, fixed);
+  return in_places(moves, last.begin() + states);
+}
+
+namespace {
+
+bool same_value(const Value& a, const Value& b) {
+  if (a.origin != b.origin || a.sizes != b.sizes || a.dtype != b.dtype || a.device != b.device ||
+      a.number != b.number || a.tensor.defined() != b.tensor.defined())
+    return false;
+  return !a.tensor.defined() || same_bits(a.tensor, b.tensor);
+}
+
+// `axes`: of the one graph, which of the other is the same vmap.
+bool same_call(const Call& a, const Call& b, std::map<uint64_t, uint64_t>& axes) {
+  const auto same_place = [](LeafRef p, LeafRef q) { return p.arg == q.arg && p.element == q.element; };
+  const auto same_vmap = [&](const Mapped& m, const Mapped& n) {
+    return m.dims == n.dims && m.batch_size == n.batch_size && axes.emplace(m.axis, n.axis).first->second == n.axis;
+  };
+  if (!do_the_same(*a.op, *b.op) || a.operands != b.operands || a.results != b.results || a.records != b.records ||
+      a.effect != b.effect ||
+      !std::equal(a.places.begin(), a.places.end(), b.places.begin(), b.places.end(), same_place) ||
+      !std::equal(a.vmaps.begin(), a.vmaps.end(), b.vmaps.begin(), b.vmaps.end(), same_vmap))
+    return false;
+  for (size_t i = 0; i < a.args.size(); ++i)
+    if (a.op->kind(i) == ArgKind::other && exact_text(a.args[i]) != exact_text(b.args[i])) return false;
+  return true;
+}
+
+// What its constants were made by, and of which numbers.
+bool same_makers(const Graph& a, const Graph& b, std::map<uint64_t, uint64_t>& axes) {
+  const auto same_constant = [](const Constant& x, const Constant& y) {
+    return x.sizes == y.sizes && x.tensor.defined() == y.tensor.defined() &&
+           (!x.tensor.defined() || same_bits(x.tensor, y.tensor));
+  };
+  return std::equal(a.makers.begin(), a.makers.end(), b.makers.begin(), b.makers.end(),
+                    [&](const Call& x, const Call& y) { return same_call(x, y, axes); }) &&
+         std::equal(a.constants.begin(), a.constants.end(), b.constants.begin(), b.constants.end(), same_constant);
+}
+
+bool same_graph(const Graph& a, const Graph& b) {
+  DispatchGuard keys;
+  keys.see_no_operator();
+  std::map<uint64_t, uint64_t> axes;
+  return a.arguments == b.arguments && a.results == b.results && same_makers(a, b, axes) &&
+         std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), same_value) &&
+         std::equal(a.calls.begin(), a.calls.end(), b.calls.begin(), b.calls.end(),
+                    [&](const Call& x, const Call& y) { return same_call(x, y, axes); });
+}
+
+}  // namespace
+
+bool Loop::does_the_same(const KnownCode& code) const {
+  const auto* loop = dynamic_cast<const Loop*>(&code);
+  if (!loop) return false;
+  const Loop& other = *loop;
+  return states_ == other.states_ && must_end_ == other.must_end_ && options_.max_steps == other.options_.max_steps &&
+         same_graph(predicate_.graph(), other.predicate_.graph()) && same_graph(step_.graph(), other.step_.graph());
+}
+
+// ---- tracing -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool kernels_know(const Operator& op) { return small_rule(op) || element_rule(op); }
+
+Graph traced(const Function& f, const Tensors& state) {
+  Graph graph =
+      trace(f, state, "while_loop", kernels_know).graph;
+  graph.simplify();
+  for (const Call& call : graph.calls)
+    if (call.effect)
+      throw UnsupportedError(
+          "while_loop: a step of a loop in a compiled function writes to its state, or to a tensor that it captured. "
+          "Return what the write was for, as part of the state.");
+  return graph;
+}
+
+void collect_captured(const Graph& graph, Tensors& captured) {
+  for (const Value& v : graph.values)
+    if (v.origin == Origin::captured && v.tensor.defined() &&
+        std::none_of(captured.begin(), captured.end(), [&](const Tensor& t) { return t.is_same(v.tensor); }))
+      captured.push_back(v.tensor);
+}
+
+// The graph with these as arguments, behind the others.
+void pass_captured(Graph& graph, const Tensors& captured) {
+  for (const Tensor& t : captured) {
+    const auto found = std::find_if(graph.values.begin(), graph.values.end(), [&](const Value& v) {
+      return v.origin == Origin::captured && v.tensor.is_same(t);
+    });
+    if (found == graph.values.end()) {
+      graph.arguments.push_back(kNoValue);
+      continue;
+    }
+    graph.arguments.push_back(found - graph.values.begin());
+    found->origin = Origin::argument;
+    found->tensor = Tensor();
+  }
+}
+
+void meet_captured(const Function& f, const Tensors& operands) {
+  // Branches inside of branches. A function may call itself in one, and end by a branch that is taken.
+  constexpr int kDeepest = 4;
+  thread_local int depth = 0;
+  if (depth == kDeepest) return;
+  struct Deeper {
+    Deeper() { ++depth; }
+    ~Deeper() { --depth; }
+  } deeper;
+  Draws draws;
+  try {
+    draws.first("compile", operands, [&] { return trace(f, operands, "while_loop", kernels_know).results; });
+    draws.take_back();
+  } catch (const InvisibleTensorError&) {
+    throw;
+  } catch (const std::exception&) {
+  }
+}
+
+Tensors traced_loop(const dynamic::Predicate& predicate, const Function& step, const Tensors& start,
+                    const WhileOptions& options, bool must_end) {
+  Graph condition = traced([&](const Tensors& state) { return Tensors{predicate(state)}; }, start);
+  Graph body = traced(step, start);
+  Tensors captured;
+  collect_captured(condition, captured);
+  collect_captured(body, captured);
+  pass_captured(condition, captured);
+  pass_captured(body, captured);
+  const auto loop =
+      std::make_shared<const Loop>(std::move(condition), std::move(body), start.size(), options, must_end);
+  return call_known(rules_of(loop), loop, joined(start, captured));
+}
+
+[[maybe_unused]] const bool is_known = (tower::traced = {traced_loop, meet_captured}, true);
+
+}  // namespace
+
+}  // namespace tower::compiler

@@ -1,0 +1,151 @@
+#include "fuse/fuse.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "core/bind.h"
+#include "fuse/matrix_products.h"
+#include "fuse/rows.h"
+#include "fuse/small.h"
+#include "fuse/sums_as_products.h"
+#include "fuse/unrolled.h"
+#include "numbers/element.h"
+
+namespace tower::compiler {
+namespace {
+
+// Calls that give their operand, on plain tensors that nothing follows, where nobody outside sees which of the two it
+// is.
+void remove_identities(Graph& graph) {
+  static const auto& identities =
+      *new std::unordered_set<std::string>{"aten::alias", "aten::detach", "aten::lift_fresh"};
+  std::vector<bool> leaves(graph.values.size());
+  for (const ValueId id : graph.results)
+    if (id != kNoValue) leaves[static_cast<size_t>(id)] = true;
+  std::unordered_map<ValueId, ValueId> stands_for;
+  std::erase_if(graph.calls, [&](Call& call) {
+    for (ValueId& id : call.operands)
+      if (const auto found = stands_for.find(id); found != stands_for.end()) id = found->second;
+    if (identities.count(call.op->name()) == 0 || leaves[static_cast<size_t>(call.results[0])]) return false;
+    // Under a vmap the examples may have been elsewhere.
+    for (size_t v = 0; v < call.vmaps.size(); ++v)
+      if (call.vmaps[v].dims[0] != 0) return false;
+    stands_for.emplace(call.results[0], call.operands[0]);
+    return true;
+  });
+}
+
+// Pointwise calls read what is broadcast before it is expanded, where another operand has all elements: it is then
+// known to be the same along a dimension, and may be made in the same kernel.
+void read_before_expanding(Graph& graph) {
+  std::vector<ValueId> before(graph.values.size(), kNoValue);
+  const auto value = [&](ValueId id) -> const Value& { return graph.values[static_cast<size_t>(id)]; };
+  for (Call& call : graph.calls) {
+    if (!call.vmaps.empty() || call.results.empty() || call.results[0] == kNoValue) continue;
+    if (call.op->name() == "aten::expand") {
+      const ValueId from = call.operands[0];
+      const ValueId earlier = before[static_cast<size_t>(from)];
+      before[static_cast<size_t>(call.results[0])] = earlier == kNoValue ? from : earlier;
+    }
+    // What is copied has to fit where it is copied to.
+    const std::string& name = call.op->name();
+    if (call.effect || call.opaque() || !element_rule(*call.op) || name == "aten::copy" || name == "aten::fill.Tensor")
+      continue;
+    const Value& result = value(call.results[0]);
+    const auto is_whole = [&](ValueId id) {
+      return before[static_cast<size_t>(id)] == kNoValue && value(id).sizes == result.sizes;
+    };
+    // One dtype: what has no dimensions counts less in type promotion.
+    const auto is_alike = [&](ValueId id) { return value(id).dtype == value(call.operands[0]).dtype; };
+    if (!std::all_of(call.operands.begin(), call.operands.end(), is_alike) ||
+        std::none_of(call.operands.begin(), call.operands.end(), is_whole))
+      continue;
+    for (ValueId& id : call.operands)
+      if (const ValueId from = before[static_cast<size_t>(id)]; from != kNoValue) id = from;
+  }
+}
+
+// Only the values that somebody reads or gives: a plan has room for each of them.
+void remove_unused_values(Graph& graph) {
+  std::vector<ValueId> number(graph.values.size(), kNoValue);
+  std::vector<Value> kept;
+  const auto keep = [&](ValueId& id) {
+    if (id == kNoValue) return;
+    ValueId& n = number[static_cast<size_t>(id)];
+    if (n == kNoValue) {
+      n = static_cast<ValueId>(kept.size());
+      kept.push_back(graph.values[static_cast<size_t>(id)]);
+    }
+    id = n;
+  };
+  for (ValueId& id : graph.arguments) keep(id);
+  for (Call& call : graph.calls) {
+    for (ValueId& id : call.operands) keep(id);
+    for (ValueId& id : call.results) keep(id);
+  }
+  for (ValueId& id : graph.results) keep(id);
+  graph.values = std::move(kept);
+}
+
+}  // namespace
+
+FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
+  // What asks operators about themselves is nobody's affair.
+  DispatchGuard keys;
+  keys.see_no_operator();
+  Graph graph = traced;
+  graph.makers.clear();
+  graph.constants.clear();
+  remove_identities(graph);
+  contract_summed_products(graph);
+  read_before_expanding(graph);
+  graph.simplify();
+  Unrolled unrolled(graph);
+  std::vector<Groups::Calls> of_unrolled;
+  for (const auto& calls : Groups::in_order(graph, unrolled.joining(), {}))
+    if (unrolled.are_worth_it(calls, fewest)) of_unrolled.push_back(calls);
+  unrolled.settle(graph, of_unrolled);
+  std::unordered_set<size_t> first_of_unrolled;
+  for (const auto& calls : of_unrolled) first_of_unrolled.insert(calls[0]);
+  FusedGraph fused{graph, {}};
+  fused.graph.calls.clear();
+  const Readers readers(graph);
+  const Rows rows(graph);
+  for (const auto& calls : Groups::in_order(graph, rows.joining(), of_unrolled)) {
+    std::optional<Call> kernel;
+    if (first_of_unrolled.count(calls[0])) kernel = unrolled.write(calls, readers, kernels, fused.kernels);
+    else if (calls.size() >= fewest && rows.serves(calls)) kernel = rows.write(calls, readers, kernels, fused.kernels);
+    if (kernel) {
+      fused.graph.calls.push_back(std::move(*kernel));
+      continue;
+    }
+    for (const size_t n : calls) {
+      if (const CodeInNumbers* code = code_in_numbers(*graph.calls[n].op)) code->compile_itself();
+      const auto product = product_of_matrices(graph, graph.calls[n]);
+      fused.graph.calls.push_back(product ? *product : graph.calls[n]);
+    }
+  }
+  remove_unused_values(fused.graph);
+  return fused;
+}
+
+std::string FusedGraph::report() const {
+  std::string text;
+  char line[256];
+  for (size_t n = 0; n < kernels.size(); ++n) {
+    const Fused& k = kernels[n];
+    const Kernel::Facts& facts = k.kernel->facts();
+    std::snprintf(
+        line, sizeof line,
+        "kernel %zu: %zu operators, %lld lanes, %d instructions for %lld lanes, %lld bytes a lane, %.1f ms%s\n", n,
+        k.operators.size(), static_cast<long long>(k.lanes), facts.instructions,
+        static_cast<long long>(facts.vector_lanes), static_cast<long long>(facts.bytes_a_lane), facts.milliseconds,
+        facts.generated ? "" : " (from a file)");
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,68 @@
+#include "fuse/fused_plan.h"
+
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <algorithm>
+
+#include "core/bind.h"
+
+namespace tower::compiler {
+namespace {
+
+// What a kernel can read as it lies in memory: the values of nobody else's tensor.
+bool is_readable(const Tensor& t) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet special({DispatchKey::Python, DispatchKey::FuncTorchBatched,
+                                         DispatchKey::FuncTorchGradWrapper, DispatchKey::Functionalize,
+                                         DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
+  const c10::DispatchKeySet keys = t.key_set();
+  if (!t.device().is_cpu() || t.layout() != at::kStrided || keys.has(kKey) || keys.has_any(special)) return false;
+  return !t.unsafeGetTensorImpl()->autograd_meta() ||
+         (!is_libtorch_dual(t) && !(libtorch_records(t) && autograd_state().get_grad_mode()));
+}
+
+bool readable_or_undefined(const Tensor& t) { return !t.defined() || is_readable(t); }
+
+}  // namespace
+
+bool listens_to_operators() {
+  return thread_state.recorder || thread_state.substitutions || c10::impl::TorchDispatchModeTLS::any_modes_set();
+}
+
+FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
+    : plain_(std::move(graph)), kernels_(std::move(kernels)) {
+  for (const Value& v : plain_.graph().values)
+    if (v.origin == Origin::captured && v.tensor.defined()) captured_.push_back(v.tensor);
+}
+
+FusedPlan::Compiled FusedPlan::compiled() const try {
+  FusedGraph fused = fuse(plain_.graph(), *kernels_);
+  std::string report = fused.report();
+  if (fused.kernels.empty()) return {};
+  return {Fast{Plan(std::move(fused.graph)), std::move(fused.kernels), std::move(report)}, ""};
+} catch (const CompileError& e) {
+  return {std::nullopt, e.what()};
+}
+
+const FusedPlan::Fast* FusedPlan::fast() const {
+  const Compiled& compiled = compiled_.get([this] { return this->compiled(); });
+  if (static std::atomic<bool> warned; !compiled.why_not.empty())
+    warn_once(warned, "compile: functions run operator by operator, not as machine code: ", compiled.why_not);
+  return compiled.fast ? &*compiled.fast : nullptr;
+}
+
+std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& args) const {
+  const bool plain = !top() && !listens_to_operators() &&
+                     std::all_of(args.begin(), args.end(), readable_or_undefined) &&
+                     std::all_of(captured_.begin(), captured_.end(), is_readable);
+  const Fast* fast = plain ? this->fast() : nullptr;
+  if (!fast) return std::nullopt;
+  return fast->plan.run(args);
+}
+
+std::string FusedPlan::report() const {
+  const Fast* fast = this->fast();
+  return fast ? fast->report : "";
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,109 @@
+#include "fuse/matrix_products.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <string>
+#include <unordered_map>
+
+#include "fuse/kernel_calls.h"
+#include "graph/operand_dims.h"
+#include "kernels/gemm.h"
+
+namespace tower::compiler {
+namespace {
+
+constexpr int64_t kNone = -1;
+
+// Where a dimension of the result, or what is summed over, is in the operands.
+struct Dimension {
+  int64_t a = kNone, b = kNone, s = kNone;
+};
+
+// What the dimensions of one example's operands and result stand for: letters, 'k' for what is summed over.
+struct Form {
+  const char *a, *b, *result;
+  bool adds;  // to the first operand, which is broadcast
+};
+const Form* form_of(const std::string& name) {
+  static const auto& forms = *new std::unordered_map<std::string, Form>{
+      {"aten::mm", {"mk", "kn", "mn", false}},     {"aten::mv", {"mk", "k", "m", false}},
+      {"aten::bmm", {"bmk", "bkn", "bmn", false}}, {"aten::addmm", {"mk", "kn", "mn", true}},
+      {"aten::addmv", {"mk", "k", "m", true}},     {"aten::baddbmm", {"bmk", "bkn", "bmn", true}},
+  };
+  const auto found = forms.find(name);
+  return found == forms.end() ? nullptr : &found->second;
+}
+
+class ProductOperator final : public KernelOperator {
+ public:
+  ProductOperator(std::vector<Dimension> dimensions, Dimension inner, bool adds, const Value& result,
+                  const Places& order)
+      : KernelOperator("tower::product"),
+        dimensions_(std::move(dimensions)),
+        inner_(inner),
+        adds_(adds),
+        sizes_(result.sizes),
+        strides_(strides_in_order(result.sizes, order)),
+        dtype_(result.dtype) {}
+
+ private:
+  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+    const Tensor &a = *operands[adds_], &b = *operands[adds_ + size_t{1}];
+    const Tensor none, &s = adds_ ? *operands[0] : none;
+    // What has one element is the same for all.
+    const auto stride = [](const Tensor& t, int64_t d) { return d == kNone || t.size(d) == 1 ? 0 : t.stride(d); };
+    Gemm gemm;
+    for (size_t d = 0; d < sizes_.size(); ++d) {
+      const Dimension& at = dimensions_[d];
+      gemm.axes.push_back({sizes_[d], stride(a, at.a), stride(b, at.b), stride(s, at.s), strides_[d]});
+    }
+    gemm.inner = {a.size(inner_.a), stride(a, inner_.a), stride(b, inner_.b), 0, 0};
+    *results[0] = at::detail::empty_strided_cpu(sizes_, strides_, dtype_);
+    gemm.run(a, b, s, *results[0]);
+  }
+
+  const std::vector<Dimension> dimensions_;  // of the result
+  const Dimension inner_;
+  const bool adds_;
+  const Sizes sizes_, strides_;
+  const at::ScalarType dtype_;
+};
+
+bool is_one(const IValue& v) { return v.toScalar().equal(1); }
+
+}  // namespace
+
+std::optional<Call> product_of_matrices(const Graph& graph, const Call& call) {
+  const Form* form = form_of(call.op->name());
+  if (!form || (form->adds && (!is_one(call.args[3]) || !is_one(call.args[4])))) return std::nullopt;
+  const auto value = [&](ValueId id) -> const Value& { return graph.values[static_cast<size_t>(id)]; };
+  const Value& result = value(call.results[0]);
+  const auto order = order_in_memory(result);
+  if (!order || (result.dtype != at::kFloat && result.dtype != at::kDouble)) return std::nullopt;
+  for (const ValueId id : call.operands)
+    if (value(id).dtype != result.dtype || !value(id).device.is_cpu()) return std::nullopt;
+
+  std::vector<Dimension> dimensions(result.sizes.size());
+  Dimension inner;
+  const size_t vmaps = call.vmaps.size();
+  const std::string letters = form->result;
+  const auto settle = [&](size_t operand, int64_t Dimension::*which, const std::string& of_operand) {
+    const Seen s = seen(call, operand, value(call.operands[operand]).sizes.size(), kNoAxis);
+    for (size_t v = 0; v < vmaps; ++v) dimensions[v].*which = s.of_vmaps[v];
+    for (size_t d = 0; d < s.of_example.size(); ++d) {
+      const size_t at = letters.find(of_operand[d]);
+      Dimension& dimension = at == std::string::npos ? inner : dimensions[vmaps + at];
+      dimension.*which = s.of_example[d];
+    }
+  };
+  settle(form->adds, &Dimension::a, form->a);
+  settle(form->adds + size_t{1}, &Dimension::b, form->b);
+  if (form->adds) {
+    const Seen s = seen(call, 0, value(call.operands[0]).sizes.size(), kNoAxis);
+    settle(0, &Dimension::s, letters.substr(letters.size() - s.of_example.size()));
+  }
+  auto op = c10::make_intrusive<ProductOperator>(std::move(dimensions), inner, form->adds, result, *order);
+  return KernelOperator::call_of(std::move(op), graph, call.operands, call.results, {call.op->name()});
+}
+
+}  // namespace tower::compiler

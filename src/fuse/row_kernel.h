@@ -1,0 +1,30 @@
+// A kernel over all elements of its results, as an operator: where each of its inputs is in the tensors that it is
+// given, and how what it writes lies in memory.
+#pragma once
+
+#include "fuse/kernel_calls.h"
+#include "graph/operand_dims.h"
+
+namespace tower::compiler {
+
+/// What a kernel is given for each of its inputs.
+struct Reading {
+  size_t operand;
+  Places places;
+  bool repeated;  // one element for each row of lanes
+  bool laid_out;  // first written out with all lanes: its rows would be too short
+};
+
+/// A tensor that it writes: without gaps, in the order of the lanes, and how it was traced.
+struct Written {
+  Sizes sizes, strides, wanted;
+  at::ScalarType dtype;
+  Places places;  // of each dimension of the lanes; −1: one element for all of it
+  bool is_sum;    // rows are added to it
+};
+
+/// `outer`: how many dimensions of the lanes are rows; the others are the lanes in one.
+c10::intrusive_ptr<KernelOperator> row_kernel(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings,
+                                              Sizes lanes, size_t outer, std::vector<Written> results);
+
+}  // namespace tower::compiler

@@ -1,0 +1,80 @@
+#include "fuse/small.h"
+
+#include <ATen/ExpandUtils.h>
+
+namespace tower::compiler {
+
+const Small* SmallCall::tensor(size_t arg) const {
+  for (size_t k = 0; k < operands.size(); ++k)
+    if (call.places[k].arg == arg) return operands[k];
+  return nullptr;
+}
+
+std::vector<const Small*> SmallCall::list(size_t arg) const {
+  std::vector<const Small*> tensors;
+  for (size_t k = 0; k < operands.size(); ++k)
+    if (call.places[k].arg == arg) tensors.push_back(operands[k]);
+  return tensors;
+}
+
+const CodeInNumbers* code_in_numbers(const Operator& op) { return dynamic_cast<const CodeInNumbers*>(known_code(op)); }
+
+const SmallRule* small_rule(const Operator& op) {
+  for (const SmallRules* rules : {&small_moves(), &small_sums(), &small_products(), &small_solves()})
+    if (const auto found = rules->find(op.name()); found != rules->end()) return &found->second;
+  return nullptr;
+}
+
+bool moves(const Operator& op) { return small_moves().count(op.name()) > 0; }
+
+namespace {
+
+// Of each element of `sizes`, the number of the one of `from` that is read for it, broadcast.
+std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes) {
+  std::vector<size_t> result{0};
+  size_t stride = 1;
+  // From the last dimension on: what is there already is repeated for each place in the next one.
+  for (size_t d = sizes.size(); d-- > 0;) {
+    const size_t missing = sizes.size() - from.size();
+    const bool varies = d >= missing && from[d - missing] != 1;
+    const size_t inner = result.size();
+    const auto n = static_cast<size_t>(sizes[d]);
+    result.resize(inner * n);
+    for (size_t i = n; i-- > 0;)
+      for (size_t k = 0; k < inner; ++k) result[i * inner + k] = result[k] + (varies ? i * stride : 0);
+    if (d >= missing) stride *= static_cast<size_t>(from[d - missing]);
+  }
+  return result;
+}
+
+SmallResults element_by_element(const SmallCall& c) {
+  std::vector<int64_t> sizes;
+  for (const Small* t : c.operands) sizes = at::infer_size(sizes, t->sizes);
+  SmallResults results;
+  const Sizes shape(sizes);
+  for (const at::ScalarType dtype : c.dtypes) results.push_back({shape, {}, dtype});
+  std::vector<std::vector<size_t>> read;
+  for (const Small* t : c.operands) read.push_back(broadcast(t->sizes, shape));
+  const auto n = static_cast<size_t>(c10::multiply_integers(sizes));
+  std::vector<ElementArgument> arguments(c.call.args.size());
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t k = 0; k < c.operands.size(); ++k) {
+      const Small& t = *c.operands[k];
+      arguments[c.call.places[k].arg] = {t.ids[read[k][i]], t.dtype, t.sizes.empty(), t.number};
+    }
+    const std::vector<Id> ids = elements(c.graph, *c.call.op, c.call.args, arguments, c.dtypes);
+    if (ids.empty()) return {};
+    for (size_t k = 0; k < ids.size(); ++k) results[k].ids.push_back(ids[k]);
+  }
+  return results;
+}
+
+}  // namespace
+
+SmallResults small_results(const SmallCall& call) {
+  if (const CodeInNumbers* code = code_in_numbers(*call.call.op)) return code->in_numbers(call);
+  if (const SmallRule* rule = small_rule(*call.call.op)) return (*rule)(call);
+  return element_rule(*call.call.op) ? element_by_element(call) : SmallResults{};
+}
+
+}  // namespace tower::compiler

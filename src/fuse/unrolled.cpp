@@ -1,0 +1,438 @@
+#include "fuse/unrolled.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "fuse/recompute.h"
+#include "fuse/small_graph.h"
+#include "graph/operand_dims.h"
+#include "graph/raises.h"
+#include "numbers/reports.h"
+
+namespace tower::compiler {
+namespace {
+
+constexpr int64_t kMostInstructions = 2500;  // in a region
+constexpr int64_t kOfFunction = 20;          // operations that one of the vector library's takes as long as
+constexpr int64_t kOfLoop = 10000;           // functions that its steps stand for: it is not computed again
+constexpr int64_t kMostOfLoop = 1024;        // elements of what a loop reads or gives, for one lane
+constexpr int64_t kMostOfCall = 64;          // on the average: above, all elements are better lanes than examples
+
+}  // namespace
+
+// ---- what can be in a region ----
+
+Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leave(graph)), maker_(graph.values.size()) {
+  std::set<uint64_t> inner;
+  for (const Call& call : graph.calls) {
+    writes_ = writes_ || call.effect;
+    for (size_t v = 1; v < call.vmaps.size(); ++v) inner.insert(call.vmaps[v].axis);
+  }
+  is_read_.resize(graph.values.size());
+  for (const Call& call : graph.calls)
+    for (const ValueId id : call.operands) is_read_[static_cast<size_t>(id)] = true;
+  for (const ValueId id : graph.results)
+    if (id != kNoValue) is_read_[static_cast<size_t>(id)] = true;
+  std::fill(maker_.begin(), maker_.end(), graph.calls.size());
+  joining_.most = kMostInstructions;
+  for (size_t n = 0; n < graph.calls.size(); ++n) {
+    const Call& call = graph.calls[n];
+    Space space{{}, true};
+    if (!call.vmaps.empty() && inner.count(call.vmaps[0].axis) == 0)
+      space = {{static_cast<int64_t>(call.vmaps[0].axis), call.vmaps[0].batch_size}, false};
+    joining_.spaces.push_back(space);
+    joining_.costs.push_back(0);
+    functions_.push_back(0);
+    if (const auto cost = cost_of(n)) joining_.costs.back() = *cost;
+    else joining_.spaces.back().reset();
+    for (const ValueId id : call.results)
+      if (id != kNoValue) maker_[static_cast<size_t>(id)] = n;
+  }
+  joining_.reads_inside = [this](const Call& call, size_t k) {
+    const auto id = static_cast<size_t>(call.operands[k]);
+    const size_t maker = maker_[id];
+    if (maker == graph_.calls.size()) return true;
+    const uint64_t axis = axis_of(static_cast<size_t>(&call - graph_.calls.data())), made_over = axis_of(maker);
+    const int64_t lane = seen(call, k, graph_.values[id].sizes.size(), axis).lane;
+    const int64_t made = lane_of_results(graph_.calls[maker], made_over);
+    return lane == made && (lane == kNoLane || axis == made_over);
+  };
+}
+
+uint64_t Unrolled::axis_of(size_t call) const {
+  const auto& space = joining_.spaces[call];
+  return space && !space->any ? static_cast<uint64_t>(space->key[0]) : kNoAxis;
+}
+
+std::optional<int64_t> Unrolled::cost_of(size_t n) {
+  const Call& call = graph_.calls[n];
+  const Operator& op = *call.op;
+  if (call.effect || call.opaque() || call.random() || call.operands.empty() ||
+      (!small_rule(op) && !element_rule(op) && !code_in_numbers(op)))
+    return std::nullopt;
+  const uint64_t axis = axis_of(n);
+  for (const Mapped& vmap : call.vmaps)
+    if (vmap.batch_size == 0 && vmap.axis != axis) return std::nullopt;
+  const auto fits = [&](const Value& v, int64_t lane) {
+    return code_in_numbers(op) ? fits_lane(v, lane, kMostOfLoop) : fits_lane(v, lane);
+  };
+  const int64_t made = lane_of_results(call, axis);
+  bool leaves = false, read = false;
+  for (const ValueId id : call.results) {
+    if (id == kNoValue || !fits(graph_.values[static_cast<size_t>(id)], made)) return std::nullopt;
+    leaves = leaves || leaves_[static_cast<size_t>(id)];
+    read = read || is_read_[static_cast<size_t>(id)];
+  }
+  if (!read && may_raise(graph_, call)) return std::nullopt;  // a kernel computes what is read
+  // A view that leaves is one, and one of what is written to goes on to show it.
+  if (gives_view(call) && (leaves || writes_)) return std::nullopt;
+
+  Expressions trial;
+  std::vector<Small> operands;
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    const Value& v = graph_.values[static_cast<size_t>(call.operands[k])];
+    const int64_t lane = seen(call, k, v.sizes.size(), axis).lane;
+    if (!fits(v, lane)) return std::nullopt;
+    Small t{without(v.sizes, lane), {}, v.dtype, v.number};
+    for (int64_t i = 0; i < count(t.sizes); ++i)
+      t.ids.push_back(trial.input(*type_of(v.dtype), static_cast<uint64_t>(trial.size())));
+    operands.push_back(std::move(t));
+  }
+  const Id inputs = trial.size();
+  std::vector<const Small*> pointers;
+  for (const Small& t : operands) pointers.push_back(&t);
+  const SmallResults results = results_of_lane(trial, graph_, call, axis, pointers);
+  if (results.size() != call.results.size()) return std::nullopt;
+  for (size_t k = 0; k < results.size(); ++k) {
+    const auto id = static_cast<size_t>(call.results[k]);
+    if (results[k].ids.empty() ? is_read_[id] : results[k].sizes != without(graph_.values[id].sizes, made))
+      return std::nullopt;
+  }
+  for (Id id = inputs; id < trial.size(); ++id) functions_[n] += is_function(trial[id].op);
+  if (code_in_numbers(op)) functions_[n] += kOfLoop;
+  return trial.size() - inputs;
+}
+
+// ---- what lies between kernels ----
+
+void Unrolled::settle(Graph& graph, std::vector<Groups::Calls>& groups) {
+  if (groups.size() < 2) return;
+  // What is written to would be read at another time.
+  if (!writes_) {
+    Costs costs;
+    costs.operations = [this](size_t n) { return joining_.costs[n] + kOfFunction * functions_[n]; };
+    costs.elements = [this](ValueId id) {
+      const Value& v = graph_.values[static_cast<size_t>(id)];
+      const size_t maker = maker_[static_cast<size_t>(id)];
+      if (maker == graph_.calls.size()) return int64_t{0};
+      return count(without(v.sizes, lane_of_results(graph_.calls[maker], axis_of(maker))));
+    };
+    costs.reads_inside = [this](size_t n, size_t k) { return joining_.reads_inside(graph_.calls[n], k); };
+    const std::vector<size_t> origin = compute_again(graph, groups, costs);
+    Joining joined = joining_;
+    joined.spaces.clear();
+    joined.costs.clear();
+    for (const size_t n : origin) {
+      joined.spaces.push_back(joining_.spaces[n]);
+      joined.costs.push_back(joining_.costs[n]);
+    }
+    joining_ = std::move(joined);
+  }
+  lay_out_by_lanes(graph, groups);
+}
+
+void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Groups::Calls>& groups) const {
+  std::vector<bool> in_group(graph.calls.size()), elsewhere(graph.values.size());
+  for (const auto& group : groups)
+    for (const size_t n : group) in_group[n] = true;
+  for (const ValueId id : graph.results)
+    if (id != kNoValue) elsewhere[static_cast<size_t>(id)] = true;
+  for (size_t n = 0; n < graph.calls.size(); ++n)
+    if (!in_group[n])
+      for (const ValueId id : graph.calls[n].operands) elsewhere[static_cast<size_t>(id)] = true;
+  for (const auto& group : groups)
+    for (const size_t n : group)
+      for (const ValueId id : graph.calls[n].results) {
+        const int64_t lane = lane_of_results(graph.calls[n], axis_of(n));
+        if (id == kNoValue || elsewhere[static_cast<size_t>(id)] || lane == kNoLane) continue;
+        Value& v = graph.values[static_cast<size_t>(id)];
+        Places order;
+        for (size_t d = 0; d < v.sizes.size(); ++d)
+          if (static_cast<int64_t>(d) != lane) order.push_back(static_cast<int64_t>(d));
+        order.push_back(lane);
+        v.strides = strides_in_order(v.sizes, order);
+      }
+}
+
+bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) const {
+  if (!joining_.spaces[calls[0]]) return false;
+  if (std::any_of(calls.begin(), calls.end(), [&](size_t n) { return code_in_numbers(*graph_.calls[n].op); }))
+    return true;
+  if (calls.size() < fewest) return false;
+  bool same = true, computes = false, has_lanes = false;
+  int64_t cost = 0;
+  const auto& sizes = [&](size_t n) -> const Sizes& {
+    return graph_.values[static_cast<size_t>(graph_.calls[n].results[0])].sizes;
+  };
+  for (const size_t n : calls) {
+    const Operator& op = *graph_.calls[n].op;
+    same = same && !small_rule(op) && sizes(n) == sizes(calls[0]);
+    computes = computes || !moves(op);
+    has_lanes = has_lanes || axis_of(n) != kNoAxis;
+    cost += joining_.costs[n];
+  }
+  if (fewest == 1) return has_lanes && !same;
+  return has_lanes && !same && computes && cost <= kMostOfCall * static_cast<int64_t>(calls.size());
+}
+
+// ---- kernels as operators ----
+
+namespace {
+
+// An operand as its elements are read: each is one input of the kernel.
+struct Read {
+  size_t operand;
+  int64_t lane;
+  Sizes strides;                 // as traced
+  std::vector<Sizes> elements;   // places in all dimensions but the lanes'
+  std::vector<int64_t> offsets;  // of these, with those strides
+};
+
+struct Written {
+  Sizes sizes, strides;
+  at::ScalarType dtype;
+  int64_t lane;
+  std::vector<int64_t> offsets;
+};
+
+int64_t offset_of(const Sizes& place, at::IntArrayRef strides, int64_t lane) {
+  int64_t offset = 0;
+  size_t d = 0;
+  for (size_t k = 0; k < place.size(); ++k, ++d) {
+    d += static_cast<int64_t>(d) == lane;
+    offset += place[k] * strides[d];
+  }
+  return offset;
+}
+
+// The places of all elements, row by row.
+std::vector<Sizes> places_in(const Sizes& sizes) {
+  std::vector<Sizes> places{{}};
+  for (const int64_t n : sizes) {
+    std::vector<Sizes> next;
+    for (const Sizes& place : places)
+      for (int64_t i = 0; i < n; ++i) {
+        next.push_back(place);
+        next.back().push_back(i);
+      }
+    places = std::move(next);
+  }
+  return places;
+}
+
+class LaneKernel final : public KernelOperator {
+ public:
+  LaneKernel(std::shared_ptr<const Kernel> kernel, int64_t lanes, std::vector<Read> reads, std::vector<Written> written)
+      : kernel_(std::move(kernel)), lanes_(lanes), reads_(std::move(reads)), written_(std::move(written)) {}
+
+ private:
+  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+    if (lanes_ == 1) {
+      c10::SmallVector<const void*, 64> from;
+      c10::SmallVector<void*, 64> to;
+      prepare(
+          operands, results, [&](const char* memory, int64_t) { from.push_back(memory); },
+          [&](char* memory, int64_t) { to.push_back(memory); });
+      return kernel_->run(1, from, to);
+    }
+    c10::SmallVector<Kernel::Source, 64> from;
+    c10::SmallVector<Kernel::Target, 64> to;
+    prepare(
+        operands, results,
+        [&](const char* memory, int64_t stride) {
+          from.push_back({memory, stride});
+        },
+        [&](char* memory, int64_t stride) {
+          to.push_back({memory, stride});
+        });
+    if (lanes_ > 0) kernel_->run(lanes_, from, to);
+  }
+
+  // Makes the results. `source` and `target` are told where the first lane is of each input and output, and how many
+  // elements the lanes are apart.
+  template <class S, class T>
+  void prepare(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results, S source, T target) const {
+    for (const Read& read : reads_) {
+      const Tensor& t = *operands[read.operand];
+      const auto* memory = static_cast<const char*>(t.const_data_ptr());
+      const auto size = static_cast<int64_t>(t.element_size());
+      const int64_t stride = read.lane == kNoLane ? 0 : t.stride(read.lane);
+      const bool as_traced = t.strides().equals(read.strides);
+      for (size_t i = 0; i < read.elements.size(); ++i) {
+        const int64_t offset = as_traced ? read.offsets[i] : offset_of(read.elements[i], t.strides(), read.lane);
+        source(memory + offset * size, stride);
+      }
+    }
+    for (size_t k = 0; k < written_.size(); ++k) {
+      const Written& written = written_[k];
+      Tensor& t = *results[k] = at::detail::empty_strided_cpu(written.sizes, written.strides, written.dtype);
+      auto* memory = static_cast<char*>(t.mutable_data_ptr());
+      const auto size = static_cast<int64_t>(t.element_size());
+      const int64_t stride = written.lane == kNoLane ? 0 : written.strides[static_cast<size_t>(written.lane)];
+      for (const int64_t offset : written.offsets) target(memory + offset * size, stride);
+    }
+  }
+
+  std::shared_ptr<const Kernel> kernel_;
+  int64_t lanes_;
+  std::vector<Read> reads_;
+  std::vector<Written> written_;
+};
+
+}  // namespace
+
+// ---- writing ----
+
+namespace {
+
+// A region and the kernel's operands while they are put together.
+class LaneWriter {
+ public:
+  LaneWriter(const Graph& graph, uint64_t axis) : graph_(graph), axis_(axis) {}
+
+  void add(const Call& call) {
+    std::vector<const Small*> operands;
+    for (size_t k = 0; k < call.operands.size(); ++k) {
+      const auto found = made_.find(call.operands[k]);
+      operands.push_back(found == made_.end() ? &outside(call, k) : &found->second);
+    }
+    SmallResults results = results_of_lane(region_.graph, graph_, call, axis_, operands);
+    for (size_t k = 0; k < results.size(); ++k) {
+      made_lane_.emplace(call.results[k], lane_of_results(call, axis_));
+      made_.emplace(call.results[k], std::move(results[k]));
+    }
+  }
+
+  Written give(ValueId id) {
+    const Value& v = graph_.values[static_cast<size_t>(id)];
+    const Small& t = made_.at(id);
+    region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
+    Places order;
+    for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
+    if (const auto traced = order_in_memory(v)) order = *traced;
+    Written written{v.sizes, strides_in_order(v.sizes, order), v.dtype, made_lane_.at(id), {}};
+    for (const Sizes& place : places_in(t.sizes))
+      written.offsets.push_back(offset_of(place, written.strides, written.lane));
+    return written;
+  }
+
+  /// Without what no output needs. What is read of each operand.
+  std::vector<Read> finish() {
+    keep_reports(region_.graph, region_.outputs);
+    const std::vector<bool> needed = region_.graph.needed(region_.outputs);
+    std::vector<std::vector<bool>> kept;
+    for (const Read& read : reads_) kept.emplace_back(read.elements.size());
+    // Inputs in the order in which they are read from the operands.
+    for (Id id = 0; id < region_.graph.size(); ++id)
+      if (needed[static_cast<size_t>(id)] && region_.graph[id].op == Op::input) {
+        const auto [read, element] = inputs_[region_.graph[id].bits];
+        kept[read][element] = true;
+      }
+    std::vector<uint64_t> number(inputs_.size());
+    std::vector<Region::Input> inputs;
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (kept[inputs_[i].first][inputs_[i].second]) {
+        number[i] = inputs.size();
+        inputs.push_back(region_.inputs[i]);
+      }
+    region_.graph = region_.graph.pruned(region_.outputs, number);
+    region_.inputs = std::move(inputs);
+    std::vector<Read> reads;
+    for (size_t r = 0; r < reads_.size(); ++r) {
+      Read read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}};
+      for (size_t e = 0; e < kept[r].size(); ++e) {
+        if (!kept[r][e]) continue;
+        read.elements.push_back(reads_[r].elements[e]);
+        read.offsets.push_back(reads_[r].offsets[e]);
+      }
+      reads.push_back(std::move(read));
+    }
+    return reads;
+  }
+
+  Region& region() { return region_; }
+  std::vector<ValueId> operands;
+
+ private:
+  const Small& outside(const Call& call, size_t k) {
+    const ValueId id = call.operands[k];
+    const Value& v = graph_.values[static_cast<size_t>(id)];
+    const int64_t lane = seen(call, k, v.sizes.size(), axis_).lane;
+    const auto [entry, is_new] = read_.try_emplace({id, lane});
+    Small& t = entry->second;
+    if (!is_new) return t;
+    t = {without(v.sizes, lane), {}, v.dtype, v.number};
+    const Type type = *type_of(v.dtype);
+    if (add_constant(region_.graph, v, lane, t)) return t;
+    const auto operand = std::find(operands.begin(), operands.end(), id);
+    Read read{static_cast<size_t>(operand - operands.begin()), lane, v.strides, places_in(t.sizes), {}};
+    if (operand == operands.end()) operands.push_back(id);
+    for (const Sizes& place : read.elements) {
+      read.offsets.push_back(offset_of(place, v.strides, lane));
+      t.ids.push_back(region_.graph.input(type, inputs_.size()));
+      inputs_.emplace_back(reads_.size(), read.offsets.size() - 1);
+      region_.inputs.push_back({type, lane == kNoLane});
+    }
+    reads_.push_back(std::move(read));
+    return t;
+  }
+
+  const Graph& graph_;
+  const uint64_t axis_;
+  Region region_;
+  std::vector<Read> reads_;
+  std::vector<std::pair<size_t, size_t>> inputs_;  // of each: where it is read, and which element
+  std::unordered_map<ValueId, Small> made_;
+  std::unordered_map<ValueId, int64_t> made_lane_;
+  std::map<std::pair<ValueId, int64_t>, Small> read_;
+};
+
+}  // namespace
+
+Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
+                     std::vector<Fused>& report) const {
+  uint64_t axis = kNoAxis;
+  int64_t lanes = 1;
+  for (const size_t n : calls) {
+    if (axis_of(n) == kNoAxis) continue;
+    axis = axis_of(n);
+    lanes = graph_.calls[n].vmaps[0].batch_size;
+  }
+  LaneWriter writer(graph_, axis);
+  Fused fused;
+  for (const size_t n : calls) {
+    writer.add(graph_.calls[n]);
+    fused.operators.push_back(graph_.calls[n].op->name());
+  }
+  const std::vector<ValueId> results = readers.elsewhere(calls);
+  std::vector<Written> written;
+  for (const ValueId id : results) written.push_back(writer.give(id));
+  std::vector<Read> reads = writer.finish();
+  // One lane is better computed as single numbers; but where there is a kernel for many alone, it will do.
+  writer.region().single = true;
+  if (axis != kNoAxis && (lanes != 1 || !kernels.knows(writer.region()))) {
+    writer.region().single = false;
+    writer.region().single = lanes == 1 && !kernels.knows(writer.region());
+  }
+  fused.kernel = kernels.get(writer.region());
+  fused.lanes = lanes;
+  report.push_back(fused);
+  auto op = c10::make_intrusive<LaneKernel>(fused.kernel, lanes, std::move(reads), std::move(written));
+  return KernelOperator::call_of(std::move(op), graph_, std::move(writer.operands), results, fused.operators);
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,46 @@
+// Regions whose lanes are the examples of one vmap: calls on tensors that are small for one example, which is unrolled
+// into numbers (fuse/small.h). What no example has to itself is the same in all lanes; other vmaps, such as the
+// columns of a Jacobian, are unrolled, too. A region without examples has one lane.
+#pragma once
+
+#include "fuse/kernel_calls.h"
+#include "fuse/regions.h"
+#include "fuse/small.h"
+
+namespace tower::compiler {
+
+/// What can be in such regions.
+class Unrolled {
+ public:
+  explicit Unrolled(const Graph& graph);
+
+  const Joining& joining() const { return joining_; }
+  /// Whether a kernel of these calls is better than what else there is: they do not only move elements, nor are they
+  /// all of one size and element by element.
+  bool are_worth_it(const std::vector<size_t>& calls, size_t fewest) const;
+  /// Settles what lies between the kernels of these groups: what is cheap is computed again where it is read
+  /// (fuse/recompute.h), and what only such kernels read has the examples next to each other. Changes the graph that
+  /// this was made for, and numbers the groups anew.
+  void settle(Graph& graph, std::vector<Groups::Calls>& groups);
+  /// The call of a kernel in the place of `calls`, in the graph's order.
+  Call write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
+             std::vector<Fused>& report) const;
+
+  Unrolled(const Unrolled&) = delete;
+  Unrolled& operator=(const Unrolled&) = delete;
+
+ private:
+  uint64_t axis_of(size_t call) const;
+  std::optional<int64_t> cost_of(size_t call);
+  void lay_out_by_lanes(Graph& graph, const std::vector<Groups::Calls>& groups) const;
+
+  const Graph& graph_;
+  std::vector<bool> leaves_;
+  std::vector<bool> is_read_;  // values
+  bool writes_ = false;
+  std::vector<size_t> maker_;       // of each value: the call
+  std::vector<int64_t> functions_;  // of each call: how many it calls for one lane
+  Joining joining_;
+};
+
+}  // namespace tower::compiler

@@ -1,0 +1,119 @@
+// A function as data: the operator calls that it made, in order, with what each read and what it gave. This is what a
+// trace leaves (graph/trace.h), what passes simplify, and what a plan runs (graph/plan.h). Users see a copy of it
+// (tower/graph.h), which is explained there.
+//
+// All calls are functional, but for those that are marked to have an effect. Nothing here refers to the level that
+// traced, so a graph can be kept, copied, and run on any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/operator.h"
+#include "tower/graph.h"
+
+namespace tower::compiler {
+
+/// A value's number: its place in Graph::values.
+using ValueId = int64_t;
+constexpr ValueId kNoValue = -1;
+
+using Origin = ValueOrigin;
+using Mapped = MappedOver;
+
+/// One tensor. Sizes are physical: with the dimensions of all vmaps in whose examples it differs.
+struct Value {
+  Origin origin;
+  Sizes sizes, strides;
+  at::ScalarType dtype;
+  at::Device device;
+  bool number;                 // a tensor that LibTorch made of a number: it yields in type promotion
+  Tensor tensor;               // captured: the tensor itself; constant: its value; else undefined
+  ValueId made_as = kNoValue;  // constant: its number among Graph::constants; kNoValue: not made by calls
+
+  /// `kept`: whether the value holds the tensor.
+  Value(Origin origin, const Tensor& t, bool kept);
+  /// What is filled in afterwards.
+  Value() : origin(Origin::result), dtype(at::kFloat), device(at::kCPU), number(false) {}
+  /// "Double [8, 7]".
+  std::string describe() const;
+};
+
+/// One operator call.
+struct Call {
+  const Operator* op = nullptr;   // as the function called it, for one example
+  Stack args;                     // its arguments, with an empty tensor in the place of each operand
+  std::vector<LeafRef> places;    // where each operand goes among them
+  std::vector<ValueId> operands;  // in the order of the arguments
+  std::vector<ValueId> results;   // flattened; kNoValue: undefined
+  std::vector<Mapped> vmaps;      // outermost first; empty: the call is outside of every vmap. Each has a dimension in
+                                  // front of every result, in this order
+  const Operator* bound = nullptr;  // what is called to run it: `op`, or its image under `vmaps`, whose only argument
+                                    // is the list of the operands and whose results are one list
+  c10::intrusive_ptr<const Operator> owner = {};  // keeps `op` and `bound`, where the dispatcher does not
+  bool records = true;                            // called in grad mode
+  bool effect = false;  // writes to operands: arguments, captured tensors, or views of these; kept, and in order
+
+  /// What it does besides is not known: its code is not LibTorch's (a library's operator, a user's function), or it
+  /// writes to its arguments without saying so.
+  bool opaque() const { return op->foreign() || writes_unsaid(); }
+  /// Whether it says that it writes to this operand.
+  bool writes(size_t operand) const;
+  /// Where it is told whether to raise for what it finds in its operands (a singular matrix); none: it is not.
+  std::optional<size_t> check_argument() const;
+  void set_check(bool checks);
+  /// Is there for its error, whoever reads its results.
+  bool checks() const;
+  /// Draws random numbers, at each run.
+  bool random() const { return bound->random(); }
+
+ private:
+  bool writes_unsaid() const;
+};
+
+/// A constant on the way to those that calls read.
+struct Constant {
+  Sizes sizes;
+  Tensor tensor;  // where no call made it: it came from C++ numbers
+};
+/// Constants are numbered downwards.
+constexpr ValueId number_of_constant(size_t k) { return kNoValue - 1 - static_cast<ValueId>(k); }
+constexpr size_t place_of_constant(ValueId number) { return static_cast<size_t>(kNoValue - 1 - number); }
+constexpr bool is_constant(ValueId id) { return id < kNoValue; }
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<ValueId> arguments;  // kNoValue: an undefined tensor
+  std::vector<Call> calls;
+  // How constants were made: calls of constants, or of no more than the shapes of values. A graph for other sizes has
+  // to know it (graph/lanes.h); nothing runs them.
+  std::vector<Constant> constants;
+  std::vector<Call> makers;
+  std::vector<ValueId> results;  // the number of an argument or captured tensor: the very tensor, after all calls
+
+  std::string print() const;
+
+  /// Without what is not needed: calls whose results nobody reads, and all but one of several equal calls. Those that
+  /// may raise are needed.
+  void simplify();
+};
+
+/// Whether the results share the operands' memory.
+bool gives_view(const Call& call);
+
+/// What may leave the function, or share memory with what does.
+std::vector<bool> values_that_leave(const Graph& graph);
+
+/// The arguments of a call that are not tensors, as "dim=0, index=6".
+std::string attributes_of(const Call& call);
+
+/// So that values that print alike (0 and -0, 1 and 1.0) differ: numbers by their bits.
+std::string exact_text(const IValue& v);
+/// Whether two tensors on one device hold the same, bit by bit, and are of one dtype and size.
+bool same_bits(const Tensor& a, const Tensor& b);
+
+/// As users see it.
+tower::Graph published(const Graph& graph);
+
+}  // namespace tower::compiler

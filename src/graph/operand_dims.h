@@ -1,0 +1,47 @@
+// How the elements of a call's results find those of its operands, and how tensors lie in memory.
+#pragma once
+
+#include <optional>
+
+#include "graph/graph.h"
+
+namespace tower::compiler {
+
+/// Where each dimension of the results is in the operand's; −1 where the operand repeats.
+using Places = c10::SmallVector<int64_t, 6>;
+
+/// The dimensions of the vmaps come first in the results, in order; what one example has is aligned at the end.
+Places places_of(const Call& call, size_t operand, int64_t operand_dims, int64_t result_dims);
+/// Each element of the operand is read for the same one of the result.
+bool one_for_one(const Places& places, const Sizes& operand, const Sizes& lanes);
+
+constexpr uint64_t kNoAxis = static_cast<uint64_t>(-1);
+constexpr int64_t kNoLane = -1;
+
+/// What an operand of a call is for one lane, which is an example of the vmap over `axis` (kNoAxis: of none).
+/// Dimensions are those that are left without that of the lanes.
+struct Seen {
+  int64_t lane = kNoLane;         // dimension of the whole tensor
+  std::vector<int64_t> of_vmaps;  // of each other vmap, or −1
+  std::vector<int64_t> of_example;
+};
+Seen seen(const Call& call, size_t operand, size_t dims, uint64_t axis);
+
+int64_t count(const Sizes& sizes);
+
+/// The number that all elements of a constant are, to the bit; none of other values.
+std::optional<at::Scalar> same_everywhere(const Value& v);
+
+/// The order of dimensions in which a tensor lies in memory without gaps; none if it lies otherwise.
+std::optional<Places> order_in_memory(const Value& v);
+/// What lies in memory in this order.
+Sizes strides_in_order(const Sizes& sizes, const Places& order);
+
+template <class T>
+T ordered(const T& of_dimensions, const Places& order) {
+  T result;
+  for (const int64_t d : order) result.push_back(of_dimensions[static_cast<size_t>(d)]);
+  return result;
+}
+
+}  // namespace tower::compiler

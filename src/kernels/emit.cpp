@@ -1,0 +1,331 @@
+// The text of a kernel with one input and one output, 16 lanes:
+//
+//   define void @k(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {
+//   start:                                            ; pointers, and inputs that all lanes share
+//     %pi0 = load ptr, ptr %inputs
+//     %po0 = load ptr, ptr %outputs
+//     br label %enter0
+//   enter0:                                           ; is there a vector to do?
+//     …
+//   loop0:
+//     %b0 = phi i64 [ %begin, %enter0 ], [ %next0, %loop0 ]
+//     %x0_0 = load <16 x float>, ptr …                ; node 0 of the graph, in the first of the vectors taken together
+//     %x1_0 = fmul <16 x float> %x0_0, %x0_0
+//     store <16 x float> %x1_0, ptr …
+//     …
+//
+// Where functions are called, a first loop takes four vectors at a time, operation by operation, which hides how long
+// the calls take one after the other; the second loop takes what is left.
+#include "kernels/emit.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/printer.h"
+#include "numbers/system.h"
+
+namespace tower::compiler {
+std::vector<bool> Region::needed() const {
+  std::vector<Id> roots = outputs;
+  std::vector<bool> live = graph.needed(roots);
+  // What a row comes to is made after its parts.
+  for (Id id = graph.size(); id-- > 0;) {
+    const OfRow* of_row = of_row_at(graph[id]);
+    if (!live[static_cast<size_t>(id)] || !of_row || of_row->folded == kNone) continue;
+    roots.push_back(of_row->folded);
+    live = graph.needed(roots);
+  }
+  return live;
+}
+
+namespace {
+
+// In a kernel without rows that is left to LLVM, but for what is read.
+std::vector<bool> same_for_all_lanes(const Region& region) {
+  std::vector<bool> same(static_cast<size_t>(region.graph.size()));
+  for (Id id = 0; id < region.graph.size(); ++id) {
+    const Node& n = region.graph[id];
+    const Region::OfRow* of_row = region.of_row_at(n);
+    const bool computed = region.has_rows() && n.op != Op::input;
+    same[static_cast<size_t>(id)] = region.is_repeated(n) || (of_row && of_row->folded != kNone) ||
+                                    (computed && std::all_of(n.args.begin(), n.args.end(), [&](Id a) {
+                                       return a == kNone || same[static_cast<size_t>(a)];
+                                     }));
+  }
+  return same;
+}
+
+}  // namespace
+
+Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.graph, lanes, math), region_(region) {
+  live_ = region.needed();
+  once_ = same_for_all_lanes(region);
+  place_nodes();
+  if (region.has_rows()) plan_rows();
+  many_ = region.inputs.size() + region.outputs.size() + kept_.size() > kFewAccesses;
+}
+
+KernelText Printer::print(const std::string& name) {
+  int operations = 0;
+  bool calls = false;
+  for (Id id = 0; id < graph_.size(); ++id) {
+    if (!live_[static_cast<size_t>(id)]) continue;
+    operations += graph_[id].op != Op::constant;
+    calls = calls || is_function(graph_[id].op);
+  }
+  operations += static_cast<int>(region_.outputs.size());
+
+  body_ = "define void @" + name + "(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {\nstart:\n";
+  print_pointers();
+  print_memory();
+  if (region_.has_rows()) print_rows();
+  else print_loops(calls && operations <= kMostTogether);
+
+  std::string text;
+  for (const std::string& signature : declared_) text += "declare " + signature + "\n";
+  for (const auto& [solver, definition] : solvers_) text += definition;
+  text += body_;
+  // All of a wide vector in one register, so that it is passed in one.
+  text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
+  std::vector<Type> kept;
+  for (const Id id : kept_) kept.push_back(graph_[id].type);
+  return {{std::move(text), name}, lanes_, operations, std::move(kept)};
+}
+
+void Printer::print_loops(bool together) {
+  body_ += "  br label %enter0\n";
+  std::string begin = "%begin";
+  int loops = 0;
+  if (together && inside_.size() == 1 && solvers_.empty()) print_loop(loops++, kTogether, begin);
+  print_loop(loops++, 1, begin);
+  body_ += "enter" + std::to_string(loops) + ":\n  ret void\n}\n";
+}
+
+// Names of values are the loop's own.
+std::string Printer::value(Id id, int part) const {
+  const Node& n = graph_[id];
+  if (n.op == Op::constant) return splat(literal(n), lanes_);
+  if (n.op == Op::leave || n.op == Op::after) return value(n.args[0], part);
+  if (once_[static_cast<size_t>(id)]) return "%shared" + std::to_string(id);
+  return "%x" + std::to_string(id) + "_" + std::to_string(part) + "_" + loop_;
+}
+
+void Printer::print_pointers() {
+  for (size_t i = 0; i < region_.inputs.size(); ++i)
+    if (!many_ || region_.inputs[i].repeated) print_pointer("%pi", "%inputs", i);
+  for (size_t i = 0; i < region_.outputs.size() + kept_.size(); ++i)
+    if (!many_) print_pointer("%po", "%outputs", i);
+  for (Id id = 0; id < graph_.size(); ++id) {
+    const Node& n = graph_[id];
+    if (!live_[static_cast<size_t>(id)] || !region_.is_repeated(n)) continue;
+    const std::string memory = in_memory(n.type);
+    std::string one = line("load " + memory + ", ptr %pi" + std::to_string(n.bits));
+    if (n.type == Type::b1) one = line("icmp ne i8 " + one + ", 0");
+    const std::string first = line("insertelement " + type(id) + " poison, " + scalar(n.type) + " " + one + ", i32 0");
+    line("shufflevector " + type(id) + " " + first + ", " + type(id) + " poison, " + vector_of("i32", lanes_) +
+             " zeroinitializer",
+         "%shared" + std::to_string(id));
+  }
+}
+// The memory of systems, which is used again by each vector of lanes.
+void Printer::print_memory() {
+  for (Id id = 0; id < graph_.size(); ++id) {
+    const Node& n = graph_[id];
+    if (n.op != Op::solve || !live_[static_cast<size_t>(id)]) continue;
+    const auto& [size, columns, operands] = graph_.system(n);
+    line("alloca [" + std::to_string(vectors_of_system(size, columns)) + " x " + type(id) + "], align 64",
+         "%system" + std::to_string(id));
+    const std::string name = "solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type);
+    solvers_.emplace(name, print_solver(name, n.type, lanes_, size, columns));
+    declare(type(id), "llvm.fabs.v" + std::to_string(lanes_) + mangled(n.type), type(id));
+    declare(type(id), "llvm.fma.v" + std::to_string(lanes_) + mangled(n.type),
+            type(id) + ", " + type(id) + ", " + type(id));
+  }
+}
+std::string Printer::vector_at(Id system, int64_t i) {
+  return line("getelementptr " + type(system) + ", ptr %system" + std::to_string(system) + ", i64 " +
+              std::to_string(i));
+}
+void Printer::print_solve(Id id) {
+  const Node& n = graph_[id];
+  const auto& [size, columns, operands] = graph_.system(n);
+  for (int64_t i = 0; i < size; ++i)
+    for (int64_t j = 0; j < size + columns; ++j) {
+      const Id operand = operands[static_cast<size_t>(j < size ? i * size + j : size * size + i * columns + j - size)];
+      const std::string place = vector_at(id, i * (size + columns) + j);
+      body_ += "  store " + type(id) + " " + value(operand, 0) + ", ptr " + place + ", align 8\n";
+    }
+  body_ += "  call void @solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type) +
+           "(ptr %system" + std::to_string(id) + ")\n";
+}
+void Printer::print_part(Id id) {
+  const Node& n = graph_[id];
+  const auto& [size, columns, operands] = graph_.system(graph_[n.args[0]]);
+  const auto k = static_cast<int64_t>(n.bits);
+  const int64_t at =
+      k == size * columns ? size * (size + columns) : k / columns * (size + columns) + size + k % columns;
+  line("load " + type(id) + ", ptr " + vector_at(n.args[0], at) + ", align 8", value(id, 0));
+}
+
+void Printer::print_pointer(const std::string& prefix, const std::string& array, size_t i) {
+  const std::string place = line("getelementptr ptr, ptr " + array + ", i64 " + std::to_string(i));
+  line("load ptr, ptr " + place, prefix + std::to_string(i));
+}
+
+// A loop over `together` vectors a turn, from lane `begin` (which it sets to where it ends) for as long as it goes.
+void Printer::print_loop(int number, int together, std::string& begin) {
+  const std::string n = std::to_string(number), next_enter = "enter" + std::to_string(number + 1);
+  const std::string step = std::to_string(lanes_ * together);
+  const std::string b = "%b" + n, next = "%next" + n;
+  loop_ = n;
+  // A turn ends in the block that it begins in, unless there are others within it.
+  const std::string last_block = (inside_.size() == 1 ? "loop" : "done") + n;
+  // Where the previous loop ended, or did not begin.
+  body_ += "enter" + n + ":\n";
+  if (number > 0) {
+    const std::string p = std::to_string(number - 1);
+    begin = line("phi i64 [ " + begin + ", %enter" + p + " ], [ %next" + p + ", %loop" + p + " ]", "%begin" + n);
+  }
+  const std::string last = line("sub i64 %end, " + step);
+  const std::string some = line("icmp sle i64 " + begin + ", " + last);
+  body_ += "  br i1 " + some + ", label %loop" + n + ", label %" + next_enter + "\nloop" + n + ":\n";
+  line("phi i64 [ " + begin + ", %enter" + n + " ], [ " + next + ", %" + last_block + " ]", b);
+  block_ = "loop" + n;
+  std::vector<size_t> all(region_.outputs.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  print_turn(inside_[0], all, b, together);
+  if (inside_.size() > 1) begin_block(last_block);
+  line("add i64 " + b + ", " + step, next);
+  const std::string more = line("icmp sle i64 " + next + ", " + last);
+  body_ += "  br i1 " + more + ", label %loop" + n + ", label %" + next_enter + "\n";
+}
+
+std::string Printer::pointer_of(const std::string& array, const std::string& prefix, size_t i) {
+  if (!many_) return prefix + std::to_string(i);
+  return line("load ptr, ptr " + line("getelementptr ptr, ptr " + array + ", i64 " + std::to_string(i)));
+}
+
+// NOTE [Many loads and stores]
+// To LLVM any store may be to what any load reads. Its scheduler compares each with all before it, and what is computed
+// early and stored at the end goes to the stack meanwhile: a kernel that keeps 3,000 values for the way back took 7 s.
+// So where there are many, a value is stored where it is made (results are nobody's memory before), pointers are read
+// where they are used, and fences of one thread, which are no instruction, tell LLVM that what is before them stays
+// there.
+void Printer::print_turn(const std::vector<Id>& nodes, const std::vector<size_t>& written, const std::string& begin,
+                         int together) {
+  std::map<Id, std::vector<size_t>> stored_with;
+  std::vector<size_t> stored_last;
+  for (const size_t i : written) {
+    const bool early = many_ && !region_.is_added(i);
+    (early ? stored_with[region_.outputs[i]] : stored_last).push_back(i);
+  }
+  // Behind the outputs comes what the row's other passes read.
+  std::set<Id> here(nodes.begin(), nodes.end());
+  for (size_t k = 0; k < kept_.size(); ++k) {
+    if (here.count(kept_[k]) == 0 || in_memory_.count(kept_[k])) continue;
+    (many_ ? stored_with[kept_[k]] : stored_last).push_back(region_.outputs.size() + k);
+  }
+  size_t accesses = 0;
+  const auto count = [&](size_t more) {
+    accesses += more;
+    if (!many_ || accesses < kFewAccesses) return;
+    body_ += "  fence syncscope(\"singlethread\") seq_cst\n";
+    accesses = 0;
+  };
+  const auto print_stores = [&](const std::vector<size_t>& outputs) {
+    for (const size_t i : outputs)
+      for (int part = 0; part < together; ++part) {
+        if (i < region_.outputs.size()) {
+          print_store(i, begin, part);
+          continue;
+        }
+        const size_t k = i - region_.outputs.size();
+        store(graph_[kept_[k]].type, value(kept_[k], part), pointer_of_kept(k), begin, part);
+      }
+    count(outputs.size());
+  };
+  for (const Id id : nodes) {
+    for (int part = 0; part < together; ++part) print_node(id, begin, part);
+    if (graph_[id].op == Op::input || in_memory_.count(id)) count(1);
+    if (const auto stored = stored_with.extract(id)) print_stores(stored.mapped());
+  }
+  for (const auto& [id, outputs] : stored_with) print_stores(outputs);
+  print_stores(stored_last);
+}
+
+std::string Printer::address(const std::string& pointer, Type type, const std::string& begin, int part) {
+  const std::string lane = part == 0 ? begin : line("add i64 " + begin + ", " + std::to_string(part * lanes_));
+  return line(std::string("getelementptr ") + in_memory(type) + ", ptr " + pointer + ", i64 " + lane);
+}
+
+void Printer::load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result) {
+  const std::string place = address(pointer, t, begin, part), memory = vector_of(in_memory(t), lanes_);
+  std::string what = "load " + memory + ", ptr " + place + ", align " + std::to_string(size_of(t));
+  if (masked_) {
+    const std::string name =
+        "llvm.masked.load.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t)) + ".p0";
+    declare(memory, name, "ptr, i32, " + type(Type::b1) + ", " + memory);
+    what = "call " + memory + " @" + name + "(ptr " + place + ", i32 " + std::to_string(size_of(t)) + ", " +
+           type(Type::b1) + " " + mask_ + ", " + memory + " zeroinitializer)";
+  }
+  if (t != Type::b1) line(what, result);
+  else line("icmp ne " + memory + " " + line(what) + ", zeroinitializer", result);
+}
+
+void Printer::store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part) {
+  const std::string memory = vector_of(in_memory(t), lanes_), align = std::to_string(size_of(t));
+  if (t == Type::b1) v = line("zext " + type(t) + " " + v + " to " + memory);
+  const std::string place = address(pointer, t, begin, part);
+  if (!masked_) {
+    body_ += "  store " + memory + " " + v + ", ptr " + place + ", align " + align + "\n";
+    return;
+  }
+  const std::string name = "llvm.masked.store.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t)) + ".p0";
+  declare("void", name, memory + ", ptr, i32, " + type(Type::b1));
+  body_ += "  call void @" + name + "(" + memory + " " + v + ", ptr " + place + ", i32 " + align + ", " +
+           type(Type::b1) + " " + mask_ + ")\n";
+}
+
+void Printer::print_store(size_t output, const std::string& begin, int part) {
+  const Type t = graph_[region_.outputs[output]].type;
+  const std::string pointer = pointer_of("%outputs", "%po", output);
+  std::string stored = value(region_.outputs[output], part);
+  if (region_.is_added(output)) {
+    const std::string before = fresh();
+    load(t, pointer, begin, part, before);
+    stored = line("fadd " + type(t) + " " + before + ", " + stored);
+  }
+  store(t, stored, pointer, begin, part);
+}
+
+void Printer::print_node(Id id, const std::string& begin, int part) {
+  const Node& n = graph_[id];
+  if (n.op == Op::constant || n.op == Op::carry || n.op == Op::after || region_.is_repeated(n)) return;
+  if (n.op == Op::leave) return print_loop_of_numbers(Expressions::loop_of(n), begin);
+  if (n.op == Op::solve) return print_solve(id);
+  if (n.op == Op::part) return print_part(id);
+  if (in_memory_.count(id)) {
+    const auto k = static_cast<size_t>(std::find(kept_.begin(), kept_.end(), id) - kept_.begin());
+    return load(n.type, pointer_of_kept(k), begin, part, value(id, part));
+  }
+  if (const Region::OfRow* of_row = region_.of_row_at(n)) {
+    if (of_row->how == Region::OfRow::place) print_place(id, begin, part);
+    return;
+  }
+  if (n.op == Op::input) return load(n.type, pointer_of("%inputs", "%pi", n.bits), begin, part, value(id, part));
+  std::string v[3];
+  for (size_t k = 0; k < 3; ++k)
+    if (n.args[k] != kNone) v[k] = value(n.args[k], part);
+  print_operation(n, v, value(id, part));
+}
+KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math) {
+  // As many lanes as fill a vector of the widest numbers.
+  int64_t widest = 1;
+  const std::vector<bool> live = region.needed(), same = same_for_all_lanes(region);
+  for (Id id = 0; id < region.graph.size(); ++id)
+    if (live[static_cast<size_t>(id)] && !(region.has_rows() && same[static_cast<size_t>(id)]))
+      widest = std::max(widest, size_of(region.graph[id].type));
+  return Printer(region, region.single ? 1 : vector_bytes / widest, math).print(name);
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,67 @@
+// Kernels as text: from what one lane computes to LLVM's IR of a loop over lanes, a vector of lanes at a time. Strict:
+// no flag allows LLVM to change a result. Fast: a product and a sum may be rounded once, as one operation, and a number
+// by which several are divided may be inverted once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/llvm.h"
+#include "numbers/expression.h"
+#include "tower/compile.h"
+
+namespace tower::compiler {
+
+/// What a kernel computes for each lane, and what it reads for that.
+struct Region {
+  struct Input {
+    Type type;
+    bool repeated;  // one element for all lanes; otherwise one for each, next to each other
+  };
+  // What the lanes of a row come to, which all of them know then: an input of the graph from the number kOfRow on.
+  struct OfRow {
+    enum How : uint8_t { sum, product, greatest, least, place };
+    How how;
+    Id folded = kNone;  // a lane's part of it; none: the lane's place in its row, which is its own
+    bool operator==(const OfRow&) const = default;
+  };
+  static constexpr uint64_t kOfRow = uint64_t{1} << 32;
+
+  Expressions graph;
+  std::vector<Input> inputs;     // by the numbers of the graph's inputs
+  std::vector<Id> outputs;       // one element for each lane, next to each other
+  bool single = false;           // there is one lane only
+  std::vector<bool> added = {};  // of each output: to what is in memory; none: all are written
+  std::vector<OfRow> of_row = {};
+  int levels = 0;               // of blocks in which rows are added up: more for longer ones
+  std::vector<bool> once = {};  // of each output: one element for all lanes; none: each has one
+
+  bool is_added(size_t output) const { return output < added.size() && added[output]; }
+  bool is_once(size_t output) const { return output < once.size() && once[output]; }
+  /// Whether lanes are rows that are computed as a whole (NOTE [Rows in a kernel]).
+  bool has_rows() const { return !of_row.empty() || !once.empty(); }
+  /// Null for what else there is.
+  const OfRow* of_row_at(const Node& n) const {
+    return n.op == Op::input && n.bits >= kOfRow ? &of_row[n.bits - kOfRow] : nullptr;
+  }
+  bool is_repeated(const Node& n) const { return n.op == Op::input && n.bits < kOfRow && inputs[n.bits].repeated; }
+  /// Of each node, whether an output needs it.
+  std::vector<bool> needed() const;
+};
+
+/// What went wrong in a lane: bits of the byte at `fault`.
+enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2, kSingular = 4 };
+
+/// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes
+/// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
+/// by zero, where a loop that must end did not, and where a matrix cannot be factored. If the region has rows, the
+/// lanes are one, from 0 on, of any length.
+struct KernelText {
+  Module module;
+  int64_t lanes;                // in a vector
+  int instructions;             // for a vector, loads and stores included
+  std::vector<Type> kept = {};  // further outputs: memory for as many elements as there are lanes, used by each row
+};
+KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math);
+
+}  // namespace tower::compiler

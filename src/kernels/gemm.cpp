@@ -1,0 +1,396 @@
+#include "kernels/gemm.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "tower/errors.h"
+
+namespace tower::compiler {
+namespace {
+
+// ---- small matrices ----
+//
+// A tile of the result stays in registers: R rows of N vectors. B's columns are copied into vectors, a block of terms
+// at a time, and so may lie in any way.
+
+constexpr int64_t kTerms = 256;  // in a block
+constexpr int kVectors = 3;      // the widest tile
+
+// Vectors of B bytes.
+template <class T, int B>
+using Vector __attribute__((vector_size(B))) = T;
+template <class T, int B>
+constexpr int64_t kLanes = B / sizeof(T);
+
+#define TOWER_INLINE [[gnu::always_inline]] inline
+#define TOWER_UNROLL _Pragma("GCC unroll 8")
+
+// Of fixed sizes, so that no library is called.
+template <class T>
+TOWER_INLINE void copy_few(T* to, const T* from, int64_t n) {
+  constexpr int64_t L = kLanes<T, 32>;
+  for (; n >= L; n -= L, to += L, from += L) __builtin_memcpy(to, from, 32);
+  if (n & 4) __builtin_memcpy(to, from, 4 * sizeof(T)), to += 4, from += 4;
+  if (n & 2) __builtin_memcpy(to, from, 2 * sizeof(T)), to += 2, from += 2;
+  if (n & 1) *to = *from;
+}
+template <class T>
+TOWER_INLINE void copy_few(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
+  if (to_step == 1 && from_step == 1) return copy_few(to, from, n);
+  for (int64_t j = 0; j < n; ++j) to[j * to_step] = from[j * from_step];
+}
+
+template <class T, int L>
+TOWER_INLINE void add_vector(T* to, const T* x, const T* y) {
+  using V __attribute__((vector_size(L * sizeof(T)))) = T;
+  V v, w;
+  __builtin_memcpy(&v, x, sizeof v);
+  __builtin_memcpy(&w, y, sizeof w);
+  v += w;
+  __builtin_memcpy(to, &v, sizeof v);
+}
+template <class T>
+TOWER_INLINE void add_few(T* to, int64_t to_step, const T* x, const T* y, int64_t y_step, int64_t n) {
+  int64_t j = 0;
+  if (to_step == 1 && y_step == 1) {
+    constexpr int64_t L = kLanes<T, 32>;
+    for (; j + L <= n; j += L) add_vector<T, L>(to + j, x + j, y + j);
+    for (; j + 2 <= n; j += 2) add_vector<T, 2>(to + j, x + j, y + j);
+  }
+  for (; j < n; ++j) to[j * to_step] = x[j] + y[j * y_step];
+}
+
+// R rows from `row` on and `columns` columns from `column` on, of which a tile has room for more.
+template <class T, int B, int N, int R>
+TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t row, int64_t column, int64_t columns,
+                                int64_t term, int64_t terms) {
+  constexpr int64_t kWidth = N * kLanes<T, B>;
+  T* c = m.c + row * m.rows.c + column * m.columns.c;
+  const T* a = m.a + row * m.rows.a + term * m.inner.a;
+  const bool whole = columns == kWidth && m.columns.c == 1;
+  alignas(B) T room[kWidth] = {};
+  Vector<T, B> sums[R][N] = {};
+  for (int64_t k = 0; k < terms; ++k) {
+    Vector<T, B> b[N];
+    TOWER_UNROLL
+    for (int v = 0; v < N; ++v) __builtin_memcpy(&b[v], panel + (k * N + v) * kLanes<T, B>, B);
+    TOWER_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const T x = a[r * m.rows.a + k * m.inner.a];
+      TOWER_UNROLL
+      for (int v = 0; v < N; ++v) sums[r][v] += x * b[v];
+    }
+  }
+  // To what there is already: of the blocks before, or S.
+  const T* before = term != 0 ? c : m.s ? m.s + row * m.rows.s + column * m.columns.s : nullptr;
+  const int64_t before_row = term != 0 ? m.rows.c : m.rows.s, step = term != 0 ? m.columns.c : m.columns.s;
+  TOWER_UNROLL
+  for (int r = 0; r < R; ++r) {
+    T* to = c + r * m.rows.c;
+    T* direct = whole && !before ? to : room;
+    TOWER_UNROLL
+    for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T, B>, &sums[r][v], B);
+    if (before) add_few(to, m.columns.c, room, before + r * before_row, step, columns);
+    else if (!whole) copy_few(to, m.columns.c, room, 1, columns);
+  }
+}
+
+// The first half of both, element by element in turn, and the second.
+template <class T, int B, int... I>
+TOWER_INLINE void interleave(const Vector<T, B>& x, const Vector<T, B>& y, Vector<T, B>& low, Vector<T, B>& high,
+                             std::integer_sequence<int, I...>) {
+  constexpr int L = sizeof...(I);
+  low = __builtin_shufflevector(x, y, (I / 2 + (I % 2) * L)...);
+  high = __builtin_shufflevector(x, y, (L / 2 + I / 2 + (I % 2) * L)...);
+}
+
+// As many columns as a vector has lanes, each contiguous, and as many terms of them.
+template <class T, int B>
+TOWER_INLINE void transpose(T* to, int64_t to_step, const T* from, int64_t from_step) {
+  constexpr int L = kLanes<T, B>;
+  Vector<T, B> rows[L], next[L];
+  TOWER_UNROLL
+  for (int i = 0; i < L; ++i) __builtin_memcpy(&rows[i], from + i * from_step, B);
+  TOWER_UNROLL
+  for (int done = 1; done < L; done *= 2) {
+    TOWER_UNROLL
+    for (int i = 0; i < L / 2; ++i)
+      interleave<T, B>(rows[i], rows[i + L / 2], next[2 * i], next[2 * i + 1], std::make_integer_sequence<int, L>());
+    TOWER_UNROLL
+    for (int i = 0; i < L; ++i) rows[i] = next[i];
+  }
+  TOWER_UNROLL
+  for (int i = 0; i < L; ++i) __builtin_memcpy(to + i * to_step, &rows[i], B);
+}
+
+// Terms of columns that are contiguous.
+template <class T, int B>
+TOWER_INLINE void pack_transposed(T* panel, int64_t width, const T* b, int64_t column_step, int64_t columns,
+                                  int64_t terms) {
+  constexpr int64_t L = kLanes<T, B>;
+  int64_t column = 0;
+  for (; column + L <= columns; column += L) {
+    int64_t k = 0;
+    for (; k + L <= terms; k += L)
+      transpose<T, B>(panel + k * width + column, width, b + column * column_step + k, column_step);
+    for (; k < terms; ++k)
+      for (int64_t j = column; j < column + L; ++j) panel[k * width + j] = b[j * column_step + k];
+  }
+  for (int64_t k = 0; k < terms; ++k) {
+    for (int64_t j = column; j < columns; ++j) panel[k * width + j] = b[j * column_step + k];
+    for (int64_t j = columns; j < width; ++j) panel[k * width + j] = 0;
+  }
+}
+
+template <class T, int B, int N>
+TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t columns, int64_t term, int64_t terms) {
+  constexpr int64_t kWidth = N * kLanes<T, B>;
+  // 32 registers where vectors are of 64 bytes, else 16.
+  constexpr int kRows = N == 1 || B == 64 ? 8 : 4;
+  alignas(B) T panel[kTerms * kWidth];
+  const T* b = m.b + term * m.inner.b + column * m.columns.b;
+  if (m.inner.b == 1 && m.columns.b != 1) {
+    pack_transposed<T, B>(panel, kWidth, b, m.columns.b, columns, terms);
+  } else {
+    for (int64_t k = 0; k < terms; ++k) {
+      copy_few(panel + k * kWidth, 1, b + k * m.inner.b, m.columns.b, columns);
+      for (int64_t j = columns; j < kWidth; ++j) panel[k * kWidth + j] = 0;
+    }
+  }
+  int64_t row = 0;
+  for (; row + kRows <= m.rows.size; row += kRows)
+    multiply_rows<T, B, N, kRows>(m, panel, row, column, columns, term, terms);
+  for (; row < m.rows.size; ++row) multiply_rows<T, B, N, 1>(m, panel, row, column, columns, term, terms);
+}
+
+// A block of terms of all rows and columns stays in the cache.
+template <class T, int B>
+TOWER_INLINE void multiply_matrices(const Matrices<T>& m) {
+  constexpr int64_t L = kLanes<T, B>;
+  int64_t term = 0;
+  do {
+    const int64_t terms = std::min(kTerms, m.inner.size - term);
+    for (int64_t column = 0; column < m.columns.size;) {
+      const int64_t columns = std::min(m.columns.size - column, kVectors * L);
+      if (columns <= L) multiply_columns<T, B, 1>(m, column, columns, term, terms);
+      else if (columns <= 2 * L) multiply_columns<T, B, 2>(m, column, columns, term, terms);
+      else multiply_columns<T, B, 3>(m, column, columns, term, terms);
+      column += columns;
+    }
+    term += terms;
+  } while (term < m.inner.size);
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+template <class T>
+[[gnu::target("avx2,fma")]] void multiply_by_32(const Matrices<T>& m) {
+  multiply_matrices<T, 32>(m);
+}
+template <class T>
+[[gnu::target("avx2,fma,avx512f")]] void multiply_by_64(const Matrices<T>& m) {
+  multiply_matrices<T, 64>(m);
+}
+template <class T>
+void multiply_here(const Matrices<T>& m) {
+  static const bool by_32 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  static const bool by_64 = by_32 && __builtin_cpu_supports("avx512f");
+  // Measured: of few columns too many lanes are empty.
+  if (by_64 && m.columns.size >= 2 * kLanes<T, 64>) multiply_by_64(m);
+  else if (by_32) multiply_by_32(m);
+  else multiply_matrices<T, 32>(m);
+}
+#else
+template <class T>
+void multiply_here(const Matrices<T>& m) {
+  multiply_matrices<T, 32>(m);
+}
+#endif
+
+// ---- which are small ----
+
+// Measured beside LibTorch's products, which are better where there is a vector, or much of everything.
+bool is_small(int64_t rows, int64_t columns, int64_t terms) {
+  if (rows < 4 || columns == 1) return rows * columns * terms <= 4096;
+  return columns < 32 || terms <= 16 || (columns <= 256 && terms <= 256) || rows * columns * terms <= 256 * 256 * 256 ||
+         (rows <= 128 && columns <= 128);
+}
+
+// A few columns of many rows are better than a few rows.
+bool is_thin(int64_t rows, int64_t columns) { return rows > 1 && rows < 4 && columns >= 4; }
+
+// ---- tensors ----
+
+// Two dimensions that are walked as one.
+bool follow_each_other(const GemmAxis& outer, const GemmAxis& inner) {
+  return outer.a == inner.a * inner.size && outer.b == inner.b * inner.size && outer.s == inner.s * inner.size &&
+         outer.c == inner.c * inner.size;
+}
+
+using Axes = c10::SmallVector<GemmAxis, 6>;
+
+// The largest dimension, or the one in which the result is contiguous; what is left of them.
+GemmAxis take(Axes& axes) {
+  if (axes.empty()) return {1, 0, 0, 0, 0};
+  auto best = axes.begin();
+  for (auto it = axes.begin(); it != axes.end(); ++it)
+    if (best->c != 1 && (it->c == 1 || it->size > best->size)) best = it;
+  const GemmAxis taken = *best;
+  axes.erase(best);
+  return taken;
+}
+
+// What is computed: products of matrices, at these places.
+struct Products {
+  GemmAxis rows, columns, inner;
+  Axes others;
+  bool swapped = false;  // Cᵀ = Bᵀ Aᵀ
+
+  explicit Products(const Gemm& gemm) : inner(gemm.inner) {
+    Axes axes;
+    for (const GemmAxis& axis : gemm.axes)
+      if (axis.size != 1) axes.push_back(axis);
+    std::stable_sort(axes.begin(), axes.end(), [](const GemmAxis& x, const GemmAxis& y) { return x.c > y.c; });
+    Axes of_rows, of_columns;
+    for (const GemmAxis& axis : axes) {
+      Axes& group = axis.a != 0 && axis.b == 0 ? of_rows : axis.a == 0 && axis.b != 0 ? of_columns : others;
+      if (group.empty() || !follow_each_other(group.back(), axis)) {
+        group.push_back(axis);
+      } else {
+        const int64_t size = group.back().size * axis.size;
+        group.back() = axis;
+        group.back().size = size;
+      }
+    }
+    rows = take(of_rows);
+    columns = take(of_columns);
+    others.insert(others.end(), of_rows.begin(), of_rows.end());
+    others.insert(others.end(), of_columns.begin(), of_columns.end());
+    swapped = (rows.size != 1 && rows.c == 1 && columns.c != 1) || is_thin(rows.size, columns.size);
+    if (!swapped) return;
+    std::swap(rows, columns);
+    for (GemmAxis* axis : {&rows, &columns, &inner}) std::swap(axis->a, axis->b);
+    for (GemmAxis& axis : others) std::swap(axis.a, axis.b);
+  }
+
+  int64_t count() const {
+    int64_t n = 1;
+    for (const GemmAxis& axis : others) n *= axis.size;
+    return n;
+  }
+
+  struct Place {
+    int64_t a = 0, b = 0, s = 0, c = 0;
+  };
+  Place place(int64_t n) const {
+    Place at;
+    for (size_t d = others.size(); d-- > 0;) {
+      const GemmAxis& axis = others[d];
+      const int64_t i = n % axis.size;
+      n /= axis.size;
+      at.a += i * axis.a;
+      at.b += i * axis.b;
+      at.s += i * axis.s;
+      at.c += i * axis.c;
+    }
+    return at;
+  }
+};
+
+constexpr int64_t kGrain = 1 << 18;  // terms that are worth a thread
+
+template <class T>
+void run_small(const Products& p, const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) {
+  const T *pa = a.const_data_ptr<T>(), *pb = b.const_data_ptr<T>(), *ps = s.defined() ? s.const_data_ptr<T>() : nullptr;
+  T* pc = c.mutable_data_ptr<T>();
+  const auto multiply = [&](const Products::Place& at, int64_t begin, int64_t end) {
+    Matrices<T> m{pa + at.a + begin * p.rows.a,
+                  pb + at.b,
+                  ps ? ps + at.s + begin * p.rows.s : nullptr,
+                  pc + at.c + begin * p.rows.c,
+                  p.rows,
+                  p.columns,
+                  p.inner};
+    m.rows.size = end - begin;
+    m.multiply();
+  };
+  const int64_t matrices = p.count(), terms_of_row = std::max<int64_t>(p.columns.size * p.inner.size, 1),
+                terms = p.rows.size * terms_of_row;
+  if (matrices == 1) {
+    at::parallel_for(0, p.rows.size, std::max<int64_t>(kGrain / terms_of_row, 1),
+                     [&](int64_t begin, int64_t end) { multiply({}, begin, end); });
+  } else {
+    at::parallel_for(0, matrices, std::max<int64_t>(kGrain / std::max<int64_t>(terms, 1), 1),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t n = begin; n < end; ++n) multiply(p.place(n), 0, p.rows.size);
+                     });
+  }
+}
+
+void run_large(const Products& p, const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) {
+  const int64_t m = p.rows.size, n = p.columns.size, k = p.inner.size;
+  for (int64_t i = 0; i < p.count(); ++i) {
+    const Products::Place at = p.place(i);
+    const auto part = [](const at::Tensor& t, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                         int64_t place) {
+      return t.as_strided({rows, columns}, {row, column}, t.storage_offset() + place);
+    };
+    const at::Tensor left = part(a, m, k, p.rows.a, p.inner.a, at.a),
+                     right = part(b, k, n, p.inner.b, p.columns.b, at.b);
+    at::Tensor product = part(c, m, n, p.rows.c, p.columns.c, at.c);
+    if (s.defined()) at::cpu::addmm_out(product, part(s, m, n, p.rows.s, p.columns.s, at.s), left, right);
+    else at::cpu::mm_out(product, left, right);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void Matrices<T>::multiply() const {
+  multiply_here(*this);
+}
+template struct Matrices<float>;
+template struct Matrices<double>;
+
+bool Gemm::sum_over(std::vector<GemmAxis> dimensions) {
+  std::erase_if(dimensions, [](const GemmAxis& axis) { return axis.size == 1; });
+  if (dimensions.empty()) return true;
+  std::sort(dimensions.begin(), dimensions.end(), [](const GemmAxis& x, const GemmAxis& y) { return x.a > y.a; });
+  inner = dimensions.back();
+  for (size_t d = dimensions.size() - 1; d-- > 0;) {
+    if (!follow_each_other(dimensions[d], inner)) return false;
+    inner.size *= dimensions[d].size;
+  }
+  return true;
+}
+
+// Every element of these dimensions is in the tensor's memory.
+void Gemm::check(const char* name, const at::Tensor& t, int64_t GemmAxis::*step) const {
+  int64_t last = t.storage_offset() + (inner.size - 1) * (inner.*step);
+  for (const GemmAxis& axis : axes) last += (axis.size - 1) * (axis.*step);
+  if ((last + 1) * static_cast<int64_t>(t.itemsize()) > static_cast<int64_t>(t.storage().nbytes()))
+    throw UnsupportedError(std::string("compile: a matrix product reads or writes element ") + std::to_string(last) +
+                           " of " + name + ", whose memory has " + std::to_string(t.storage().nbytes() / t.itemsize()) +
+                           ": it was made for other sizes or strides.");
+}
+
+void Gemm::run(const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) const {
+  if (c.numel() == 0) return;
+  if (inner.size > 0) {
+    check("the left operand", a, &GemmAxis::a);
+    check("the right operand", b, &GemmAxis::b);
+  }
+  if (s.defined()) check("what is added", s, &GemmAxis::s);
+  check("the result", c, &GemmAxis::c);
+  const Products p(*this);
+  const at::Tensor &left = p.swapped ? b : a, &right = p.swapped ? a : b;
+  if (!is_small(p.rows.size, p.columns.size, p.inner.size)) run_large(p, left, right, s, c);
+  else if (c.scalar_type() == at::kFloat) run_small<float>(p, left, right, s, c);
+  else run_small<double>(p, left, right, s, c);
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,279 @@
+#include "kernels/kernel.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "tower/loops.h"
+
+namespace tower::compiler {
+namespace {
+
+// As LibTorch has it for its cheapest kernels, in operations.
+constexpr int64_t kGrain = 32768;
+
+constexpr size_t kVectorBytes = 64;     // of the widest there is
+struct alignas(kVectorBytes) Vector {
+  char bytes[kVectorBytes];
+};
+constexpr size_t kFewVectors = 16;      // whose memory is on the stack
+constexpr int64_t kBlockBytes = 16384;  // of lanes that lie apart
+
+double now() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+const char* at(const void* memory, int64_t lane, Type type) {
+  return static_cast<const char*>(memory) + lane * size_of(type);
+}
+char* at(void* memory, int64_t lane, Type type) { return static_cast<char*>(memory) + lane * size_of(type); }
+
+}  // namespace
+
+namespace {
+
+KernelText text_of(const Region& region, const CodeSource& source) {
+  if (source.vector_bytes() == 0) throw CompileError("no LLVM: " + Llvm::get().why_not());
+  return print_kernel(region, "tower_kernel", source.vector_bytes(), source.math());
+}
+
+}  // namespace
+
+std::string Kernel::key_of(const Region& region, const CodeSource& source) {
+  return CodeSource::key_of(text_of(region, source).module);
+}
+
+Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.inputs), has_rows_(region.has_rows()) {
+  const double start = now();
+  const KernelText text = text_of(region, source);
+  key_ = CodeSource::key_of(text.module);
+  auto [code, generated] = source.get(text.module, key_);
+  code_ = std::move(code);
+  function_ = reinterpret_cast<Function*>(code_->address());
+  for (size_t k = 0; k < region.outputs.size(); ++k) {
+    outputs_.push_back(region.graph[region.outputs[k]].type);
+    added_.push_back(region.is_added(k));
+  }
+  kept_ = text.kept;
+  facts_ = {.instructions = text.instructions,
+            .vector_lanes = text.lanes,
+            .code_bytes = code_->bytes(),
+            .generated = generated};
+  for (const Region::Input& input : inputs_) facts_.bytes_a_lane += input.repeated ? 0 : size_of(input.type);
+  for (size_t k = 0; k < outputs_.size(); ++k)
+    if (!region.is_once(k)) facts_.bytes_a_lane += size_of(outputs_[k]);
+  facts_.milliseconds = now() - start;
+  // Whole vectors, so that only the last thread has a rest.
+  const int64_t lanes = kGrain * 8 / (text.instructions + 8);
+  grain_ = (lanes / text.lanes + 1) * text.lanes;
+}
+
+// Calls `piece` for parts of all pieces, on several threads where there are many lanes.
+template <class F>
+void Kernel::share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const {
+  uint8_t fault = 0;
+  if (pieces * lanes_in_piece <= grain_ || at::get_num_threads() == 1) {
+    piece(0, pieces, &fault);
+  } else {
+    std::atomic<uint8_t> any{0};
+    at::parallel_for(0, pieces, std::max<int64_t>(grain_ / lanes_in_piece, 1), [&](int64_t begin, int64_t end) {
+      uint8_t mine = 0;
+      piece(begin, end, &mine);
+      if (mine) any |= mine;
+    });
+    fault = any;
+  }
+  TORCH_CHECK(!(fault & kDividedByZero), "ZeroDivisionError");
+  TORCH_CHECK_LINALG(!(fault & kSingular),
+                     "linalg: in a compiled function, a matrix that is solved with, inverted or factored is singular, or "
+                     "the input of a Cholesky factorization is not positive-definite.");
+  if (fault & kNotEnded)
+    throw MaxStepsError(
+        "while_loop: after max_steps steps the predicate still holds for an example of a compiled function. Allow "
+        "more, or use try_while_loop, which says of each example whether it ended.");
+}
+
+void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
+  TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
+  int64_t count = 1;
+  for (const int64_t size : rows.sizes) count *= size;
+  // One row is shared by lanes, unless it has to be whole; many are by rows.
+  const int64_t chunk = facts_.vector_lanes;
+  if (count == 1 && !has_rows_)
+    share((rows.lanes + chunk - 1) / chunk, chunk, [&](int64_t begin, int64_t end, uint8_t* fault) {
+      run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, fault);
+    });
+  else
+    share(count / rows.together, rows.together * rows.lanes, [&](int64_t begin, int64_t end, uint8_t* fault) {
+      run_rows(rows, begin * rows.together, end * rows.together, inputs, outputs, fault);
+    });
+}
+
+void Kernel::run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const {
+  TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
+  const int64_t chunk = facts_.vector_lanes;
+  share((lanes + chunk - 1) / chunk, chunk, [&](int64_t begin, int64_t end, uint8_t* fault) {
+    run_apart(begin * chunk, std::min(end * chunk, lanes), inputs, outputs, fault);
+  });
+}
+
+namespace {
+
+template <class T>
+void gather(const void* from, int64_t stride, void* to, int64_t lanes, int64_t padded) {
+  const auto* source = static_cast<const T*>(from);
+  auto* target = static_cast<T*>(to);
+  for (int64_t lane = 0; lane < lanes; ++lane) target[lane] = source[lane * stride];
+  for (int64_t lane = lanes; lane < padded; ++lane) target[lane] = target[lanes - 1];
+}
+template <class T>
+void scatter(const void* from, void* to, int64_t stride, int64_t lanes) {
+  const auto* source = static_cast<const T*>(from);
+  auto* target = static_cast<T*>(to);
+  for (int64_t lane = 0; lane < lanes; ++lane) target[lane * stride] = source[lane];
+}
+
+// Calls `f` with an unsigned number of a type's size.
+template <class F>
+void with_size(Type type, F f) {
+  switch (size_of(type)) {
+    case 8:
+      return f(uint64_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint8_t{});
+  }
+}
+
+}  // namespace
+
+void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
+                       uint8_t* fault) const {
+  const int64_t vector = facts_.vector_lanes;
+  // As many lanes a block as the memory takes.
+  const auto columns = static_cast<int64_t>(inputs.size() + outputs.size());
+  alignas(kVectorBytes) char few[kBlockBytes];
+  std::unique_ptr<char[]> many;
+  int64_t block = kBlockBytes / (8 * columns) / vector * vector;
+  if (block == 0) {
+    block = vector;
+    many = std::make_unique<char[]>(static_cast<size_t>(8 * columns * vector));
+  }
+  c10::SmallVector<const void*, 32> from(inputs.size());
+  c10::SmallVector<void*, 32> to(outputs.size());
+  for (int64_t first = begin; first < end; first += block) {
+    const int64_t lanes = std::min(block, end - first), padded = (lanes + vector - 1) / vector * vector;
+    char* memory = many ? many.get() : few;
+    // Lanes next to each other are used where they are, unless the last vector is not whole.
+    const auto in_place = [&](int64_t stride) { return padded == lanes && (stride == 1 || lanes == 1); };
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto [source, stride] = inputs[i];
+      const Type type = inputs_[i].type;
+      from[i] = inputs_[i].repeated ? source : at(source, first * stride, type);
+      if (inputs_[i].repeated || in_place(stride)) continue;
+      char* copy = std::exchange(memory, memory + 8 * block);
+      with_size(type,
+                [&, stride = stride](auto bits) { gather<decltype(bits)>(from[i], stride, copy, lanes, padded); });
+      from[i] = copy;
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto [target, stride] = outputs[i];
+      to[i] = in_place(stride) ? at(target, first * stride, outputs_[i]) : std::exchange(memory, memory + 8 * block);
+    }
+    function_(0, padded, from.data(), to.data(), fault);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto [target, stride] = outputs[i];
+      if (in_place(stride)) continue;
+      with_size(outputs_[i], [&, target = target, stride = stride](auto bits) {
+        scatter<decltype(bits)>(to[i], at(target, first * stride, outputs_[i]), stride, lanes);
+      });
+    }
+  }
+}
+
+void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
+                      c10::ArrayRef<void*> outputs, uint8_t* fault) const {
+  const size_t dims = rows.sizes.size();
+  std::vector<int64_t> place(dims);
+  int64_t left = begin;
+  for (size_t d = dims; d-- > 0; left /= rows.sizes[d]) place[d] = left % rows.sizes[d];
+  const auto offset = [&](const Rows::Strides& strides, size_t i) {
+    int64_t sum = 0;
+    for (size_t d = 0; d < dims; ++d) sum += place[d] * strides[i][d];
+    return sum;
+  };
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  for (size_t i = 0; i < inputs.size(); ++i) from.push_back(at(inputs[i], offset(rows.strides, i), inputs_[i].type));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool follows = rows.of_outputs.empty();
+    to.push_back(at(outputs[i], follows ? begin * rows.lanes : offset(rows.of_outputs, i), outputs_[i]));
+  }
+  std::vector<std::unique_ptr<char[]>> kept;
+  for (const Type type : kept_) {
+    kept.push_back(std::make_unique_for_overwrite<char[]>(static_cast<size_t>(rows.lanes * size_of(type))));
+    to.push_back(kept.back().get());
+  }
+  // Steps along dimension d, or back over all of it.
+  const auto move = [&](size_t d, int64_t by) {
+    for (size_t i = 0; i < from.size(); ++i) from[i] = at(from[i], by * rows.strides[i][d], inputs_[i].type);
+    for (size_t i = 0; i < rows.of_outputs.size(); ++i) to[i] = at(to[i], by * rows.of_outputs[i][d], outputs_[i]);
+  };
+  for (int64_t row = begin; row < end; ++row) {
+    if (has_rows_) function_(0, rows.lanes, from.data(), to.data(), fault);
+    else run_range(0, rows.lanes, from, to, fault);
+    if (rows.of_outputs.empty())
+      for (size_t i = 0; i < outputs.size(); ++i) to[i] = at(to[i], rows.lanes, outputs_[i]);
+    for (size_t d = dims; d-- > 0;) {
+      move(d, 1);
+      if (++place[d] < rows.sizes[d]) break;
+      move(d, -place[d]);
+      place[d] = 0;
+    }
+  }
+}
+
+void Kernel::run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                       uint8_t* fault) const {
+  const int64_t whole = (end - begin) / facts_.vector_lanes * facts_.vector_lanes;
+  if (whole > 0) function_(begin, begin + whole, inputs.data(), outputs.data(), fault);
+  if (begin + whole < end) run_rest(begin + whole, end, inputs, outputs, fault);
+}
+
+void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                      uint8_t* fault) const {
+  const int64_t vector = facts_.vector_lanes, lanes = end - begin;
+  const size_t vectors = inputs.size() + outputs.size();
+  Vector few[kFewVectors];
+  std::unique_ptr<Vector[]> many;
+  if (vectors > kFewVectors) many = std::make_unique_for_overwrite<Vector[]>(vectors);
+  char* memory = reinterpret_cast<char*>(many ? many.get() : few);
+  c10::SmallVector<const void*, 8> from(inputs.begin(), inputs.end());
+  c10::SmallVector<void*, 8> to;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs_[i].repeated) continue;
+    char* copy = std::exchange(memory, memory + kVectorBytes);
+    const size_t size = static_cast<size_t>(size_of(inputs_[i].type));
+    std::memcpy(copy, at(inputs[i], begin, inputs_[i].type), static_cast<size_t>(lanes) * size);
+    for (int64_t lane = lanes; lane < vector; ++lane)
+      std::memcpy(at(static_cast<void*>(copy), lane, inputs_[i].type), at(inputs[i], end - 1, inputs_[i].type), size);
+    from[i] = copy;
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    to.push_back(std::exchange(memory, memory + kVectorBytes));
+    if (added_[i])
+      std::memcpy(to[i], at(outputs[i], begin, outputs_[i]), static_cast<size_t>(lanes * size_of(outputs_[i])));
+  }
+  function_(0, vector, from.data(), to.data(), fault);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    std::memcpy(at(outputs[i], begin, outputs_[i]), to[i], static_cast<size_t>(lanes * size_of(outputs_[i])));
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,101 @@
+// A region of a compiled function as machine code: a function of memory.
+//
+//   Region region;                                     // x² of float32
+//   const Id x = region.graph.input(Type::f32, 0);
+//   region.inputs = {{Type::f32, false}};
+//   region.outputs = {region.graph.make(Op::mul, x, x)};
+//   const Kernel square(region);
+//   square.run(n, {from}, {to});
+//
+// The loop takes whole vectors of lanes. What is left at the end is copied to and from memory of a vector's size, whose
+// other lanes repeat the last one: no lane that is not there is computed with, so none divides by zero.
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <vector>
+
+#include "kernels/code_source.h"
+#include "kernels/emit.h"
+
+namespace tower::compiler {
+
+class Kernel {
+ public:
+  /// Throws a CompileError where there is no code and no LLVM, or where it does not do it.
+  explicit Kernel(const Region& region, const CodeSource& source = CodeSource());
+  /// Under which key sources have its machine code.
+  static std::string key_of(const Region& region, const CodeSource& source);
+
+  /// Reads and writes `lanes` elements (one, of inputs that are repeated, and of outputs that are written once), on
+  /// LibTorch's threads where they are many. An output may be an input's memory, if the type is the same. Throws where
+  /// an integer was divided by zero.
+  void run(int64_t lanes, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
+    run(Rows{{}, lanes, {}}, inputs, outputs);
+  }
+
+  /// Rows of lanes, which begin where the strides say.
+  struct Rows {
+    using Strides = std::vector<c10::SmallVector<int64_t, 4>>;  // for each input or output, in elements
+    c10::SmallVector<int64_t, 4> sizes;                         // how many, by dimensions; none: one row
+    int64_t lanes;                                              // in each
+    Strides strides;
+    Strides of_outputs = {};  // none: rows follow each other. Several rows may be added to the same memory
+    int64_t together = 1;     // rows, one after the other, that share memory with no others
+  };
+  void run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const;
+
+  /// Where an input's or output's lanes are: the first one, and how many elements apart. Repeated inputs have one.
+  struct Source {
+    const void* memory;
+    int64_t stride;
+  };
+  struct Target {
+    void* memory;
+    int64_t stride;
+  };
+  /// Lanes that lie apart are gathered and scattered a block at a time.
+  void run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const;
+
+  /// For reports.
+  struct Facts {
+    int instructions = 0;  // for one vector of lanes
+    int64_t vector_lanes = 0;
+    int64_t bytes_a_lane = 0;  // read and written
+    size_t code_bytes = 0;
+    bool generated = true;    // its machine code; or it came from a file
+    double milliseconds = 0;  // from expression to machine code
+  };
+  const Facts& facts() const { return facts_; }
+
+  const std::string& key() const { return key_; }
+  const Code& code() const { return *code_; }
+
+ private:
+  using Function = void(int64_t begin, int64_t end, const void* const* inputs, void* const* outputs, uint8_t* fault);
+  void run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
+                c10::ArrayRef<void*> outputs, uint8_t* fault) const;
+  void run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                 uint8_t* fault) const;
+  void run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                uint8_t* fault) const;
+  void run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
+                 uint8_t* fault) const;
+  template <class F>
+  void share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const;
+
+  std::string key_;
+  std::unique_ptr<Code> code_;
+  Function* function_;
+  std::vector<Region::Input> inputs_;
+  std::vector<Type> outputs_;
+  std::vector<bool> added_;  // of each output
+  bool has_rows_;            // each is computed as a whole
+  std::vector<Type> kept_;   // further memory, for the lanes of a row
+  int64_t grain_;            // lanes that are worth a thread
+  Facts facts_;
+};
+
+}  // namespace tower::compiler

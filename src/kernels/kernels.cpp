@@ -1,0 +1,63 @@
+#include "kernels/kernels.h"
+
+#include "core/bytes.h"
+
+namespace tower::compiler {
+namespace {
+
+// All that decides what a region's kernel is, bit by bit.
+std::string bytes_of(const Region& region) {
+  std::vector<Id> roots = region.outputs;
+  for (const Region::OfRow& of_row : region.of_row)
+    if (of_row.folded != kNone) roots.push_back(of_row.folded);
+  ByteWriter out;
+  region.graph.write(out, roots);
+  out.number(region.single);
+  out.list(region.inputs, [&](const Region::Input& input) {
+    out.number(static_cast<int64_t>(input.type));
+    out.number(input.repeated);
+  });
+  out.numbers(region.outputs);
+  for (size_t k = 0; k < region.outputs.size(); ++k) out.number(region.is_added(k));
+  out.list(region.of_row, [&](const Region::OfRow& of_row) {
+    out.number(of_row.how);
+    out.number(of_row.folded);
+  });
+  out.numbers(region.once);
+  out.number(region.levels);
+  return out.take();
+}
+
+}  // namespace
+
+std::shared_ptr<const Kernel> Kernels::find(const std::string& bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(bytes);
+  return found == known_.end() ? nullptr : found->second.lock();
+}
+
+std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
+  const std::string bytes = bytes_of(region);
+  if (auto kernel = find(bytes)) return kernel;
+  auto made = std::make_shared<const Kernel>(region, source_);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<const Kernel>& known = known_[bytes];
+  if (auto first = known.lock()) return first;  // another thread was faster
+  known = made;
+  return made;
+}
+
+bool Kernels::knows(const Region& region) {
+  return find(bytes_of(region)) || source_.knows([&] { return Kernel::key_of(region, source_); });
+}
+
+std::vector<std::shared_ptr<const Kernel>> Kernels::all() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const Kernel>> kernels;
+  for (const auto& [bytes, known] : known_)
+    if (auto kernel = known.lock()) kernels.push_back(std::move(kernel));
+  return kernels;
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,36 @@
+// The kernels of a function: compiled once for equal regions.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace tower::compiler {
+
+/// What has been compiled and is still there, by what the region is made of: graphs that differ in the number of lanes
+/// share their kernels.
+class Kernels {
+ public:
+  template <class... Options>
+  explicit Kernels(const Options&... of_source) : source_(of_source...) {}
+
+  CodeSource& source() { return source_; }
+  /// Any number of threads at a time, which may compile the same: the kernel of the first stays. Throws a CompileError.
+  std::shared_ptr<const Kernel> get(const Region& region);
+  /// Whether it is there, or its code need not be generated.
+  bool knows(const Region& region);
+  std::vector<std::shared_ptr<const Kernel>> all();
+
+ private:
+  std::shared_ptr<const Kernel> find(const std::string& bytes);
+
+  CodeSource source_;
+  std::mutex mutex_;  // of what is known; nothing is compiled under it
+  std::unordered_map<std::string, std::weak_ptr<const Kernel>> known_;
+};
+
+}  // namespace tower::compiler

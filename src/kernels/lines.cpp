@@ -1,0 +1,276 @@
+#include "kernels/lines.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+
+namespace tower::compiler {
+
+const char* scalar(Type type) {
+  constexpr const char* names[] = {"double", "float", "i64", "i32", "i1"};
+  return names[static_cast<size_t>(type)];
+}
+const char* in_memory(Type type) { return type == Type::b1 ? "i8" : scalar(type); }
+const char* mangled(Type type) {
+  constexpr const char* names[] = {"f64", "f32", "i64", "i32", "i1"};
+  return names[static_cast<size_t>(type)];
+}
+
+std::string vector_of(const char* element, int64_t lanes) {
+  return "<" + std::to_string(lanes) + " x " + element + ">";
+}
+std::string vector_of(Type type, int64_t lanes) { return vector_of(scalar(type), lanes); }
+
+std::string splat(const std::string& element, int64_t lanes) {
+  std::string text = "<";
+  for (int64_t i = 0; i < lanes; ++i) text += (i ? ", " : "") + element;
+  return text + ">";
+}
+
+std::string literal(const Node& n) {
+  char text[32];
+  if (n.type == Type::b1) return n.bits ? "i1 true" : "i1 false";
+  if (is_float(n.type)) {
+    uint64_t bits = n.bits;
+    if (n.type == Type::f32) {
+      float narrow;
+      std::memcpy(&narrow, &n.bits, sizeof narrow);
+      const double wide = narrow;
+      std::memcpy(&bits, &wide, sizeof bits);
+    }
+    std::snprintf(text, sizeof text, " 0x%016llX", static_cast<unsigned long long>(bits));
+  } else if (n.type == Type::i64) {
+    std::snprintf(text, sizeof text, " %lld", static_cast<long long>(n.bits));
+  } else {
+    std::snprintf(text, sizeof text, " %d", static_cast<int32_t>(static_cast<uint32_t>(n.bits)));
+  }
+  return scalar(n.type) + std::string(text);
+}
+
+namespace {
+
+// An integer in every lane of a vector.
+std::string integers(Type type, const char* value, int64_t lanes) {
+  return splat(std::string(scalar(type)) + " " + value, lanes);
+}
+
+// ---- functions ----
+
+struct External {
+  std::string name;
+  int64_t lanes;  // 1: for single numbers
+};
+
+// LibTorch has Sleef inside, and exports it; what a CPU's width is not served with comes from the C library, lane by
+// lane.
+External find_function(Op op, Type type, int64_t lanes) {
+  const std::string plain = name(op);
+  const bool narrow = type == Type::f32;
+  const char* accuracy = op == Op::erfc ? "u15" : op == Op::hypot ? "u05" : op == Op::fmod ? "" : "u10";
+  const int64_t bytes = lanes * size_of(type) > 32 ? 64 : 32;
+  const int64_t width = bytes / size_of(type);
+  const std::string sleef = "Sleef_" + plain + (narrow ? "f" : "d") + std::to_string(width) + "_" + accuracy +
+                            (bytes == 64 ? "avx512f" : "avx2");
+  if (dlsym(RTLD_DEFAULT, sleef.c_str())) return {sleef, width};
+  return {plain + (narrow ? "f" : ""), 1};
+}
+
+}  // namespace
+
+Lines::Lines(const Expressions& graph, int64_t lanes, Math math)
+    : graph_(graph), lanes_(lanes), permits_(math == Math::fast ? " contract arcp" : "") {}
+
+std::string Lines::line(const std::string& what, std::string result) {
+  if (result.empty()) result = fresh();
+  body_ += "  " + result + " = " + what + "\n";
+  return result;
+}
+
+void Lines::declare(const std::string& result, const std::string& name, const std::string& parameters) {
+  declared_.insert(result + " @" + name + "(" + parameters + ")");
+}
+
+std::string Lines::any(const std::string& mask) {
+  const std::string integer = "i" + std::to_string(lanes_);
+  const std::string bits = line("bitcast " + type(Type::b1) + " " + mask + " to " + integer);
+  return line("icmp ne " + integer + " " + bits + ", 0");
+}
+
+void Lines::report(const std::string& any, Fault fault) {
+  const std::string before = line("load i8, ptr %fault");
+  const std::string now = line("select i1 " + any + ", i8 " + std::to_string(fault) + ", i8 0");
+  body_ += "  store i8 " + line("or i8 " + before + ", " + now) + ", ptr %fault\n";
+}
+
+void Lines::print_operation(const Node& n, const std::string* v, const std::string& result) {
+  const Type from = graph_[n.op == Op::select ? n.args[1] : n.args[0]].type;
+  const std::string t = type(from);
+  const bool floating = is_float(from);
+  const auto binary = [&](const char* of_floats, const char* of_integers) {
+    line((floating ? of_floats + permits_ : of_integers) + (" " + t) + " " + v[0] + ", " + v[1], result);
+  };
+  const auto compare = [&](const char* of_floats, const char* of_integers, const char* of_booleans) {
+    const char* how = floating ? of_floats : from == Type::b1 ? of_booleans : of_integers;
+    line((floating ? "fcmp " : "icmp ") + std::string(how) + " " + t + " " + v[0] + ", " + v[1], result);
+  };
+  switch (n.op) {
+    case Op::add:
+      return binary("fadd", "add");
+    case Op::sub:
+      return binary("fsub", "sub");
+    case Op::mul:
+      return binary("fmul", "mul");
+    case Op::div:
+      return binary("fdiv", nullptr);
+    case Op::quotient:
+    case Op::rest:
+      return print_division(n, v, result);
+    case Op::neg:
+      line(floating ? "fneg " + t + " " + v[0] : "sub " + t + " zeroinitializer, " + v[0], result);
+      return;
+    case Op::abs:
+      if (floating) return print_intrinsic("fabs", from, v, 1, result);
+      declare(t, "llvm.abs.v" + std::to_string(lanes_) + mangled(from), t + ", i1");
+      line("call " + t + " @llvm.abs.v" + std::to_string(lanes_) + mangled(from) + "(" + t + " " + v[0] + ", i1 false)",
+           result);
+      return;
+    case Op::sqrt:
+      return print_intrinsic("sqrt", from, v, 1, result);
+    case Op::floor:
+      return print_intrinsic("floor", from, v, 1, result);
+    case Op::ceil:
+      return print_intrinsic("ceil", from, v, 1, result);
+    case Op::trunc:
+      return print_intrinsic("trunc", from, v, 1, result);
+    case Op::round:
+      return print_intrinsic("nearbyint", from, v, 1, result);
+    case Op::copysign:
+      return print_intrinsic("copysign", from, v, 2, result);
+    case Op::fma:
+      return print_intrinsic("fma", from, v, 3, result);
+    case Op::bit_and:
+      return binary(nullptr, "and");
+    case Op::bit_or:
+      return binary(nullptr, "or");
+    case Op::bit_xor:
+      return binary(nullptr, "xor");
+    case Op::shift_left:
+      return binary(nullptr, "shl");
+    case Op::shift_right:
+      return binary(nullptr, "ashr");
+    case Op::eq:
+      return compare("oeq", "eq", "eq");
+    case Op::ne:
+      return compare("une", "ne", "ne");
+    case Op::lt:
+      return compare("olt", "slt", "ult");
+    case Op::le:
+      return compare("ole", "sle", "ule");
+    case Op::select:
+      line("select " + type(Type::b1) + " " + v[0] + ", " + t + " " + v[1] + ", " + t + " " + v[2], result);
+      return;
+    case Op::cast:
+      return print_cast(from, n.type, v[0], result);
+    case Op::check:
+      report(any(mask_.empty() ? v[0] : line("and " + t + " " + v[0] + ", " + mask_)), kSingular);
+      return;
+    case Op::bits:
+      line("bitcast " + t + " " + v[0] + " to " + type(n.type), result);
+      return;
+    default:
+      return print_function(n, v, result);
+  }
+}
+
+void Lines::print_intrinsic(const std::string& name, Type operand, const std::string* v, int arity,
+                            const std::string& result) {
+  const std::string t = type(operand), full = "llvm." + name + ".v" + std::to_string(lanes_) + mangled(operand);
+  print_call(full, t, v, arity, result);
+}
+
+void Lines::print_call(const std::string& name, const std::string& t, const std::string* v, int arity,
+                       const std::string& result) {
+  std::string parameters, values;
+  for (int k = 0; k < arity; ++k) {
+    parameters += (k ? ", " : "") + t;
+    values += (k ? ", " : "") + t + " " + v[k];
+  }
+  declare(t, name, parameters);
+  line("call " + t + " @" + name + "(" + values + ")", result);
+}
+
+void Lines::print_cast(Type from, Type to, const std::string& v, const std::string& result) {
+  const std::string operand = type(from) + " " + v;
+  if (to == Type::b1) {
+    line((is_float(from) ? "fcmp une " : "icmp ne ") + operand + ", zeroinitializer", result);
+    return;
+  }
+  const bool widens = size_of(to) > size_of(from);
+  const char* how = is_float(from)     ? (is_float(to) ? (widens ? "fpext" : "fptrunc") : "fptosi")
+                    : from == Type::b1 ? (is_float(to) ? "uitofp" : "zext")
+                    : is_float(to)     ? "sitofp"
+                    : widens           ? "sext"
+                                       : "trunc";
+  line(std::string(how) + " " + operand + " to " + type(to), result);
+}
+
+// By zero: reported, and divided by one. The smallest number by −1 wraps around, where the CPU would stop.
+void Lines::print_division(const Node& n, const std::string* v, const std::string& result) {
+  const std::string t = type(n.type), one = integers(n.type, "1", lanes_), b1 = type(Type::b1);
+  const bool quotient = n.op == Op::quotient;
+  const std::string how = quotient ? "sdiv " : "srem ";
+  if (const auto divisor = graph_.value(n.args[1]); divisor && *divisor != 0 && *divisor != -1) {
+    line(how + t + " " + v[0] + ", " + v[1], result);
+    return;
+  }
+  const std::string by_zero = line("icmp eq " + t + " " + v[1] + ", zeroinitializer");
+  const std::string by_minus = line("icmp eq " + t + " " + v[1] + ", " + integers(n.type, "-1", lanes_));
+  const std::string special = line("or " + b1 + " " + by_zero + ", " + by_minus);
+  const std::string safe = line("select " + b1 + " " + special + ", " + t + " " + one + ", " + t + " " + v[1]);
+  const std::string divided = line(how + t + " " + v[0] + ", " + safe, quotient ? "" : result);
+  if (quotient) {
+    const std::string negated = line("sub " + t + " zeroinitializer, " + v[0]);
+    line("select " + b1 + " " + by_minus + ", " + t + " " + negated + ", " + t + " " + divided, result);
+  }
+  // Not of lanes that a loop goes on without.
+  report(any(mask_.empty() ? by_zero : line("and " + b1 + " " + by_zero + ", " + mask_)), kDividedByZero);
+}
+
+void Lines::print_function(const Node& n, const std::string* v, const std::string& result) {
+  const int arity = n.args[1] == kNone ? 1 : 2;
+  const External f = find_function(n.op, n.type, lanes_);
+  if (f.lanes == lanes_) return print_call(f.name, type(n.type), v, arity, result);
+  if (f.lanes == 1) return print_lane_by_lane(f.name, n.type, v, arity, result);
+  // A vector of fewer lanes than the function takes, twice over.
+  std::string wide[2];
+  for (int k = 0; k < arity; ++k) wide[k] = print_shuffle(n.type, v[k], lanes_, f.lanes);
+  const std::string called = fresh();
+  print_call(f.name, vector_of(n.type, f.lanes), wide, arity, called);
+  print_shuffle(n.type, called, f.lanes, lanes_, result);
+}
+
+std::string Lines::print_shuffle(Type t, const std::string& v, int64_t from, int64_t to, const std::string& result) {
+  std::string order = "<";
+  for (int64_t i = 0; i < to; ++i) order += (i ? ", i32 " : "i32 ") + std::to_string(i % from);
+  const std::string operand = vector_of(t, from);
+  return line(
+      "shufflevector " + operand + " " + v + ", " + operand + " poison, " + vector_of("i32", to) + " " + order + ">",
+      result);
+}
+
+void Lines::print_lane_by_lane(const std::string& function, Type t, const std::string* v, int arity,
+                               const std::string& result) {
+  std::string whole = "poison";
+  for (int64_t i = 0; i < lanes_; ++i) {
+    const std::string at = ", i32 " + std::to_string(i);
+    std::string one[2];
+    for (int k = 0; k < arity; ++k) one[k] = line("extractelement " + type(t) + " " + v[k] + at);
+    const std::string called = fresh();
+    print_call(function, scalar(t), one, arity, called);
+    whole = line("insertelement " + type(t) + " " + whole + ", " + scalar(t) + " " + called + at,
+                 i + 1 == lanes_ ? result : "");
+  }
+}
+
+}  // namespace tower::compiler

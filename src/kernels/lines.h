@@ -1,0 +1,66 @@
+// One operation of a kernel after the other as LLVM's IR: a line, or a few, on vectors of lanes. What is around them,
+// loops and memory, is kernels/printer.h's affair.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "kernels/emit.h"
+
+namespace tower::compiler {
+
+/// As LLVM names them.
+const char* scalar(Type type);
+const char* in_memory(Type type);
+/// As the names of LLVM's intrinsics have it.
+const char* mangled(Type type);
+std::string vector_of(const char* element, int64_t lanes);
+std::string vector_of(Type type, int64_t lanes);
+/// The same in every lane.
+std::string splat(const std::string& element, int64_t lanes);
+/// A constant, as "float 0x…".
+std::string literal(const Node& n);
+
+class Lines {
+ public:
+  Lines(const Expressions& graph, int64_t lanes, Math math);
+
+ protected:
+  std::string type(Type t) const { return vector_of(t, lanes_); }
+  std::string type(Id id) const { return type(graph_[id].type); }
+  std::string fresh() { return "%t" + std::to_string(temporaries_++); }
+
+  /// A line whose result is `result`, or a new name.
+  std::string line(const std::string& what, std::string result = {});
+  void declare(const std::string& result, const std::string& name, const std::string& parameters);
+  /// A call of an intrinsic, or a function, of vectors of one type.
+  void print_intrinsic(const std::string& name, Type operand, const std::string* v, int arity,
+                       const std::string& result);
+  void print_call(const std::string& name, const std::string& type, const std::string* v, int arity,
+                  const std::string& result);
+  /// What a node is made of its operands `v`.
+  void print_operation(const Node& n, const std::string* v, const std::string& result);
+
+  /// Whether it holds for a lane.
+  std::string any(const std::string& mask);
+  void report(const std::string& any, Fault fault);
+
+  const Expressions& graph_;
+  const int64_t lanes_;
+  std::string body_;
+  std::string mask_;  // the lanes that count; empty: all
+  std::set<std::string> declared_;
+
+ private:
+  void print_cast(Type from, Type to, const std::string& v, const std::string& result);
+  void print_division(const Node& n, const std::string* v, const std::string& result);
+  void print_function(const Node& n, const std::string* v, const std::string& result);
+  void print_lane_by_lane(const std::string& function, Type t, const std::string* v, int arity,
+                          const std::string& result);
+  std::string print_shuffle(Type t, const std::string& v, int64_t from, int64_t to, const std::string& result = {});
+
+  const std::string permits_;  // of arithmetic on floats
+  int temporaries_ = 0;
+};
+
+}  // namespace tower::compiler

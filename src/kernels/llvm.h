@@ -1,0 +1,63 @@
+// LLVM as a library that is looked for when the first function is compiled: IR as text in, machine code in memory out,
+// through LLVM's C API. No header of LLVM is needed to build this, and a program that compiles nothing loads nothing.
+//
+//   const Llvm& llvm = Llvm::get();
+//   if (!llvm.works()) …llvm.why_not()…
+//   const Code code(llvm.compile({.text = ir, .function = "f"}));
+//   reinterpret_cast<void (*)()>(code.address())();
+//
+// TOWER_LLVM names the library (a path or a soname); otherwise the usual names of versions 15 to 22 are tried.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/compile_error.h"
+#include "kernels/machine_code.h"
+
+namespace tower::compiler {
+
+struct LlvmApi;
+
+/// IR of a function. What it calls are functions of the process.
+struct Module {
+  std::string text;
+  std::string function;  // the one that is wanted
+};
+
+class Llvm {
+ public:
+  /// The one of this process; loaded by the first call, and never unloaded.
+  static const Llvm& get();
+
+  /// Loads the first of `libraries` that will do.
+  explicit Llvm(const std::vector<std::string>& libraries);
+  ~Llvm();  // the library stays
+  Llvm(const Llvm&) = delete;
+  Llvm& operator=(const Llvm&) = delete;
+
+  bool works() const;
+  /// Why it does not work: what was looked for and what was wrong with it.
+  std::string why_not() const;
+  /// Which library it is.
+  const std::string& library() const { return library_; }
+
+  /// Any number of threads at a time. Throws a CompileError.
+  Binary compile(const Module& module) const;
+
+ private:
+  bool load(const std::string& library);
+  void start();
+  std::string taken(char* message) const;
+  void give_up(const std::string& why) const;
+
+  std::string library_, triple_, cpu_, features_;
+  std::unique_ptr<LlvmApi> api_;
+
+  mutable std::mutex mutex_;
+  mutable std::string why_not_;  // empty while it works
+};
+
+}  // namespace tower::compiler

@@ -1,0 +1,113 @@
+// NOTE [Loops in a kernel]
+// A loop of numbers (numbers/expression.h) is a loop of basic blocks within that over lanes: `head` computes the
+// condition, and while it holds for a lane, `body` computes the next carries, which the lanes that it holds for take.
+// Those that have ended go along, and keep theirs.
+#include <algorithm>
+
+#include "kernels/printer.h"
+
+namespace tower::compiler {
+
+// Which loop each node is in (0: none, else one more than its number), and the nodes of each, in order.
+void Printer::place_nodes() {
+  inside_.resize(static_cast<size_t>(graph_.loops()) + 1);
+  depth_.assign(inside_.size(), 0);
+  std::vector<size_t> loop_of(static_cast<size_t>(graph_.size()), 0);
+  for (int l = 0; l < graph_.loops(); ++l)
+    depth_[static_cast<size_t>(l) + 1] = depth_[static_cast<size_t>(graph_.loop(l).parent + 1)] + 1;
+  for (Id id = 0; id < graph_.size(); ++id) {
+    if (!live_[static_cast<size_t>(id)]) continue;
+    const Node& n = graph_[id];
+    size_t& in = loop_of[static_cast<size_t>(id)];
+    if (n.op == Op::carry) {
+      in = static_cast<size_t>(Expressions::loop_of(n)) + 1;
+    } else if (n.op == Op::leave) {
+      in = static_cast<size_t>(graph_.loop(Expressions::loop_of(n)).parent + 1);
+    } else {
+      const auto needs = [&](Id a) {
+        if (a != kNone && depth_[loop_of[static_cast<size_t>(a)]] > depth_[in]) in = loop_of[static_cast<size_t>(a)];
+      };
+      if (n.op == Op::quotient || n.op == Op::rest) in = n.bits;  // NOTE [What may fault] in numbers/expression.cpp
+      std::for_each(n.args.begin(), n.args.end(), needs);
+      if (n.op == Op::solve) std::for_each(graph_.system(n).operands.begin(), graph_.system(n).operands.end(), needs);
+    }
+    inside_[in].push_back(id);
+  }
+}
+
+void Printer::begin_block(const std::string& name) {
+  body_ += "  br label %" + name + "\n" + name + ":\n";
+  block_ = name;
+}
+
+// What the condition needs comes first.
+std::set<Id> Printer::of_condition(int number) const {
+  const std::vector<Id>& nodes = inside_[static_cast<size_t>(number) + 1];
+  std::set<Id> needed{graph_.loop(number).condition};
+  for (size_t k = nodes.size(); k-- > 0;) {
+    if (needed.count(nodes[k]) == 0) continue;
+    const Node& n = graph_[nodes[k]];
+    if (n.op == Op::carry) continue;
+    for (const Id a : n.args) needed.insert(a);
+    if (n.op == Op::solve)
+      for (const Id a : graph_.system(n).operands) needed.insert(a);
+    if (n.op == Op::leave)  // a loop inside, and all that goes into it
+      for (const Id id : nodes)
+        if (id < nodes[k]) needed.insert(id);
+  }
+  return needed;
+}
+
+// Where it is left for the first time; what it leaves are its carries.
+void Printer::print_loop_of_numbers(int number, const std::string& begin) {
+  const LoopOfNumbers& loop = graph_.loop(number);
+  const std::string l = loop_ + "_" + std::to_string(number);
+  if (!printed_.insert(l).second) return;
+  const std::vector<Id>& nodes = inside_[static_cast<size_t>(number) + 1];
+  const std::set<Id> of_condition = this->of_condition(number);
+  const std::string before = block_;
+  body_ += "  br label %head" + l + "\nhead" + l + ":\n";
+  for (size_t k = 0; k < loop.carries.size(); ++k) {
+    const Id id = loop.carries[k];
+    if (id == kNone || !live_[static_cast<size_t>(id)]) continue;
+    line("phi " + type(id) + " [ " + value(graph_[id].args[0], 0) + ", %" + before + " ], [ %after" +
+             std::to_string(id) + "_" + l + ", %done" + l + " ]",
+         value(id, 0));
+  }
+  if (loop.max_steps) line("phi i64 [ 0, %" + before + " ], [ %stepped" + l + ", %done" + l + " ]", "%steps" + l);
+  block_ = "head" + l;
+  const std::string outer = mask_;
+  for (const Id id : nodes)
+    if (of_condition.count(id)) print_node(id, begin, 0);
+  const bool always = graph_.value(loop.condition) == 1;
+  std::string holds = value(loop.condition, 0), go = "true", some;
+  if (!always) {
+    if (!outer.empty()) holds = line("and " + type(Type::b1) + " " + outer + ", " + holds);
+    go = some = any(holds);
+    mask_ = holds;
+  }
+  if (loop.max_steps) {
+    const std::string left = line("icmp slt i64 %steps" + l + ", " + std::to_string(*loop.max_steps));
+    go = always ? left : line("and i1 " + go + ", " + left);
+  }
+  body_ += "  br i1 " + go + ", label %body" + l + ", label %left" + l + "\nbody" + l + ":\n";
+  block_ = "body" + l;
+  for (const Id id : nodes)
+    if (!of_condition.count(id)) print_node(id, begin, 0);
+  begin_block("done" + l);
+  for (size_t k = 0; k < loop.carries.size(); ++k) {
+    const Id id = loop.carries[k];
+    if (id == kNone || !live_[static_cast<size_t>(id)]) continue;
+    const std::string t = type(id), next = value(loop.next[k], 0);
+    const std::string condition = mask_.empty() ? splat("i1 true", lanes_) : mask_;
+    line("select " + type(Type::b1) + " " + condition + ", " + t + " " + next + ", " + t + " " + value(id, 0),
+         "%after" + std::to_string(id) + "_" + l);
+  }
+  if (loop.max_steps) line("add i64 %steps" + l + ", 1", "%stepped" + l);
+  body_ += "  br label %head" + l + "\nleft" + l + ":\n";
+  block_ = "left" + l;
+  mask_ = outer;
+  if (loop.max_steps && loop.must_end && !always) report(some, kNotEnded);
+}
+
+}  // namespace tower::compiler

@@ -1,0 +1,84 @@
+// What prints a kernel (kernels/emit.h): pointers, loops over lanes, loads and stores. kernels/print_loops.cpp has the
+// loops that are inside of a lane, kernels/print_folds.cpp passes over rows of them.
+#pragma once
+
+#include <map>
+
+#include "kernels/lines.h"
+
+namespace tower::compiler {
+
+constexpr int kTogether = 4;        // vectors in a turn of the first loop
+constexpr int kMostTogether = 100;  // instructions for which that is worth its registers
+constexpr size_t kFewAccesses = 64;  // loads and stores that LLVM may compare with each other
+
+class Printer : private Lines {
+ public:
+  Printer(const Region& region, int64_t lanes, Math math);
+  KernelText print(const std::string& name);
+
+ private:
+  std::string value(Id id, int part) const;
+  void print_pointer(const std::string& prefix, const std::string& array, size_t i);
+  void print_pointers();
+  std::string pointer_of(const std::string& array, const std::string& prefix, size_t i);
+  void print_loops(bool together);
+  void print_loop(int number, int together, std::string& begin);
+  void print_turn(const std::vector<Id>& nodes, const std::vector<size_t>& written, const std::string& begin,
+                  int together);
+  std::string address(const std::string& pointer, Type type, const std::string& begin, int part);
+  void load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result);
+  void store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part);
+  void print_node(Id id, const std::string& begin, int part);
+  void print_store(size_t output, const std::string& begin, int part);
+
+  // Systems of numbers.
+  void print_memory();
+  std::string vector_at(Id system, int64_t i);
+  void print_solve(Id id);
+  void print_part(Id id);
+
+  // Loops of numbers.
+  void place_nodes();
+  std::set<Id> of_condition(int number) const;
+  void begin_block(const std::string& name);
+  void print_loop_of_numbers(int number, const std::string& begin);
+
+  // Rows.
+  struct Pass {
+    std::vector<Id> of_row;       // what is computed once for the row, before
+    std::vector<Id> nodes;        // for each lane, in order
+    std::vector<Id> folds;        // what comes of these
+    std::vector<size_t> outputs;  // written
+  };
+  void plan_rows();
+  void print_rows();
+  void print_pass(size_t number);
+  void print_place(Id id, const std::string& begin, int part);
+  std::string counted(const char* integer) const;
+  std::string both(Region::OfRow::How how, Type of, const std::string& a, const std::string& b,
+                   const std::string& result = {});
+  void across(Region::OfRow::How how, Type of, std::string v, const std::string& result);
+  bool is_in_blocks(Id id) const;
+  static std::string level(Id fold, int number);
+  std::string load_level(Id fold, int number);
+  void store_level(Id fold, int number, const std::string& v);
+  std::string pointer_of_kept(size_t k) { return pointer_of("%outputs", "%po", region_.outputs.size() + k); }
+
+  const Region& region_;
+  std::vector<bool> live_;
+  std::string loop_;                            // over lanes: the one that is printed
+  std::vector<std::vector<Id>> inside_;         // the live nodes in no loop of numbers, and in each
+  std::vector<int> depth_;                      // of none, and of each
+  std::string block_;                           // the one that is printed
+  std::set<std::string> printed_;               // loops of numbers
+  std::map<std::string, std::string> solvers_;  // by name
+  std::vector<bool> once_;                      // nodes that are the same for all lanes
+  std::vector<Pass> passes_;
+  std::vector<Id> kept_;    // nodes whose values are kept in memory …
+  std::set<Id> in_memory_;  // … and are there by now
+  bool many_ = false;       // inputs and outputs: NOTE [Many loads and stores]
+  bool masked_ = false;     // lanes that do not count are neither read nor written
+};
+
+}  // namespace tower::compiler

@@ -1,0 +1,148 @@
+#include "numbers/element.h"
+
+#include <ATen/core/TensorBase.h>
+#include <ATen/native/TypeProperties.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace tower::compiler {
+namespace {
+
+// Records are filled when the first call of an operator meets Tower, possibly while another thread compiles.
+struct Registry {
+  std::shared_mutex mutex;
+  std::unordered_map<const Operator*, ElementRule> rules;
+};
+Registry& registry() {
+  static Registry& registry = *new Registry;
+  return registry;
+}
+
+}  // namespace
+
+const ElementRule* element_rule(const Operator& op) {
+  const std::shared_lock lock(registry().mutex);
+  const auto it = registry().rules.find(&op);
+  return it == registry().rules.end() ? nullptr : &it->second;
+}
+
+void set_element_rule(const Operator& op, ElementRule rule) {
+  const std::unique_lock lock(registry().mutex);
+  registry().rules.insert_or_assign(&op, std::move(rule));
+}
+
+namespace {
+
+// The type in which LibTorch's pointwise kernels compute: that of the result, or where that is a boolean, the one to
+// which the arguments are promoted.
+std::optional<Type> computed_in(c10::ArrayRef<IValue> args, c10::ArrayRef<ElementArgument> elements,
+                                at::ScalarType result) {
+  if (result != at::kBool) return type_of(result);
+  at::native::ResultTypeState state;
+  const auto promote = [](at::ScalarType& to, at::ScalarType dtype) {
+    to = to == at::ScalarType::Undefined ? dtype : c10::promoteTypes(to, dtype);
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (elements[i].id == kNone) {
+      if (args[i].isScalar()) state = at::native::update_result_type_state(args[i].toScalar(), state);
+      continue;
+    }
+    const auto& [id, dtype, scalar, number] = elements[i];
+    promote(number   ? state.wrappedResult
+            : scalar ? state.zeroResult
+                     : state.dimResult,
+            number && at::isFloatingType(dtype) ? c10::typeMetaToScalarType(c10::get_default_dtype()) : dtype);
+  }
+  return type_of(at::native::result_type(state));
+}
+
+}  // namespace
+
+std::vector<Id> elements(Expressions& graph, const Operator& op, c10::ArrayRef<IValue> args,
+                         c10::ArrayRef<ElementArgument> elements, c10::ArrayRef<at::ScalarType> results) {
+  const ElementRule* rule = element_rule(op);
+  const auto type = computed_in(args, elements, results[0]);
+  if (!rule || !type) return {};
+  for (const at::ScalarType dtype : results)
+    if (!type_of(dtype)) return {};
+  std::vector<Id> ids = (*rule)({graph, args, elements, *type});
+  // What gives a boolean of whatever it is given is a comparison. The others compute in booleans, and a number among
+  // their arguments, such as the alpha of a sum, had no part in the promotion.
+  const auto is_boolean = [&](Id id) { return graph[id].type == Type::b1; };
+  if (results[0] == at::kBool && *type != Type::b1 && !std::all_of(ids.begin(), ids.end(), is_boolean))
+    ids = (*rule)({graph, args, elements, Type::b1});
+  if (ids.empty()) return {};
+  TORCH_INTERNAL_ASSERT(ids.size() == results.size(), op.name(), " has other outputs than its element rule");
+  for (size_t k = 0; k < ids.size(); ++k) ids[k] = graph.cast(ids[k], *type_of(results[k]));
+  return ids;
+}
+
+std::pair<E, E> E::together(Operand a, Operand b) {
+  TORCH_INTERNAL_ASSERT(a.graph_ || b.graph_);
+  const auto resolve = [](const Operand& x, const Operand& other) {
+    if (x.graph_) return E(*x.graph_, x.id_);
+    return E(*other.graph_, other.id_).like(x.number_);
+  };
+  return {resolve(a, b), resolve(b, a)};
+}
+
+E E::of(Op op, Operand a, Operand b) {
+  const auto [x, y] = together(a, b);
+  return x.made(op, y);
+}
+
+E operator/(Operand a, Operand b) {
+  const auto [x, y] = E::together(a, b);
+  return x.made(x.floating() ? Op::div : Op::quotient, y);
+}
+
+E where(E mask, Operand a, Operand b) {
+  const auto [x, y] = E::together(a, b);
+  return mask.made(Op::select, x, y);
+}
+
+E fma(E a, E b, E c) { return a.floating() ? a.made(Op::fma, b, c) : a * b + c; }
+
+// The library's is NaN where the quotient overflows. What a multiple of the divisor leaves has the same rest, and no
+// rounding is in it: where the quotient is large, the divisor is scaled up by a power of two first, and then by
+// another.
+E fmod(E x, E y) {
+  if (!x.floating()) return x.made(Op::rest, y);
+  const bool wide = x.type() == Type::f64;
+  const double large = wide ? 0x1p1000 : 0x1p120;
+  const E once = where(abs(x / y) > large, y * (wide ? 0x1p900 : 0x1p110), y);
+  const E twice = where(abs(x / once) > large, once * (wide ? 0x1p300 : 0x1p100), once);
+  return x.made(Op::fmod, twice).made(Op::fmod, once).made(Op::fmod, y);
+}
+
+E at_least(E x, Operand low) {
+  const auto [l, value] = E::together(low, x);
+  return where(isnan(l) | (l > value), l, value);
+}
+E at_most(E x, Operand high) {
+  const auto [h, value] = E::together(high, x);
+  return where(isnan(h) | (h < value), h, value);
+}
+
+// The library squares its argument, which is infinite where the result is not.
+E asinh(E x) {
+  const E large = copysign(log(abs(x)) + M_LN2, x);
+  return where(abs(x) > 1e9, large, x.made(Op::asinh));
+}
+E acosh(E x) { return where(x > 1e9, log(x) + M_LN2, x.made(Op::acosh)); }
+
+E maximum(E a, E b) {
+  const E larger = where(a > b, a, b);
+  return a.floating() ? where(isnan(a), a, larger) : larger;
+}
+E minimum(E a, E b) {
+  const E smaller = where(a < b, a, b);
+  return a.floating() ? where(isnan(a), a, smaller) : smaller;
+}
+
+}  // namespace tower::compiler

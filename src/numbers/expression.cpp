@@ -1,0 +1,550 @@
+#include "numbers/expression.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "core/bytes.h"
+#include "numbers/reports.h"
+
+namespace tower::compiler {
+namespace {
+
+constexpr const char* kTypes[] = {"f64", "f32", "i64", "i32", "b1"};
+
+bool gives_boolean(Op op) { return op >= Op::eq && op <= Op::le; }
+bool commutes(Op op) {
+  return op == Op::add || op == Op::mul || op == Op::bit_and || op == Op::bit_or || op == Op::bit_xor || op == Op::eq ||
+         op == Op::ne;
+}
+
+// The bits that hold a value, and back.
+template <class T>
+uint64_t pack(T value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+template <class T>
+T unpack(uint64_t bits) {
+  T value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Calls `f` with a zero of the C++ type that holds values of `type`.
+template <class F>
+auto with_type(Type type, F f) {
+  switch (type) {
+    case Type::f64:
+      return f(double{});
+    case Type::f32:
+      return f(float{});
+    case Type::i64:
+      return f(int64_t{});
+    case Type::i32:
+      return f(int32_t{});
+    case Type::b1:
+      break;
+  }
+  return f(bool{});
+}
+
+template <class T>
+std::optional<uint64_t> compute_float(Op op, T a, T b, T c) {
+  switch (op) {
+    case Op::add:
+      return pack(a + b);
+    case Op::sub:
+      return pack(a - b);
+    case Op::mul:
+      return pack(a * b);
+    case Op::div:
+      return pack(a / b);
+    case Op::neg:
+      return pack(-a);
+    case Op::abs:
+      return pack(std::fabs(a));
+    case Op::sqrt:
+      return pack(std::sqrt(a));
+    case Op::floor:
+      return pack(std::floor(a));
+    case Op::ceil:
+      return pack(std::ceil(a));
+    case Op::trunc:
+      return pack(std::trunc(a));
+    case Op::round:
+      return pack(std::nearbyint(a));
+    case Op::copysign:
+      return pack(std::copysign(a, b));
+    case Op::fma:
+      return pack(std::fma(a, b, c));
+    case Op::bits:
+      return pack(a);
+    default:
+      return std::nullopt;
+  }
+}
+
+// Integers wrap around, as LibTorch's do.
+template <class T>
+std::optional<uint64_t> compute_integer(Op op, T a, T b) {
+  using U = std::make_unsigned_t<T>;
+  const U ua = static_cast<U>(a), ub = static_cast<U>(b);
+  switch (op) {
+    case Op::add:
+      return pack(static_cast<T>(ua + ub));
+    case Op::sub:
+      return pack(static_cast<T>(ua - ub));
+    case Op::mul:
+      return pack(static_cast<T>(ua * ub));
+    case Op::neg:
+      return pack(static_cast<T>(U{0} - ua));
+    case Op::abs:
+      return pack(a < 0 ? static_cast<T>(U{0} - ua) : a);
+    case Op::bit_and:
+      return pack(static_cast<T>(a & b));
+    case Op::bit_or:
+      return pack(static_cast<T>(a | b));
+    case Op::bit_xor:
+      return pack(static_cast<T>(a ^ b));
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<uint64_t> compute_boolean(Op op, bool a, bool b) {
+  switch (op) {
+    case Op::bit_and:
+      return pack(a && b);
+    case Op::bit_or:
+      return pack(a || b);
+    case Op::bit_xor:
+      return pack(a != b);
+    default:
+      return std::nullopt;
+  }
+}
+
+template <class T>
+std::optional<uint64_t> compare(Op op, T a, T b) {
+  switch (op) {
+    case Op::eq:
+      return pack(a == b);
+    case Op::ne:
+      return pack(a != b);
+    case Op::lt:
+      return pack(a < b);
+    case Op::le:
+      return pack(a <= b);
+    default:
+      return std::nullopt;
+  }
+}
+
+// Of constants of one type; nothing where the kernel is to compute it.
+std::optional<uint64_t> compute(Op op, Type type, uint64_t a, uint64_t b, uint64_t c) {
+  return with_type(type, [&](auto zero) -> std::optional<uint64_t> {
+    using T = decltype(zero);
+    const T x = unpack<T>(a), y = unpack<T>(b);
+    if (gives_boolean(op)) return compare(op, x, y);
+    if constexpr (std::is_same_v<T, bool>) return compute_boolean(op, x, y);
+    else if constexpr (std::is_integral_v<T>) return compute_integer(op, x, y);
+    else return compute_float(op, x, y, unpack<T>(c));
+  });
+}
+
+// Whether a float fits an integer type: otherwise what the conversion gives is the machine's affair.
+template <class To, class From>
+bool fits(From value) {
+  return value >= static_cast<From>(std::numeric_limits<To>::min()) &&
+         value < -static_cast<From>(std::numeric_limits<To>::min());
+}
+
+std::optional<uint64_t> convert(Type from, Type to, uint64_t bits) {
+  return with_type(from, [&](auto f) {
+    using From = decltype(f);
+    const From value = unpack<From>(bits);
+    return with_type(to, [&](auto t) -> std::optional<uint64_t> {
+      using To = decltype(t);
+      if constexpr (std::is_same_v<To, bool>) return pack(value != From{});
+      else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+        if (!fits<To>(value)) return std::nullopt;
+        return pack(static_cast<To>(value));
+      } else return pack(static_cast<To>(value));
+    });
+  });
+}
+
+}  // namespace
+
+std::optional<Type> type_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return Type::f64;
+    case at::kFloat:
+      return Type::f32;
+    case at::kLong:
+      return Type::i64;
+    case at::kInt:
+      return Type::i32;
+    case at::kBool:
+      return Type::b1;
+    default:
+      return std::nullopt;
+  }
+}
+
+at::ScalarType dtype_of(Type type) {
+  constexpr at::ScalarType dtypes[] = {at::kDouble, at::kFloat, at::kLong, at::kInt, at::kBool};
+  return dtypes[static_cast<size_t>(type)];
+}
+
+int64_t size_of(Type type) {
+  constexpr int64_t sizes[] = {8, 4, 8, 4, 1};
+  return sizes[static_cast<size_t>(type)];
+}
+
+const char* name(Op op) {
+  constexpr const char* names[] = {
+      "input",  "constant", "add",        "sub",         "mul",   "div",   "quotient", "rest",  "neg",
+      "abs",    "sqrt",     "floor",      "ceil",        "trunc", "round", "copysign", "fma",   "bit_and",
+      "bit_or", "bit_xor",  "shift_left", "shift_right", "eq",    "ne",    "lt",       "le",    "select",
+      "cast",   "bits",     "carry",      "leave",       "solve", "part",  "check",    "after", "exp",
+      "exp2",   "expm1",    "log",        "log2",        "log10", "log1p", "sin",      "cos",   "tan",
+      "asin",   "acos",     "atan",       "sinh",        "cosh",  "tanh",  "asinh",    "acosh", "atanh",
+      "erf",    "erfc",     "lgamma",     "pow",         "atan2", "hypot", "fmod"};
+  static_assert(std::size(names) == static_cast<size_t>(Op::fmod) + 1);
+  return names[static_cast<size_t>(op)];
+}
+
+size_t Expressions::Hash::operator()(const Node& n) const {
+  size_t h = static_cast<size_t>(n.op) * 31 + static_cast<size_t>(n.type);
+  for (const Id a : n.args) h = h * 0x9E3779B97F4A7C15u + static_cast<size_t>(a);
+  return (h ^ n.bits) * 0x9E3779B97F4A7C15u;
+}
+
+Id Expressions::shared(const Node& node) {
+  const auto [it, is_new] = known_.try_emplace(node, size());
+  if (is_new) nodes_.push_back(node);
+  return it->second;
+}
+
+Id Expressions::input(Type type, uint64_t number) { return shared({Op::input, type, {kNone, kNone, kNone}, number}); }
+
+Id Expressions::constant_of_bits(Type type, uint64_t bits) {
+  return shared({Op::constant, type, {kNone, kNone, kNone}, bits});
+}
+
+Id Expressions::constant(Type type, double value) {
+  const auto bits = convert(Type::f64, type, pack(value));
+  TORCH_INTERNAL_ASSERT(bits, value, " is no value of type ", kTypes[static_cast<size_t>(type)]);
+  return constant_of_bits(type, *bits);
+}
+Id Expressions::constant(Type type, int64_t value) {
+  return constant_of_bits(type, *convert(Type::i64, type, pack(value)));
+}
+
+std::optional<double> Expressions::value(Id id) const {
+  const Node& n = (*this)[id];
+  if (n.op != Op::constant) return std::nullopt;
+  return unpack<double>(*convert(n.type, Type::f64, n.bits));
+}
+
+bool Expressions::is(Id id, double value) const {
+  const auto v = this->value(id);
+  return v && *v == value && std::signbit(*v) == std::signbit(value);
+}
+
+// NOTE [Strict]
+// What holds for every operand, infinities, NaN and both zeros included. Not among it: x + 0 (−0), 0 · x (NaN),
+// x − x (NaN), division by multiplication, and any change of order.
+std::optional<Id> Expressions::simpler(Op op, Id a, Id b, Id c) {
+  const auto negated = [&](Id id) { return id != kNone && (*this)[id].op == Op::neg; };
+  const auto inner = [&](Id id) { return (*this)[id].args[0]; };
+  const Type type = (*this)[a].type;
+  switch (op) {
+    case Op::add:
+      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
+        if (is(y, is_float(type) ? -0.0 : 0.0)) return x;
+        if (negated(y)) return make(Op::sub, x, inner(y));
+      }
+      break;
+    case Op::sub:
+      if (is(b, 0.0)) return a;
+      if (negated(b)) return make(Op::add, a, inner(b));
+      break;
+    case Op::mul:
+      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
+        if (is(y, 1)) return x;
+        if (is(y, -1)) return make(Op::neg, x);
+        if (!is_float(type) && is(y, 0)) return y;
+      }
+      break;
+    case Op::div:
+      if (is(b, 1)) return a;
+      if (is(b, -1)) return make(Op::neg, a);
+      break;
+    case Op::fma:
+      if (is(a, 1)) return make(Op::add, b, c);
+      if (is(b, 1)) return make(Op::add, a, c);
+      if (is(a, -1)) return make(Op::sub, c, b);
+      if (is(b, -1)) return make(Op::sub, c, a);
+      break;
+    case Op::neg:
+      if (negated(a)) return inner(a);
+      break;
+    case Op::abs:
+      if ((*this)[a].op == Op::abs) return a;
+      if (negated(a) && is_float(type)) return make(Op::abs, inner(a));
+      break;
+    case Op::bit_and:
+    case Op::bit_or:
+      if (a == b) return a;
+      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
+        if (const auto v = value(y); v && type == Type::b1) return (*v != 0) == (op == Op::bit_and) ? x : y;
+      }
+      break;
+    case Op::bit_xor:
+      for (const auto& [x, y] : {std::pair(a, b), std::pair(b, a)}) {
+        if (is(y, 0)) return x;
+        // not (not x)
+        const Node& n = (*this)[x];
+        if (type == Type::b1 && is(y, 1) && n.op == Op::bit_xor)
+          for (const int k : {0, 1})
+            if (is(n.args[k], 1)) return n.args[1 - k];
+      }
+      break;
+    case Op::select:
+      if (b == c) return b;
+      if (const auto v = value(a)) return *v != 0 ? b : c;
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
+Id Expressions::make(Op op, Id a, Id b, Id c) {
+  const Type operands = (*this)[op == Op::select ? b : a].type;
+  TORCH_INTERNAL_ASSERT(op == Op::select ? (*this)[a].type == Type::b1 && (*this)[c].type == operands
+                                         : b == kNone || op == Op::after || (*this)[b].type == operands,
+                        name(op), " of values of different types");
+  if (operands == Type::b1 && op == Op::add) op = Op::bit_or;
+  if (operands == Type::b1 && op == Op::mul) op = Op::bit_and;
+  const Type type = gives_boolean(op) ? Type::b1
+                    : op == Op::bits  ? (operands == Type::f64 ? Type::i64 : Type::i32)
+                                      : operands;
+  const auto constant_bits = [&](Id id) -> std::optional<uint64_t> {
+    if (id == kNone) return uint64_t{0};
+    if ((*this)[id].op != Op::constant) return std::nullopt;
+    return (*this)[id].bits;
+  };
+  if (const auto x = constant_bits(a), y = constant_bits(b), z = constant_bits(c); x && y && z && op != Op::select)
+    if (const auto bits = compute(op, operands, *x, *y, *z)) return constant_of_bits(type, *bits);
+  if (const auto id = simpler(op, a, b, c)) return *id;
+  if (commutes(op) && b < a) std::swap(a, b);
+  // NOTE [What may fault] By zero, an integer must not be divided where the program would not: a division that stands
+  // in a loop is the loop's, whether it needs what is carried or not, and not one with its like outside.
+  const bool may_fault = (op == Op::quotient || op == Op::rest) && value(b).value_or(0) == 0;
+  return shared({op, type, {a, b, c}, may_fault ? static_cast<uint64_t>(open_ + 1) : 0});
+}
+
+Id Expressions::cast(Id a, Type type) {
+  const Node& n = (*this)[a];
+  if (n.type == type) return a;
+  if (n.op == Op::constant)
+    if (const auto bits = convert(n.type, type, n.bits)) return constant_of_bits(type, *bits);
+  // A boolean comes back from whatever type it was turned into.
+  if (type == Type::b1 && n.op == Op::cast && (*this)[n.args[0]].type == Type::b1) return n.args[0];
+  return shared({Op::cast, type, {a, kNone, kNone}});
+}
+
+std::vector<Id> Expressions::solve(int64_t size, int64_t columns, std::vector<Id> operands) {
+  const Type type = (*this)[operands[0]].type;
+  // The last operand stands for all: none is made later.
+  const Id last = *std::max_element(operands.begin(), operands.end());
+  systems_.push_back({size, columns, std::move(operands)});
+  const Id whole = shared({Op::solve, type, {last, kNone, kNone}, systems_.size() - 1});
+  std::vector<Id> parts;
+  for (int64_t i = 0; i <= size * columns; ++i)
+    parts.push_back(shared({Op::part, type, {whole, kNone, kNone}, static_cast<uint64_t>(i)}));
+  return parts;
+}
+
+std::vector<Id> Expressions::checked(Id failed, std::vector<Id> values) {
+  if (is(failed, 0)) return values;
+  if (!failed_.empty()) {
+    failed_.back() = failed_.back() == kNone ? failed : make(Op::bit_or, failed_.back(), failed);
+    return values;
+  }
+  const Id check = shared({Op::check, Type::b1, {failed, kNone, kNone}});
+  for (Id& id : values) id = shared({Op::after, (*this)[id].type, {id, check, kNone}});
+  return values;
+}
+
+// ---- loops ----
+
+int Expressions::open_loop(const std::vector<Id>& start) {
+  const int number = loops();
+  loops_.emplace_back().parent = std::exchange(open_, number);
+  failed_.push_back(kNone);
+  for (size_t k = 0; k < start.size(); ++k)
+    loops_.back().carries.push_back(
+        shared({Op::carry, (*this)[start[k]].type, {start[k], kNone, kNone}, uint64_t(number) << 32 | k}));
+  return number;
+}
+
+std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& next, std::optional<int64_t> max_steps,
+                                        bool must_end) {
+  LoopOfNumbers& loop = loops_[static_cast<size_t>(open_)];
+  loop.condition = condition;
+  loop.next = next;
+  const Id fails = failed_.back();
+  failed_.pop_back();
+  if (fails != kNone) {
+    const Id no = constant(Type::b1, int64_t{0}), yes = constant(Type::b1, int64_t{1});
+    const auto place = static_cast<uint64_t>(loop.carries.size());
+    const Id failed = shared({Op::carry, Type::b1, {no, kNone, kNone}, uint64_t(open_) << 32 | place});
+    loop.carries.push_back(failed);
+    loop.next.push_back(make(Op::bit_or, failed, fails));
+    loop.condition = make(Op::bit_and, condition, make(Op::bit_xor, failed, yes));
+  }
+  // What a step reports it reports whoever goes on with its numbers.
+  std::vector<Id> of_step = loop.next;
+  of_step.push_back(loop.condition);
+  for (const Id report : lost_reports(*this, needed(of_step), open_))
+    for (Id& id : loop.next) id = make(Op::after, id, report);
+  loop.max_steps = max_steps;
+  loop.must_end = must_end;
+  open_ = loop.parent;
+  std::vector<Id> left;
+  for (const Id carry : loop.carries) {
+    const Node& n = (*this)[carry];
+    left.push_back(shared({Op::leave, n.type, {carry, kNone, kNone}, n.bits}));
+  }
+  if (fails == kNone) return left;
+  const Id failed = left.back();
+  left.pop_back();
+  return checked(failed, std::move(left));
+}
+
+std::vector<bool> Expressions::needed(const std::vector<Id>& outputs) const {
+  std::vector<bool> needed(nodes_.size());
+  std::vector<Id> open;
+  const auto need = [&](Id id) {
+    if (id == kNone || needed[static_cast<size_t>(id)]) return;
+    needed[static_cast<size_t>(id)] = true;
+    open.push_back(id);
+  };
+  for (const Id id : outputs) need(id);
+  while (!open.empty()) {
+    const Node& n = (*this)[open.back()];
+    open.pop_back();
+    for (const Id a : n.args) need(a);
+    if (n.op == Op::solve)
+      for (const Id a : system(n).operands) need(a);
+    if (n.op != Op::carry) continue;
+    const LoopOfNumbers& l = loop(loop_of(n));
+    if (l.next.empty()) continue;  // it is open
+    need(l.condition);
+    need(l.next[n.bits & 0xffffffff]);
+  }
+  return needed;
+}
+
+Expressions Expressions::pruned(std::vector<Id>& outputs, const std::vector<uint64_t>& input) const {
+  const std::vector<bool> live = needed(outputs);
+  Expressions result;
+  std::vector<Id> moved(nodes_.size(), kNone);
+  const auto move = [&](Id& id) {
+    if (id != kNone) id = moved[static_cast<size_t>(id)];
+  };
+  for (size_t id = 0; id < nodes_.size(); ++id) {
+    if (!live[id]) continue;
+    Node n = nodes_[id];
+    if (n.op == Op::input) n.bits = input[n.bits];
+    for (Id& a : n.args) move(a);
+    moved[id] = result.shared(n);
+  }
+  result.systems_ = systems_;
+  for (SystemOfNumbers& system : result.systems_)
+    for (Id& id : system.operands) move(id);
+  // Carries that nobody needs are none.
+  result.loops_ = loops_;
+  for (LoopOfNumbers& l : result.loops_) {
+    for (Id& id : l.carries) move(id);
+    for (Id& id : l.next) move(id);
+    move(l.condition);
+  }
+  for (Id& id : outputs) move(id);
+  return result;
+}
+
+void Expressions::write(ByteWriter& out, const std::vector<Id>& outputs) const {
+  const std::vector<bool> live = needed(outputs);
+  const auto is_live = [&](Id id) { return id != kNone && live[static_cast<size_t>(id)]; };
+  for (Id id = 0; id < size(); ++id) {
+    if (!is_live(id)) continue;
+    const Node& n = (*this)[id];
+    for (const int64_t part : {int64_t{id}, int64_t(n.op), int64_t(n.type), static_cast<int64_t>(n.bits)})
+      out.number(part);
+    out.numbers(n.args);
+    if (n.op != Op::solve) continue;
+    out.number(system(n).size);
+    out.number(system(n).columns);
+    out.numbers(system(n).operands);
+  }
+  out.number(kNone);
+  for (const LoopOfNumbers& l : loops_) {
+    if (!is_live(l.condition)) continue;
+    for (const int64_t part : {&l - loops_.data(), int64_t{l.parent}, int64_t{l.condition},
+                               int64_t{l.max_steps.has_value()}, l.max_steps.value_or(0), int64_t{l.must_end}})
+      out.number(part);
+    out.list(l.next, [&](Id id) { out.number(is_live(id) ? id : kNone); });
+  }
+}
+
+std::string Expressions::print(const std::vector<Id>& outputs) const {
+  const std::vector<bool> live = needed(outputs);
+  std::string text;
+  for (Id id = 0; id < size(); ++id) {
+    if (!live[static_cast<size_t>(id)]) continue;
+    const Node& n = (*this)[id];
+    text += "%" + std::to_string(id) + ": " + kTypes[static_cast<size_t>(n.type)] + " = " + name(n.op);
+    if (n.op == Op::input) text += " " + std::to_string(n.bits);
+    if (n.op == Op::constant && is_float(n.type)) {
+      char number[32];
+      std::snprintf(number, sizeof number, " %.17g", *value(id));
+      text += number;
+    } else if (n.op == Op::constant) {
+      text += " " + std::to_string(unpack<int64_t>(*convert(n.type, Type::i64, n.bits)));
+    }
+    for (const Id a : n.args)
+      if (a != kNone) text += " %" + std::to_string(a);
+    if (n.op == Op::carry || n.op == Op::leave)
+      text += " of loop " + std::to_string(n.bits >> 32) + "." + std::to_string(n.bits & 0xffffffff);
+    if (n.op == Op::part) text += " " + std::to_string(n.bits);
+    if (n.op == Op::solve)
+      for (const Id a : system(n).operands) text += " %" + std::to_string(a);
+    text += '\n';
+  }
+  for (const LoopOfNumbers& l : loops_) {
+    if (l.condition == kNone || !live[static_cast<size_t>(l.condition)]) continue;
+    text += "loop " + std::to_string(&l - loops_.data()) + " in " + std::to_string(l.parent) + ": while %" +
+            std::to_string(l.condition) + (l.max_steps ? ", steps " + std::to_string(*l.max_steps) : "") +
+            (l.must_end ? " at most" : "");
+    for (const Id id : l.next)
+      if (id != kNone && live[static_cast<size_t>(id)]) text += " %" + std::to_string(id);
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace tower::compiler

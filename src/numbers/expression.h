@@ -1,0 +1,204 @@
+// What one lane of a kernel computes: a graph of numbers, each made from others by one operation. Equal nodes are one
+// node; constants are computed here, and what changes no bit of any result is simplified (x · 1, x − 0, but not x + 0,
+// which makes +0 of −0). NaNs are equal to each other, whatever their payload.
+//
+//   Expressions g;
+//   const Id x = g.input(Type::f32, 0);
+//   const Id y = g.make(Op::add, g.make(Op::mul, x, x), g.constant(Type::f32, 1.0));
+//
+// Rules of operators write the same with operators (numbers/element.h); kernels/emit.h prints it as LLVM's IR.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace tower::compiler {
+
+class ByteWriter;
+
+/// Of one lane's value.
+enum class Type : uint8_t { f64, f32, i64, i32, b1 };
+
+/// None for dtypes that kernels do not compute in.
+std::optional<Type> type_of(at::ScalarType dtype);
+at::ScalarType dtype_of(Type type);
+/// Bytes in memory.
+int64_t size_of(Type type);
+inline bool is_float(Type type) { return type <= Type::f32; }
+
+enum class Op : uint8_t {
+  input,
+  constant,
+  // Operands of the result's type. Of booleans, `add` is or, and `mul` is and.
+  add,
+  sub,
+  mul,
+  div,       // of floats
+  quotient,  // of integers, toward zero; a divisor of zero is reported by the kernel
+  rest,      // what that leaves
+  neg,
+  abs,
+  sqrt,
+  floor,
+  ceil,
+  trunc,
+  round,  // ties to even
+  copysign,
+  fma,  // a · b + c, rounded once
+  bit_and,
+  bit_or,
+  bit_xor,
+  shift_left,
+  shift_right,  // with the sign
+  // A boolean from two operands of one type. Only `ne` holds for NaN.
+  eq,
+  ne,
+  lt,
+  le,
+  select,  // by a boolean
+  cast,    // as C++ converts; to a boolean: whether it is not zero
+  bits,    // of a float, as an integer of its size
+  // NOTE [Loops of numbers]: where they are, beside the operand, stands in `bits`.
+  carry,  // a number as it is before a step; its operand: before the first
+  leave,  // a carry after the last step
+  // NOTE [Systems of numbers]
+  solve,  // all of a solution; `bits`: the number of the system
+  part,   // a number of what a `solve` gives: the one at `bits`
+  // NOTE [Failures]
+  check,  // of a boolean: where it holds, the kernel reports that a matrix is singular
+  after,  // the first operand, which is there only with the second, a `check`
+  // Functions of a vector library, within one unit in the last place or so: kernels/emit.cpp names them.
+  exp,
+  exp2,
+  expm1,
+  log,
+  log2,
+  log10,
+  log1p,
+  sin,
+  cos,
+  tan,
+  asin,
+  acos,
+  atan,
+  sinh,
+  cosh,
+  tanh,
+  asinh,
+  acosh,
+  atanh,
+  erf,
+  erfc,
+  lgamma,
+  pow,
+  atan2,
+  hypot,
+  fmod,
+};
+const char* name(Op op);
+inline bool is_function(Op op) { return op >= Op::exp; }
+
+using Id = int32_t;
+constexpr Id kNone = -1;
+
+struct Node {
+  Op op;
+  Type type;
+  std::array<Id, 3> args{kNone, kNone, kNone};
+  uint64_t bits = 0;  // a constant's, in its type; an input's number; a carry's place; the loop of what may fault
+
+  friend bool operator==(const Node&, const Node&) = default;
+};
+
+// NOTE [Loops of numbers]
+// A loop is opened with the numbers that it starts with, whose carries are what a step computes with, and closed with a
+// condition and the numbers after the step. All of that are nodes like others. A node is inside the loop if it needs
+// one of its carries; what does not is computed once, before it. Outside, carries are known as they were left.
+struct LoopOfNumbers {
+  int parent = -1;                   // the loop that was open when this one was opened
+  std::vector<Id> carries, next;     // as many
+  Id condition = kNone;              // of the carries: whether a step is made
+  std::optional<int64_t> max_steps;  // no more, whatever the condition is …
+  bool must_end = false;             // … which is then an error
+};
+
+// NOTE [Systems of numbers]
+// A system of linear equations that is too large to be written out: kernels solve it in a loop over memory.
+struct SystemOfNumbers {
+  int64_t size, columns;     // of the matrix; of the right-hand side
+  std::vector<Id> operands;  // both, row by row
+};
+
+// NOTE [Failures]
+// A factorization that must not fail gives its results after a check. In a loop, an example that fails ends: the loop
+// carries whether it did, and what it leaves comes after a check of that. So the steps that are checked are those that
+// are made, and no example goes on with numbers that are none.
+
+class Expressions {
+ public:
+  Id input(Type type, uint64_t number);
+  Id constant(Type type, double value);
+  Id constant(Type type, int64_t value);
+  /// `op` of operands whose types it takes as they are (see Op).
+  Id make(Op op, Id a, Id b = kNone, Id c = kNone);
+  Id cast(Id a, Type type);
+
+  /// Opens a loop: its number. Its carries are in `loop(number)`.
+  int open_loop(const std::vector<Id>& start);
+  /// Closes the loop that was opened last: the numbers that it leaves.
+  std::vector<Id> close_loop(Id condition, const std::vector<Id>& next, std::optional<int64_t> max_steps,
+                             bool must_end);
+  const LoopOfNumbers& loop(int number) const { return loops_[static_cast<size_t>(number)]; }
+  int loops() const { return static_cast<int>(loops_.size()); }
+  /// `values`, of what must not be used where `failed` holds.
+  std::vector<Id> checked(Id failed, std::vector<Id> values);
+  /// Whether what is in the loop that is open has failed so far, in its present step; none: it cannot.
+  Id failed_in_step() const { return failed_.empty() ? kNone : failed_.back(); }
+  /// The number of a carry's loop, or of one that was left.
+  static int loop_of(const Node& node) { return static_cast<int>(node.bits >> 32); }
+
+  /// The solution of a system of floats, row by row, and behind it the place of the first pivot that is zero, counted
+  /// from one, as a float; zero if there is none.
+  std::vector<Id> solve(int64_t size, int64_t columns, std::vector<Id> operands);
+  const SystemOfNumbers& system(const Node& node) const { return systems_[node.bits]; }
+  const std::vector<SystemOfNumbers>& systems() const { return systems_; }
+
+  /// What `outputs` need alone; sets them to their new places. `input`: the new number of each input.
+  Expressions pruned(std::vector<Id>& outputs, const std::vector<uint64_t>& input) const;
+
+  const Node& operator[](Id id) const { return nodes_[static_cast<size_t>(id)]; }
+  Id size() const { return static_cast<Id>(nodes_.size()); }
+  /// Of each node, whether one of `outputs` needs it. Operands come before what is made of them.
+  std::vector<bool> needed(const std::vector<Id>& outputs) const;
+  /// The value of a constant; none for what else there is.
+  std::optional<double> value(Id id) const;
+
+  /// All that decides what `outputs` are, bit by bit: the same bytes, the same code.
+  void write(ByteWriter& out, const std::vector<Id>& outputs) const;
+  /// For people: one line for each node that `outputs` need, such as "%3: f32 = mul %0 %2".
+  std::string print(const std::vector<Id>& outputs) const;
+
+ private:
+  Id constant_of_bits(Type type, uint64_t bits);
+  Id shared(const Node& node);
+  std::optional<Id> simpler(Op op, Id a, Id b, Id c);
+  bool is(Id id, double value) const;
+
+  struct Hash {
+    size_t operator()(const Node& n) const;
+  };
+  std::vector<Node> nodes_;
+  std::unordered_map<Node, Id, Hash> known_;
+  std::vector<LoopOfNumbers> loops_;
+  std::vector<SystemOfNumbers> systems_;
+  std::vector<Id> failed_;  // of each loop that is open
+  int open_ = -1;
+};
+
+}  // namespace tower::compiler
