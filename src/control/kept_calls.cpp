@@ -144,7 +144,7 @@ class Keeper final : public Vjp {
       known_ = nullptr;
       return Vjp::process(op, stack);
     }
-    const KeptCalls::Call& call = planned_->calls[place_.next++];
+    const KeptCalls::Kept& call = planned_->calls[place_.next++];
     if (call.op != op.name()) refuse_other_calls(call.op);
     Stack known;
     if (known_results_) {

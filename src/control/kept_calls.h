@@ -18,14 +18,14 @@ namespace tower {
 
 /// The calls of one evaluation whose results are kept, in order.
 struct KeptCalls {
-  struct Call {
+  struct Kept {
     int64_t number;
     std::string op;
     size_t results;
   };
   bool compiled = false;  // in a compiled function
   size_t outs = 0;        // of the function
-  std::vector<Call> calls;
+  std::vector<Kept> calls;
 };
 
 /// While it lives, code runs whose course values decide.

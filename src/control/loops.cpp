@@ -200,7 +200,7 @@ struct While {
       return at.state;
     };
     state.push_back(at::ones({}, state[0].options().dtype(at::kBool)));
-    const Range range{"while_loop", step, state.size()};
+    const KnownSteps range{"while_loop", step, state.size()};
     Tensors last = range.run(0, steps, checkpoints, state, captured);
     last.pop_back();
     return last;
@@ -272,7 +272,7 @@ Tensors run_fori(int64_t lower, int64_t upper, const dynamic::ForiStep& body, co
   const int64_t steps = upper - lower;
   const bool keep_all = options.checkpoints.is_all() || !may_be_recorded(start);
   Tensors captured;
-  return Range{"fori_loop", step, start.size()}.run(
+  return KnownSteps{"fori_loop", step, start.size()}.run(
       lower, steps, keep_all ? std::nullopt : std::optional(options.checkpoints.number_for(steps)), start, captured);
 }
 
@@ -328,7 +328,7 @@ std::pair<Tensors, Tensors> run_scan(const dynamic::ScanStep& step, const Tensor
   Tensors operands = start, captured;
   operands.insert(operands.end(), inputs.begin(), inputs.end());
   const bool keep_all = options.checkpoints.is_all() || !may_be_recorded(operands);
-  Tensors results = Range{"scan", joined, start.size(), options.reverse}.run(
+  Tensors results = KnownSteps{"scan", joined, start.size(), options.reverse}.run(
       0, steps, keep_all ? std::nullopt : std::optional(options.checkpoints.number_for(steps)), operands, captured);
   const auto split = results.begin() + static_cast<std::ptrdiff_t>(start.size());
   return {Tensors(results.begin(), split), Tensors(split, results.end())};

@@ -82,8 +82,8 @@ void StateLike::check(c10::ArrayRef<Tensor> next) const {
   }
 }
 
-Tensors Range::run_steps(int64_t first, int64_t count, const Tensors& operands, Tensors& captured,
-                         bool with_outputs) const {
+Tensors KnownSteps::run_steps(int64_t first, int64_t count, const Tensors& operands, Tensors& captured,
+                              bool with_outputs) const {
   const auto split = operands.begin() + static_cast<std::ptrdiff_t>(states);
   Tensors state(operands.begin(), split);
   std::vector<Tensors> elements, outputs;
@@ -107,7 +107,7 @@ namespace {
 // The way back through some steps of a range.
 class Reverse {
  public:
-  Reverse(const Range& range, int64_t first, int64_t count, int64_t checkpoints, const Tensors& captured,
+  Reverse(const KnownSteps& range, int64_t first, int64_t count, int64_t checkpoints, const Tensors& captured,
           const Tensors& operands, const std::vector<bool>& needs)
       : range_(range),
         first_(first),
@@ -227,7 +227,7 @@ class Reverse {
     return at::stack(rows, 0);
   }
 
-  const Range& range_;
+  const KnownSteps& range_;
   const int64_t first_, count_, checkpoints_;
   const Tensors &captured_, &operands_;
   const std::vector<bool>& needs_;
@@ -240,13 +240,13 @@ class Reverse {
 
 }  // namespace
 
-Tensors Range::run(int64_t first, int64_t count, std::optional<int64_t> checkpoints, const Tensors& operands,
-                   Tensors& captured) const {
+Tensors KnownSteps::run(int64_t first, int64_t count, std::optional<int64_t> checkpoints, const Tensors& operands,
+                        Tensors& captured) const {
   if (!checkpoints || count == 1) return run_steps(first, count, operands, captured);
-  struct Part {
+  struct Segment {
     int64_t steps, states;
   };
-  std::vector<Part> parts;
+  std::vector<Segment> parts;
   int64_t left = count;
   for (int64_t states = *checkpoints; left > 1; states = std::max<int64_t>(states - 1, 0)) {
     parts.push_back({first_part(left, states), states});
@@ -254,7 +254,7 @@ Tensors Range::run(int64_t first, int64_t count, std::optional<int64_t> checkpoi
   }
   parts.push_back({1, 0});  // which is recorded
   std::vector<int64_t> sizes;
-  for (const Part& part : parts) sizes.push_back(part.steps);
+  for (const Segment& part : parts) sizes.push_back(part.steps);
   if (reverse) std::reverse(sizes.begin(), sizes.end());
 
   const auto split = operands.begin() + static_cast<std::ptrdiff_t>(states);

@@ -22,7 +22,7 @@ class StateLike {
 };
 
 /// `captured`: as in evaluate_without_record.
-struct Range {
+struct KnownSteps {
   /// Operands: the state, and this step's elements of the inputs. Results: the next state, this step's outputs.
   using Step =
       std::function<dynamic::Tensors(int64_t index, const dynamic::Tensors& operands, dynamic::Tensors& captured)>;

@@ -9,8 +9,8 @@
 #include "core/bind.h"
 #include "core/reuse.h"
 #include "frontend/arguments.h"
-#include "frontend/parts.h"
 #include "frontend/places.h"
+#include "frontend/shown_part.h"
 #include "tower/errors.h"
 #include "tower/higher_order.h"
 
@@ -183,7 +183,7 @@ Tensor in_order_of(Wrapper& target, const Tensor& value) {
 
 // A small part of a tensor that has been written to is read from it directly: a tape would know each version of a
 // larger view between, and the gradient of a small part of that would be as large as the view.
-std::optional<Part> small_part(std::optional<Part> part, bool recorded) {
+std::optional<ShownPart> small_part(std::optional<ShownPart> part, bool recorded) {
   if (!part || part->base().view() || !is_small(part->numel(), part->base()) || !part->made_in_grad_mode(recorded))
     part.reset();
   return part;
@@ -202,7 +202,7 @@ bool shows_all_of_root(Wrapper& w) {
   static const Operator &view = *Operator::find("aten::view", ""), &alias = *Operator::find("aten::_reshape_alias", "");
   Wrapper* at = &w;
   while (at->view()) {
-    const auto part = Part::shown_by(*at);
+    const auto part = ShownPart::shown_by(*at);
     if (part ? part->numel() != part->base().numel() : at->view()->op != &view && at->view()->op != &alias)
       return false;
     at = part ? &part->base() : &base_of(*at->view());
@@ -247,9 +247,9 @@ void make_view(const Operator& op, Stack& stack) {
   View::Args args(stack.begin(), stack.end());
   args[place] = IValue(Tensor());
   Wrapper& of = *as_wrapper(base);
-  std::optional<Part> part;
+  std::optional<ShownPart> part;
   if (of.view() && of.root().generation() > 0 && &of.level() == &of.root().level())
-    part = small_part(Part::shown_by(of, op, args), c10::GradMode::is_enabled());
+    part = small_part(ShownPart::shown_by(of, op, args), c10::GradMode::is_enabled());
   if (part) stack.assign(1, part->read());
   else bind_call(op, stack);
   // What a decomposition makes besides belongs to the level on top, and so may the result: as a constant of that level.
@@ -270,7 +270,7 @@ void refresh(Wrapper& w) {
   Wrapper& base = base_of(view);
   // The view was recorded or not when it was made, whatever the mode is where it happens to be read next.
   c10::AutoGradMode mode(view.recorded);
-  const auto part = base.view() ? small_part(Part::shown_by(w), view.recorded) : std::nullopt;
+  const auto part = base.view() ? small_part(ShownPart::shown_by(w), view.recorded) : std::nullopt;
   if (!part) base.payload();  // the base may be an old view itself
   const Tensor now = part ? part->read() : view_again(view, handle(base));
   take_in_place(w, cuts_history(view) ? with_history_of(wrap(w.level(), Payload(w.stored())), now, true) : now);
@@ -353,7 +353,7 @@ void write_through(Wrapper& target, const Tensor& value, const Operator& writer,
   const auto links = links_to_repetition(target);
   const Operator* scatter = scatter_of(*view->op);
   const bool direct = scatter && !base_of(*view).view();
-  const auto part = links.empty() && !direct ? Part::shown_by(target) : std::nullopt;
+  const auto part = links.empty() && !direct ? ShownPart::shown_by(target) : std::nullopt;
   Wrapper& base = part ? part->base() : base_of(links.empty() ? *view : *links.back());
   // A level above the base's own may keep what it computes with: then it must be the base as it is now.
   Wrapper* v = as_wrapper(value);

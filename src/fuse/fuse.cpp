@@ -103,8 +103,8 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   read_before_expanding(graph);
   graph.simplify();
   Unrolled unrolled(graph);
-  std::vector<Groups::Calls> of_unrolled;
-  for (const auto& calls : Groups::in_order(graph, unrolled.joining(), {}))
+  std::vector<Regions::Calls> of_unrolled;
+  for (const auto& calls : Regions::in_order(graph, unrolled.joining(), {}))
     if (unrolled.are_worth_it(calls, fewest)) of_unrolled.push_back(calls);
   unrolled.settle(graph, of_unrolled);
   std::unordered_set<size_t> first_of_unrolled;
@@ -113,7 +113,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   fused.graph.calls.clear();
   const Readers readers(graph);
   const Rows rows(graph);
-  for (const auto& calls : Groups::in_order(graph, rows.joining(), of_unrolled)) {
+  for (const auto& calls : Regions::in_order(graph, rows.joining(), of_unrolled)) {
     std::optional<Call> kernel;
     if (first_of_unrolled.count(calls[0])) kernel = unrolled.write(calls, readers, kernels, fused.kernels);
     else if (calls.size() >= fewest && rows.serves(calls)) kernel = rows.write(calls, readers, kernels, fused.kernels);

@@ -10,9 +10,9 @@ namespace {
 // Operations that take as long as one element's way to memory, or back.
 constexpr int64_t kOfMove = 6;
 
-class Pass {
+class Recomputing {
  public:
-  Pass(Graph& graph, std::vector<Groups::Calls>& groups, const Costs& costs)
+  Recomputing(Graph& graph, std::vector<Regions::Calls>& groups, const Costs& costs)
       : graph_(graph),
         groups_(groups),
         costs_(costs),
@@ -162,7 +162,7 @@ class Pass {
   }
 
   Graph& graph_;
-  std::vector<Groups::Calls>& groups_;
+  std::vector<Regions::Calls>& groups_;
   const Costs& costs_;
   std::vector<size_t> of_, maker_;
   std::vector<std::set<size_t>> readers_;  // of each value: groups, kNobody for others
@@ -171,8 +171,8 @@ class Pass {
 
 }  // namespace
 
-std::vector<size_t> compute_again(Graph& graph, std::vector<Groups::Calls>& groups, const Costs& costs) {
-  return Pass(graph, groups, costs).run();
+std::vector<size_t> compute_again(Graph& graph, std::vector<Regions::Calls>& groups, const Costs& costs) {
+  return Recomputing(graph, groups, costs).run();
 }
 
 }  // namespace tower::compiler

@@ -18,7 +18,7 @@ struct Costs {
 };
 
 /// Puts copies of calls into the groups that read what they give, where that is cheaper than to write and read it.
-/// Groups are renumbered with the graph's calls. Of each call: the one that it was, or is a copy of.
-std::vector<size_t> compute_again(Graph& graph, std::vector<Groups::Calls>& groups, const Costs& costs);
+/// Regions are renumbered with the graph's calls. Of each call: the one that it was, or is a copy of.
+std::vector<size_t> compute_again(Graph& graph, std::vector<Regions::Calls>& groups, const Costs& costs);
 
 }  // namespace tower::compiler

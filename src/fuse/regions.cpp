@@ -7,15 +7,15 @@
 
 namespace tower::compiler {
 
-std::vector<Groups::Calls> Groups::in_order(const Graph& graph, const Joining& joining,
-                                            const std::vector<Calls>& made) {
+std::vector<Regions::Calls> Regions::in_order(const Graph& graph, const Joining& joining,
+                                              const std::vector<Calls>& made) {
   for (const bool exact : {false, true})
-    if (auto ordered = Groups(graph, joining, made, exact).in_order(); !ordered.empty() || graph.calls.empty())
+    if (auto ordered = Regions(graph, joining, made, exact).in_order(); !ordered.empty() || graph.calls.empty())
       return ordered;
   throw CompileError("groups of calls wait for each other");
 }
 
-Groups::Groups(const Graph& graph, const Joining& joining, const std::vector<Calls>& made, bool exact)
+Regions::Regions(const Graph& graph, const Joining& joining, const std::vector<Calls>& made, bool exact)
     : graph_(graph), joining_(joining), exact_(exact), maker_(graph.values.size(), kNobody) {
   std::vector<bool> taken(graph.calls.size());
   for (const Calls& calls : made)
@@ -49,7 +49,7 @@ Groups::Groups(const Graph& graph, const Joining& joining, const std::vector<Cal
     if (groups_[root(n)].space) join_what_is_read(n);
 }
 
-std::vector<Groups::Calls> Groups::in_order() {
+std::vector<Regions::Calls> Regions::in_order() {
   std::vector<size_t> waits_for(groups_.size(), 0);
   std::vector<std::vector<size_t>> read_by(groups_.size());
   using Place = std::tuple<int, size_t, size_t>;  // epoch, first call, group
@@ -78,17 +78,17 @@ std::vector<Groups::Calls> Groups::in_order() {
   return ordered;
 }
 
-size_t Groups::root(size_t g) {
+size_t Regions::root(size_t g) {
   while (of_[g] != g) g = of_[g] = of_[of_[g]];
   return g;
 }
-std::set<size_t> Groups::roots(const std::set<size_t>& groups) {
+std::set<size_t> Regions::roots(const std::set<size_t>& groups) {
   std::set<size_t> result;
   for (const size_t g : groups) result.insert(root(g));
   return result;
 }
 
-void Groups::join_what_is_read(size_t n) {
+void Regions::join_what_is_read(size_t n) {
   const Call& call = graph_.calls[n];
   for (size_t k = 0; k < call.operands.size(); ++k) {
     if (!joining_.reads_inside(call, k)) continue;
@@ -101,7 +101,7 @@ void Groups::join_what_is_read(size_t n) {
   }
 }
 
-void Groups::try_join(size_t a, size_t b) {
+void Regions::try_join(size_t a, size_t b) {
   a = root(a);
   b = root(b);
   if (a == b) return;
@@ -111,7 +111,7 @@ void Groups::try_join(size_t a, size_t b) {
     join(a, b);
 }
 
-void Groups::join(size_t a, size_t b) {
+void Regions::join(size_t a, size_t b) {
   if (a == b) return;
   Group &first = groups_[a], &second = groups_[b];
   first.calls.insert(first.calls.end(), second.calls.begin(), second.calls.end());
@@ -131,7 +131,7 @@ void Groups::join(size_t a, size_t b) {
 // Whether `from` reads `to` when that has ended, or by way of others: joined, they would wait for these, and these for
 // them. What ends before `to` begins is on the way only if it reads a group that goes on longer: seldom, and looked for
 // when that has been seen to matter.
-bool Groups::reaches(size_t from, size_t to) {
+bool Regions::reaches(size_t from, size_t to) {
   const std::set<size_t> waits_for = roots(groups_[from].waits_for);
   if (waits_for.count(to)) return true;
   std::set<size_t> seen;

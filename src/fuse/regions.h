@@ -34,7 +34,7 @@ struct Joining {
   int64_t most;
 };
 
-class Groups {
+class Regions {
  public:
   using Calls = std::vector<size_t>;
 
@@ -44,7 +44,7 @@ class Groups {
 
  private:
   // `exact`: sees every way by which groups wait for each other, which takes long in large graphs. Else nearly every.
-  Groups(const Graph& graph, const Joining& joining, const std::vector<Calls>& made, bool exact);
+  Regions(const Graph& graph, const Joining& joining, const std::vector<Calls>& made, bool exact);
   // Empty where groups wait for each other.
   std::vector<Calls> in_order();
 

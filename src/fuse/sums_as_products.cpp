@@ -16,9 +16,9 @@ constexpr int64_t kFewOfExample = 128;  // that one lane of a kernel computes
 // What each dimension of a matrix product's operands and results is.
 constexpr int kRow = 1000, kInner = 1001, kColumn = 1002;
 
-class Pass {
+class SummedProducts {
  public:
-  explicit Pass(Graph& graph) : graph_(graph), known_(graph.values.size()) {}
+  explicit SummedProducts(Graph& graph) : graph_(graph), known_(graph.values.size()) {}
 
   void run() {
     for (size_t n = 0; n < graph_.calls.size(); ++n) {
@@ -370,7 +370,7 @@ class Pass {
 void contract_summed_products(Graph& graph) {
   // A factor that is written to before the sum would be read too late.
   if (std::none_of(graph.calls.begin(), graph.calls.end(), [](const Call& call) { return call.effect; }))
-    Pass(graph).run();
+    SummedProducts(graph).run();
 }
 
 }  // namespace tower::compiler

@@ -119,7 +119,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
 
 // ---- what lies between kernels ----
 
-void Unrolled::settle(Graph& graph, std::vector<Groups::Calls>& groups) {
+void Unrolled::settle(Graph& graph, std::vector<Regions::Calls>& groups) {
   if (groups.size() < 2) return;
   // What is written to would be read at another time.
   if (!writes_) {
@@ -145,7 +145,7 @@ void Unrolled::settle(Graph& graph, std::vector<Groups::Calls>& groups) {
   lay_out_by_lanes(graph, groups);
 }
 
-void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Groups::Calls>& groups) const {
+void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const {
   std::vector<bool> in_group(graph.calls.size()), elsewhere(graph.values.size());
   for (const auto& group : groups)
     for (const size_t n : group) in_group[n] = true;
@@ -194,7 +194,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
 namespace {
 
 // An operand as its elements are read: each is one input of the kernel.
-struct Read {
+struct LaneRead {
   size_t operand;
   int64_t lane;
   Sizes strides;                 // as traced
@@ -202,7 +202,7 @@ struct Read {
   std::vector<int64_t> offsets;  // of these, with those strides
 };
 
-struct Written {
+struct LaneWritten {
   Sizes sizes, strides;
   at::ScalarType dtype;
   int64_t lane;
@@ -236,7 +236,8 @@ std::vector<Sizes> places_in(const Sizes& sizes) {
 
 class LaneKernel final : public KernelOperator {
  public:
-  LaneKernel(std::shared_ptr<const Kernel> kernel, int64_t lanes, std::vector<Read> reads, std::vector<Written> written)
+  LaneKernel(std::shared_ptr<const Kernel> kernel, int64_t lanes, std::vector<LaneRead> reads,
+             std::vector<LaneWritten> written)
       : kernel_(std::move(kernel)), lanes_(lanes), reads_(std::move(reads)), written_(std::move(written)) {}
 
  private:
@@ -266,7 +267,7 @@ class LaneKernel final : public KernelOperator {
   // elements the lanes are apart.
   template <class S, class T>
   void prepare(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results, S source, T target) const {
-    for (const Read& read : reads_) {
+    for (const LaneRead& read : reads_) {
       const Tensor& t = *operands[read.operand];
       const auto* memory = static_cast<const char*>(t.const_data_ptr());
       const auto size = static_cast<int64_t>(t.element_size());
@@ -278,7 +279,7 @@ class LaneKernel final : public KernelOperator {
       }
     }
     for (size_t k = 0; k < written_.size(); ++k) {
-      const Written& written = written_[k];
+      const LaneWritten& written = written_[k];
       Tensor& t = *results[k] = at::detail::empty_strided_cpu(written.sizes, written.strides, written.dtype);
       auto* memory = static_cast<char*>(t.mutable_data_ptr());
       const auto size = static_cast<int64_t>(t.element_size());
@@ -289,8 +290,8 @@ class LaneKernel final : public KernelOperator {
 
   std::shared_ptr<const Kernel> kernel_;
   int64_t lanes_;
-  std::vector<Read> reads_;
-  std::vector<Written> written_;
+  std::vector<LaneRead> reads_;
+  std::vector<LaneWritten> written_;
 };
 
 }  // namespace
@@ -317,25 +318,25 @@ class LaneWriter {
     }
   }
 
-  Written give(ValueId id) {
+  LaneWritten give(ValueId id) {
     const Value& v = graph_.values[static_cast<size_t>(id)];
     const Small& t = made_.at(id);
     region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
     Places order;
     for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
     if (const auto traced = order_in_memory(v)) order = *traced;
-    Written written{v.sizes, strides_in_order(v.sizes, order), v.dtype, made_lane_.at(id), {}};
+    LaneWritten written{v.sizes, strides_in_order(v.sizes, order), v.dtype, made_lane_.at(id), {}};
     for (const Sizes& place : places_in(t.sizes))
       written.offsets.push_back(offset_of(place, written.strides, written.lane));
     return written;
   }
 
   /// Without what no output needs. What is read of each operand.
-  std::vector<Read> finish() {
+  std::vector<LaneRead> finish() {
     keep_reports(region_.graph, region_.outputs);
     const std::vector<bool> needed = region_.graph.needed(region_.outputs);
     std::vector<std::vector<bool>> kept;
-    for (const Read& read : reads_) kept.emplace_back(read.elements.size());
+    for (const LaneRead& read : reads_) kept.emplace_back(read.elements.size());
     // Inputs in the order in which they are read from the operands.
     for (Id id = 0; id < region_.graph.size(); ++id)
       if (needed[static_cast<size_t>(id)] && region_.graph[id].op == Op::input) {
@@ -351,9 +352,9 @@ class LaneWriter {
       }
     region_.graph = region_.graph.pruned(region_.outputs, number);
     region_.inputs = std::move(inputs);
-    std::vector<Read> reads;
+    std::vector<LaneRead> reads;
     for (size_t r = 0; r < reads_.size(); ++r) {
-      Read read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}};
+      LaneRead read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}};
       for (size_t e = 0; e < kept[r].size(); ++e) {
         if (!kept[r][e]) continue;
         read.elements.push_back(reads_[r].elements[e]);
@@ -379,7 +380,7 @@ class LaneWriter {
     const Type type = *type_of(v.dtype);
     if (add_constant(region_.graph, v, lane, t)) return t;
     const auto operand = std::find(operands.begin(), operands.end(), id);
-    Read read{static_cast<size_t>(operand - operands.begin()), lane, v.strides, places_in(t.sizes), {}};
+    LaneRead read{static_cast<size_t>(operand - operands.begin()), lane, v.strides, places_in(t.sizes), {}};
     if (operand == operands.end()) operands.push_back(id);
     for (const Sizes& place : read.elements) {
       read.offsets.push_back(offset_of(place, v.strides, lane));
@@ -394,7 +395,7 @@ class LaneWriter {
   const Graph& graph_;
   const uint64_t axis_;
   Region region_;
-  std::vector<Read> reads_;
+  std::vector<LaneRead> reads_;
   std::vector<std::pair<size_t, size_t>> inputs_;  // of each: where it is read, and which element
   std::unordered_map<ValueId, Small> made_;
   std::unordered_map<ValueId, int64_t> made_lane_;
@@ -419,9 +420,9 @@ Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, K
     fused.operators.push_back(graph_.calls[n].op->name());
   }
   const std::vector<ValueId> results = readers.elsewhere(calls);
-  std::vector<Written> written;
+  std::vector<LaneWritten> written;
   for (const ValueId id : results) written.push_back(writer.give(id));
-  std::vector<Read> reads = writer.finish();
+  std::vector<LaneRead> reads = writer.finish();
   // One lane is better computed as single numbers; but where there is a kernel for many alone, it will do.
   writer.region().single = true;
   if (axis != kNoAxis && (lanes != 1 || !kernels.knows(writer.region()))) {

@@ -21,7 +21,7 @@ class Unrolled {
   /// Settles what lies between the kernels of these groups: what is cheap is computed again where it is read
   /// (fuse/recompute.h), and what only such kernels read has the examples next to each other. Changes the graph that
   /// this was made for, and numbers the groups anew.
-  void settle(Graph& graph, std::vector<Groups::Calls>& groups);
+  void settle(Graph& graph, std::vector<Regions::Calls>& groups);
   /// The call of a kernel in the place of `calls`, in the graph's order.
   Call write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
              std::vector<Fused>& report) const;
@@ -32,7 +32,7 @@ class Unrolled {
  private:
   uint64_t axis_of(size_t call) const;
   std::optional<int64_t> cost_of(size_t call);
-  void lay_out_by_lanes(Graph& graph, const std::vector<Groups::Calls>& groups) const;
+  void lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const;
 
   const Graph& graph_;
   std::vector<bool> leaves_;

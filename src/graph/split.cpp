@@ -13,9 +13,9 @@ constexpr size_t kNobody = static_cast<size_t>(-1);
 size_t at(ValueId id) { return static_cast<size_t>(id); }
 
 // Some calls of a graph as a graph, which numbers its values anew.
-class Part {
+class Subgraph {
  public:
-  explicit Part(const Graph& whole) : whole_(whole), own_(whole.values.size(), kNoValue) {}
+  explicit Subgraph(const Graph& whole) : whole_(whole), own_(whole.values.size(), kNoValue) {}
 
   /// The next argument is this value, wherever it came from; none for an undefined tensor.
   void add_argument(ValueId id) {
@@ -222,7 +222,7 @@ std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::fu
   }
   if (!any) return std::nullopt;
 
-  Part whole(graph);
+  Subgraph whole(graph);
   for (const ValueId id : graph.arguments) whole.add_argument(id);
   std::vector<bool> is_there(graph.calls.size(), false);
   const auto add_call = [&](size_t n) {
@@ -237,7 +237,7 @@ std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::fu
     add_outside({phase, false});
     Computed& c = computed[phase];
     if (c.is_part) {
-      Part part(graph);
+      Subgraph part(graph);
       for (const ValueId id : c.operands) part.add_argument(id);
       for (size_t n = 0; n < graph.calls.size(); ++n)
         if (c.calls[n]) part.add_call(graph.calls[n]);
@@ -275,7 +275,7 @@ Halves split_linear(const Graph& graph, size_t operands, size_t outs) {
     if (origin == Origin::argument && !depends[at(id)])
       halves.from_operands.push_back(std::find(graph.arguments.begin(), x_end, id) - graph.arguments.begin());
   }
-  Part second(graph);
+  Subgraph second(graph);
   for (const ValueId i : halves.from_operands) second.add_argument(graph.arguments[at(i)]);
   for (const ValueId id : kept) second.add_argument(id);
   std::for_each(x_end, graph.arguments.end(), [&](ValueId id) { second.add_argument(id); });
@@ -287,7 +287,7 @@ Halves split_linear(const Graph& graph, size_t operands, size_t outs) {
   std::vector<ValueId> made(graph.results.begin(), split_at);
   made.insert(made.end(), kept.begin(), kept.end());
   reach(graph, made, calls, [](size_t) { return true; });
-  Part first(graph);
+  Subgraph first(graph);
   std::for_each(graph.arguments.begin(), x_end, [&](ValueId id) { first.add_argument(id); });
   for (size_t n = 0; n < graph.calls.size(); ++n)
     if (calls[n]) first.add_call(graph.calls[n]);
@@ -300,7 +300,7 @@ Graph without_results(const Graph& graph, size_t count) {
   const std::vector<ValueId> results(graph.results.begin() + static_cast<std::ptrdiff_t>(count), graph.results.end());
   std::vector<bool> calls;
   reach(graph, results, calls, [](size_t) { return true; });
-  Part part(graph);
+  Subgraph part(graph);
   for (const ValueId id : graph.arguments) part.add_argument(id);
   for (size_t n = 0; n < graph.calls.size(); ++n)
     if (calls[n]) part.add_call(graph.calls[n]);

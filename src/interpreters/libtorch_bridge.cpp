@@ -15,8 +15,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // One call, apart from the tensors that LibTorch keeps for it.
-struct Call final : torch::CustomClassHolder {
-  explicit Call(const Operator& called) : op(called) {
+struct BridgedCall final : torch::CustomClassHolder {
+  explicit BridgedCall(const Operator& called) : op(called) {
     if (!op.handle()) owner = c10::intrusive_ptr<const Operator>::reclaim_copy(&op);
   }
   const Operator& op;
@@ -27,14 +27,14 @@ struct Call final : torch::CustomClassHolder {
   Operator::Values saved;       // what came with the outputs, if anything, placeholders for its tensors
 };
 
-Stack fill(const Call& call, c10::ArrayRef<Tensor> tensors) {
+Stack fill(const BridgedCall& call, c10::ArrayRef<Tensor> tensors) {
   Stack stack = call.args;
   size_t next = 0;
   replace_tensors(call.op, stack, [&](const Tensor&, LeafRef) { return tensors[next++]; });
   return stack;
 }
 
-Stack fill_outputs(const Call& call, c10::ArrayRef<Tensor> tensors) {
+Stack fill_outputs(const BridgedCall& call, c10::ArrayRef<Tensor> tensors) {
   Stack stack = call.outs;
   replace_outputs(stack, [&](const Tensor&, size_t leaf) { return tensors[leaf]; });
   return stack;
@@ -51,7 +51,8 @@ void check_nothing_captured(const Operator& op, c10::ArrayRef<Tensor> outs) {
 }
 
 struct Recorded : torch::autograd::Function<Recorded> {
-  static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, at::TensorList given) {
+  static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<BridgedCall>& call,
+                               at::TensorList given) {
     variable_list operands;
     for (const Tensor& t : given) operands.push_back(t.requires_grad() ? t.detach() : t);
     Stack stack = fill(*call, operands);
@@ -92,7 +93,7 @@ struct Recorded : torch::autograd::Function<Recorded> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& cotangents) {
     const auto capsule = ctx->saved_data["call"].toCapsule();
-    const Call& call = static_cast<const Call&>(*capsule);
+    const BridgedCall& call = static_cast<const BridgedCall&>(*capsule);
     const variable_list kept = ctx->get_saved_variables();
     const auto all = c10::ArrayRef<Tensor>(kept);
     const Stack args = fill(call, all.slice(0, call.leaves.size()));
@@ -151,7 +152,7 @@ bool is_recorded(const Operator& op, c10::ArrayRef<IValue> args) {
 
 bool record_in_libtorch(const Operator& op, Stack& stack) {
   if (!is_recorded(op, stack)) return false;
-  auto call = c10::make_intrusive<Call>(op);
+  auto call = c10::make_intrusive<BridgedCall>(op);
   call->args = stack;
   variable_list operands;
   const Tensor place = at::empty({0});

@@ -109,7 +109,7 @@ void Dependence::process(const Operator& op, Stack& stack) {
   if (!tracked.empty() && gives_numbers(stack)) {
     // Positions and masks are applied to identifiers, which are the CPU's.
     replace_tensors(op, args, [](const Tensor& t, LeafRef) { return t.cpu(); });
-    const Call call{op, args, stack, tracked, sets_, varying};
+    const CallWithIds call{op, args, stack, tracked, sets_, varying};
     if (rule) found = rule(call);
     else if (!stand_ins.empty()) found = ids_of(*this, op, stand_ins, call.outputs());
     if (found.empty()) {

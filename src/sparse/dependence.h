@@ -53,7 +53,7 @@ class Dependence final : public Level {
 };
 
 /// An operator's call: values, and the ids of those that depend on something.
-struct Call {
+struct CallWithIds {
   const Operator& op;
   c10::ArrayRef<IValue> args;
   c10::ArrayRef<IValue> outs;
@@ -75,10 +75,10 @@ struct Call {
 };
 
 /// Ids of the outputs, flattened; undefined where they depend on nothing.
-using Rule = std::vector<Tensor> (*)(const Call& call);
+using Rule = std::vector<Tensor> (*)(const CallWithIds& call);
 /// The rule of an operator; null where there is none.
 Rule rule_of(const Operator& op);
 /// All outputs depend on all that the arguments depend on.
-std::vector<Tensor> dense(const Call& call);
+std::vector<Tensor> dense(const CallWithIds& call);
 
 }  // namespace tower::sparse

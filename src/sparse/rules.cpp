@@ -18,13 +18,13 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Id = Sets::Id;
 
-bool is_complex(const Call& call) {
+bool is_complex(const CallWithIds& call) {
   bool any = false;
   for_each_tensor(call.op, call.args, [&](const Tensor& t, LeafRef) { any = any || t.is_complex(); });
   return any;
 }
 
-Tensors pointwise(const Call& call) {
+Tensors pointwise(const CallWithIds& call) {
   Tensors result;
   for (const Tensor& out : call.outputs()) {
     Tensor ids;
@@ -38,7 +38,7 @@ Tensors pointwise(const Call& call) {
 }
 
 // The operator itself. What it fills with depends on nothing.
-Tensors moved(const Call& call) {
+Tensors moved(const CallWithIds& call) {
   if (is_complex(call) || call.points_by_x()) return {};
   Stack stack(call.args.begin(), call.args.end());
   replace_tensors(call.op, stack, [&](const Tensor& t, LeafRef leaf) {
@@ -64,22 +64,22 @@ Tensors moved(const Call& call) {
 }
 
 // Where the mask depends on x, both what it hides and what it shows.
-Tensors masked(const Call& call) { return call.points_by_x() ? pointwise(call) : moved(call); }
+Tensors masked(const CallWithIds& call) { return call.points_by_x() ? pointwise(call) : moved(call); }
 
 // The first argument, whatever becomes of its dtype and layout.
-Tensors kept(const Call& call) { return {call.known_ids(0)}; }
+Tensors kept(const CallWithIds& call) { return {call.known_ids(0)}; }
 
 // The same elements in the same order, however they lie in memory.
-Tensors reshaped(const Call& call) {
+Tensors reshaped(const CallWithIds& call) {
   const Tensor ids = call.known_ids(0), out = call.outputs()[0];
   if (ids.numel() != out.numel()) return {};
   return {ids.reshape(out.sizes())};
 }
 
 // The first two arguments are what is written to and what is written.
-Tensors written(const Call& call) { return {call.ids(1).expand(call.outputs()[0].sizes())}; }
+Tensors written(const CallWithIds& call) { return {call.ids(1).expand(call.outputs()[0].sizes())}; }
 
-std::vector<int64_t> dims_of(const Call& call) {
+std::vector<int64_t> dims_of(const CallWithIds& call) {
   const size_t arg = call.argument("dim");
   if (arg == call.op.num_args() || call.args[arg].isNone()) return {};
   if (call.args[arg].isInt()) return {call.args[arg].toInt()};
@@ -88,7 +88,7 @@ std::vector<int64_t> dims_of(const Call& call) {
 }
 
 // One argument with elements, some dimensions of which are gone.
-Tensors reduced(const Call& call) {
+Tensors reduced(const CallWithIds& call) {
   if (call.op.num_args() > 1 && call.op.kind(1) == ArgKind::tensor) return pointwise(call);  // max(a, b)
   if (call.tracked.size() != 1 || call.tracked[0].first.arg != 0) return {};
   const Tensor ids = united_over(call.sets, call.tracked[0].second, dims_of(call));
@@ -101,7 +101,7 @@ Tensors reduced(const Call& call) {
 }
 
 // Along a dimension all depends on all.
-Tensors mixed(const Call& call) {
+Tensors mixed(const CallWithIds& call) {
   if (call.tracked.size() != 1 || call.tracked[0].first.arg != 0 || call.argument("dim") == call.op.num_args())
     return {};
   const Tensor& given = call.tracked[0].second;
@@ -116,7 +116,7 @@ Tensors mixed(const Call& call) {
 }
 
 // Each component is made of the two others.
-Tensors crossed(const Call& call) {
+Tensors crossed(const CallWithIds& call) {
   const Tensor out = call.outputs()[0];
   const size_t dim = call.argument("dim");
   if (dim == call.op.num_args() || !call.args[dim].isInt()) return {};
@@ -131,7 +131,7 @@ Tensors crossed(const Call& call) {
 }
 
 // The first half along a dimension, by the second.
-Tensors gated(const Call& call) {
+Tensors gated(const CallWithIds& call) {
   const std::vector<int64_t> dims = dims_of(call);
   const Tensor out = call.outputs()[0];
   if (dims.size() != 1) return {};
@@ -140,7 +140,7 @@ Tensors gated(const Call& call) {
 }
 
 // Rows that begin at some dimension; weight and bias are those of a row.
-Tensors normalized(const Call& call) {
+Tensors normalized(const CallWithIds& call) {
   const Tensor input = call.ids(0);
   const int64_t rows = input.dim() - static_cast<int64_t>(call.args[1].toIntVector().size());
   std::vector<int64_t> dims;
@@ -154,7 +154,7 @@ Tensors normalized(const Call& call) {
 }
 
 // Each image of a batch, and each of its channels, by itself.
-Tensors by_planes(const Call& call) {
+Tensors by_planes(const CallWithIds& call) {
   if (call.tracked.size() != 1 || call.tracked[0].first.arg != 0) return {};
   const Tensor& given = call.tracked[0].second;
   const Tensor out = call.outputs()[0];
@@ -165,7 +165,7 @@ Tensors by_planes(const Call& call) {
 }
 
 // Functions of matrices in a batch: those of an example depend on those of that example.
-Tensors by_matrices(const Call& call) {
+Tensors by_matrices(const CallWithIds& call) {
   int64_t batch_dims = -1;
   std::vector<int64_t> batch;
   for_each_tensor(call.op, call.args, [&](const Tensor& t, LeafRef leaf) {
@@ -218,13 +218,13 @@ Tensor of_sparse(Sets& sets, const Tensor& matrix, const Tensor& b) {
 }
 
 // Whose zeros are zeros at every x.
-bool is_constant_with_zeros(const Call& call, size_t arg) {
+bool is_constant_with_zeros(const CallWithIds& call, size_t arg) {
   const Tensor matrix = call.args[arg].toTensor();
   return call.is_constant(arg) && matrix.dim() == 2 && matrix.eq(0).any().item<bool>();
 }
 
 // A product of matrices or vectors, of arguments `a` and `b`, perhaps in batches.
-Tensor product(const Call& call, size_t a, size_t b) {
+Tensor product(const CallWithIds& call, size_t a, size_t b) {
   const Tensor out = call.outputs()[0];
   const Tensor left = call.args[a].toTensor(), right = call.args[b].toTensor();
   if (left.layout() != at::kStrided) {
@@ -250,19 +250,19 @@ Tensor product(const Call& call, size_t a, size_t b) {
   return result;
 }
 
-Tensors multiplied(const Call& call) {
+Tensors multiplied(const CallWithIds& call) {
   const Tensor ids = product(call, 0, 1);
   return ids.defined() ? Tensors{ids} : Tensors{};
 }
 
-Tensors inner_product(const Call& call) {
+Tensors inner_product(const CallWithIds& call) {
   std::vector<Id> all;
   for (const auto& [leaf, ids] : call.tracked) all.push_back(id_of(united_over(call.sets, ids, {}).item<double>()));
   return {at::full({}, static_cast<double>(call.sets.unite_all(all)), at::kDouble)};
 }
 
 // self and the product of the other two.
-Tensors added(const Call& call) {
+Tensors added(const CallWithIds& call) {
   const Tensor out = call.outputs()[0], self = call.known_ids(0);
   Tensor ids;
   if (call.known_ids(1).defined() || call.known_ids(2).defined()) {
@@ -286,7 +286,7 @@ Tensor united_at(Sets& sets, const Tensor& base, const Tensor& places, const Ten
 }
 
 // What was there, and all of `source` anywhere.
-Tensors put_anywhere(const Call& call, const Tensor& source) {
+Tensors put_anywhere(const CallWithIds& call, const Tensor& source) {
   const Tensor base = call.ids(0), all = united_over(call.sets, source, {});
   return {united(call.sets, base, all.reshape({}), base.sizes())};
 }
@@ -295,7 +295,7 @@ Tensor positions_in(const Tensor& t) { return at::arange(t.numel(), at::kLong).v
 
 // index_put(self, indices, values, accumulate): what was there stays in the set where it is added to, or where indices
 // repeat.
-Tensors put_by_indices(const Call& call) {
+Tensors put_by_indices(const CallWithIds& call) {
   if (call.points_by_x()) return put_anywhere(call, call.ids(2));
   const Tensor base = call.ids(0);
   c10::List<std::optional<Tensor>> indices;
@@ -305,7 +305,7 @@ Tensors put_by_indices(const Call& call) {
 }
 
 // scatter_add(self, dim, index, src), and scatter with a reduction.
-Tensors scattered(const Call& call) {
+Tensors scattered(const CallWithIds& call) {
   const Tensor base = call.ids(0);
   const Tensor index = call.args[2].toTensor();
   if (base.dim() == 0 || !call.args[3].isTensor()) return {};
@@ -316,7 +316,7 @@ Tensors scattered(const Call& call) {
 }
 
 // index_add(self, dim, index, source)
-Tensors added_at_index(const Call& call) {
+Tensors added_at_index(const CallWithIds& call) {
   const Tensor base = call.ids(0);
   if (base.dim() == 0) return {};
   if (call.points_by_x()) return put_anywhere(call, call.ids(3));
@@ -400,20 +400,20 @@ const std::unordered_map<std::string_view, Rule>& rules() {
 
 }  // namespace
 
-Tensor Call::known_ids(size_t arg, size_t element) const {
+Tensor CallWithIds::known_ids(size_t arg, size_t element) const {
   for (const auto& [leaf, ids] : tracked)
     if (leaf.arg == arg && leaf.element == element) return ids;
   return {};
 }
 
-Tensor Call::ids(size_t arg) const {
+Tensor CallWithIds::ids(size_t arg) const {
   const Tensor known = known_ids(arg);
   return known.defined() ? known : at::zeros(args[arg].toTensor().sizes(), at::kDouble);
 }
 
-bool Call::is_constant(size_t arg) const { return !(varying >> arg & 1); }
+bool CallWithIds::is_constant(size_t arg) const { return !(varying >> arg & 1); }
 
-bool Call::points_by_x() const {
+bool CallWithIds::points_by_x() const {
   bool any = false;
   for_each_tensor(op, args, [&](const Tensor& t, LeafRef leaf) {
     any = any || (!is_constant(leaf.arg) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/true));
@@ -421,7 +421,7 @@ bool Call::points_by_x() const {
   return any;
 }
 
-std::vector<Tensor> Call::outputs() const {
+std::vector<Tensor> CallWithIds::outputs() const {
   std::vector<Tensor> result;
   for (const IValue& v : outs) {
     if (v.isTensor()) result.push_back(v.toTensor());
@@ -431,7 +431,7 @@ std::vector<Tensor> Call::outputs() const {
   return result;
 }
 
-size_t Call::argument(const char* name) const {
+size_t CallWithIds::argument(const char* name) const {
   size_t i = 0;
   while (i < op.num_args() && op.argument_name(i) != std::string_view(name)) ++i;
   return i;
@@ -449,7 +449,7 @@ Rule rule_of(const Operator& op) {
   return op.vmap_is_pointwise || op.pointwise_tag() ? pointwise : nullptr;
 }
 
-std::vector<Tensor> dense(const Call& call) {
+std::vector<Tensor> dense(const CallWithIds& call) {
   std::vector<Id> all;
   for (const auto& [leaf, ids] : call.tracked) {
     const Tensor list = ids.contiguous();

@@ -65,7 +65,7 @@ Ints for_each_dim(Ints given, size_t rank) {
 }  // namespace
 
 // convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-std::vector<Tensor> convolved(const Call& call) {
+std::vector<Tensor> convolved(const CallWithIds& call) {
   const Tensor weight = call.args[1].toTensor(), out = call.outputs()[0];
   const int64_t rank = weight.dim() - 2, groups = call.args[8].toInt();
   const bool transposed = call.args[6].toBool();
@@ -125,7 +125,7 @@ std::vector<Tensor> convolved(const Call& call) {
   return {result};
 }
 
-std::vector<Tensor> pooled(const Call& call) {
+std::vector<Tensor> pooled(const CallWithIds& call) {
   const Tensor ids = call.known_ids(0), out = call.outputs()[0];
   const auto named = [&](const char* name) -> const IValue* {
     const size_t arg = call.argument(name);

@@ -5,7 +5,7 @@
 
 namespace tower::sparse {
 
-std::vector<Tensor> convolved(const Call& call);
-std::vector<Tensor> pooled(const Call& call);
+std::vector<Tensor> convolved(const CallWithIds& call);
+std::vector<Tensor> pooled(const CallWithIds& call);
 
 }  // namespace tower::sparse

@@ -14,13 +14,13 @@
 
 namespace tower::frontend {
 
-class Part {
+class ShownPart {
  public:
   /// What `view` shows of the farthest of its bases from which on this can be told; nothing if its own operator is none
   /// of those that choose and order elements along dimensions.
-  static std::optional<Part> shown_by(Wrapper& view);
+  static std::optional<ShownPart> shown_by(Wrapper& view);
   /// The same of what `op`, if it is select or slice, makes of `base`; nothing if the call is wrong.
-  static std::optional<Part> shown_by(Wrapper& base, const Operator& op, c10::ArrayRef<IValue> args);
+  static std::optional<ShownPart> shown_by(Wrapper& base, const Operator& op, c10::ArrayRef<IValue> args);
 
   Wrapper& base() const { return *base_; }
   /// Whether all views between were made in this mode of recording.
@@ -41,8 +41,8 @@ class Part {
     View::Args args;
   };
 
-  explicit Part(Wrapper& base);
-  static std::optional<Part> along(Wrapper& base, c10::ArrayRef<const View*> links);
+  explicit ShownPart(Wrapper& base);
+  static std::optional<ShownPart> along(Wrapper& base, c10::ArrayRef<const View*> links);
   bool show(const Operator& op, c10::ArrayRef<IValue> args, size_t out);
   void select(int64_t dim, int64_t index);
   void slice(int64_t dim, int64_t start, int64_t end, int64_t step);

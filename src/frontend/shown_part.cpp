@@ -1,4 +1,4 @@
-#include "frontend/parts.h"
+#include "frontend/shown_part.h"
 
 #include <ATen/WrapDimUtils.h>
 
@@ -62,15 +62,15 @@ Tensor call(const Operator& op, Stack stack) {
 
 }  // namespace
 
-Part::Part(Wrapper& base) : base_(&base) {
+ShownPart::ShownPart(Wrapper& base) : base_(&base) {
   for (const int64_t size : base.sizes()) {
     dims_.push_back(static_cast<int64_t>(ranges_.size()));
     ranges_.push_back({0, 1, size, size});
   }
 }
 
-std::optional<Part> Part::along(Wrapper& base, c10::ArrayRef<const View*> links) {
-  Part part(base);
+std::optional<ShownPart> ShownPart::along(Wrapper& base, c10::ArrayRef<const View*> links) {
+  ShownPart part(base);
   for (size_t k = links.size(); k-- > 0;) {
     const View& link = *links[k];
     if (!part.show(*link.op, link.args, link.out)) return std::nullopt;
@@ -90,12 +90,12 @@ std::pair<c10::SmallVector<const View*, 4>, Wrapper*> known_links(Wrapper& view)
 }
 }  // namespace
 
-std::optional<Part> Part::shown_by(Wrapper& view) {
+std::optional<ShownPart> ShownPart::shown_by(Wrapper& view) {
   const auto [links, base] = known_links(view);
   return links.empty() ? std::nullopt : along(*base, links);
 }
 
-std::optional<Part> Part::shown_by(Wrapper& base, const Operator& op, c10::ArrayRef<IValue> args) {
+std::optional<ShownPart> ShownPart::shown_by(Wrapper& base, const Operator& op, c10::ArrayRef<IValue> args) {
   const Kind* kind = kind_of(op);
   if (!kind || (*kind != Kind::select && *kind != Kind::slice)) return std::nullopt;
   // What is wrong with the call, the operator itself is to say.
@@ -114,22 +114,22 @@ std::optional<Part> Part::shown_by(Wrapper& base, const Operator& op, c10::Array
 
 // ---- what a view shows ---------------------------------------------------------------------------------------------
 
-int64_t Part::size(int64_t dim) const {
+int64_t ShownPart::size(int64_t dim) const {
   const int64_t of = dims_[static_cast<size_t>(dim)];
   return of == kAdded ? 1 : ranges_[static_cast<size_t>(of)].length;
 }
 
-int64_t Part::numel() const {
+int64_t ShownPart::numel() const {
   int64_t product = 1;
   for (const Range& r : ranges_) product *= r.length;
   return product;
 }
 
-bool Part::keeps(size_t base_dim) const {
+bool ShownPart::keeps(size_t base_dim) const {
   return std::find(dims_.begin(), dims_.end(), static_cast<int64_t>(base_dim)) != dims_.end();
 }
 
-void Part::slice(int64_t dim, int64_t start, int64_t end, int64_t step) {
+void ShownPart::slice(int64_t dim, int64_t start, int64_t end, int64_t step) {
   const int64_t of = dims_[static_cast<size_t>(dim)];
   Range added{0, 1, 1, 1};
   Range& r = of == kAdded ? added : ranges_[static_cast<size_t>(of)];
@@ -140,18 +140,18 @@ void Part::slice(int64_t dim, int64_t start, int64_t end, int64_t step) {
   r.length = (to - from + step - 1) / step;
 }
 
-void Part::select(int64_t dim, int64_t index) {
+void ShownPart::select(int64_t dim, int64_t index) {
   if (index < 0) index += size(dim);
   slice(dim, index, index + 1, 1);
   dims_.erase(dims_.begin() + dim);
 }
 
-void Part::squeeze(const std::vector<int64_t>& dims) {
+void ShownPart::squeeze(const std::vector<int64_t>& dims) {
   for (int64_t d = rank(); d-- > 0;)
     if (size(d) == 1 && std::find(dims.begin(), dims.end(), d) != dims.end()) dims_.erase(dims_.begin() + d);
 }
 
-bool Part::show(const Operator& op, c10::ArrayRef<IValue> args, size_t out) {
+bool ShownPart::show(const Operator& op, c10::ArrayRef<IValue> args, size_t out) {
   const auto dim_at = [&](size_t i) { return at::maybe_wrap_dim(args[i].toInt(), rank()); };
   const auto number = [&](size_t i, int64_t otherwise) { return args[i].isNone() ? otherwise : args[i].toInt(); };
   constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
@@ -218,7 +218,7 @@ bool Part::show(const Operator& op, c10::ArrayRef<IValue> args, size_t out) {
 // ---- reading and writing it ----------------------------------------------------------------------------------------
 
 // The views by which the part is reached from the base: that which leaves the least comes first.
-std::vector<Part::Step> Part::steps() const {
+std::vector<ShownPart::Step> ShownPart::steps() const {
   static const Operator &select = known("aten::select", "int"), &slice = known("aten::slice", "Tensor");
   std::vector<size_t> chosen;
   for (size_t d = 0; d < ranges_.size(); ++d)
@@ -244,7 +244,7 @@ std::vector<Part::Step> Part::steps() const {
 }
 
 // For each dimension of the view that the base has: its place among those of them in the base's order.
-std::vector<int64_t> Part::order() const {
+std::vector<int64_t> ShownPart::order() const {
   std::vector<int64_t> order;
   for (const int64_t d : dims_)
     if (d != kAdded)
@@ -252,7 +252,7 @@ std::vector<int64_t> Part::order() const {
   return order;
 }
 
-Tensor Part::arranged(Tensor t) const {
+Tensor ShownPart::arranged(Tensor t) const {
   static const Operator &permute = known("aten::permute", ""), &unsqueeze = known("aten::unsqueeze", "");
   const auto to = order();
   if (!std::is_sorted(to.begin(), to.end())) t = call(permute, {std::move(t), to});
@@ -261,7 +261,7 @@ Tensor Part::arranged(Tensor t) const {
   return t;
 }
 
-Tensor Part::arranged_back(Tensor t) const {
+Tensor ShownPart::arranged_back(Tensor t) const {
   static const Operator &permute = known("aten::permute", ""), &squeeze = known("aten::squeeze", "dim");
   for (int64_t k = rank(); k-- > 0;)
     if (dims_[static_cast<size_t>(k)] == kAdded) t = call(squeeze, {std::move(t), k});
@@ -272,13 +272,13 @@ Tensor Part::arranged_back(Tensor t) const {
   return call(permute, {std::move(t), back});
 }
 
-Tensor Part::read() const {
+Tensor ShownPart::read() const {
   Tensor t(c10::intrusive_ptr<Wrapper>::reclaim_copy(base_));
   for (const Step& step : steps()) t = call(*step.view, call_on_part(std::move(t), step.args));
   return arranged(std::move(t));
 }
 
-Tensor Part::write(const Tensor& value, Wrapper* replaced) const {
+Tensor ShownPart::write(const Tensor& value, Wrapper* replaced) const {
   const auto steps = this->steps();
   const auto before = [&] { return as_it_is(Tensor(c10::intrusive_ptr<Wrapper>::reclaim_copy(base_))); };
   Tensor part = arranged_back(value);
