@@ -6,6 +6,30 @@
 //                      be seen in its order: draws random numbers, runs a user's code, writes to tensors it did not
 //                      make
 //   another trace      its operators, one by one
+//
+// What comes into this room is a function, and calls of it; what goes out is what the function would have given.
+//
+//   specialisations.h, compile.cpp      which graph a call is for; the function is traced where there is none
+//   compiled_graph.h                    runs it
+//   graph_operator.h                    what only computes, as an operator that has images under transforms
+//   traced_loop.h, loop_in_kernel.cpp   a while_loop as one call of a graph, and inside of a kernel
+//   saved.cpp                           the graphs of a function, and their machine code, in a file and back
+//
+// What always holds:
+//
+// - A graph is run only for calls that are equal to the one it was made for in all that it depends on: the kind of each
+//   argument (TensorKind), the static arguments, the thread's modes, the shapes of captured tensors, what the function
+//   found out or read. That is compared at each call; where it differs, another graph is found, derived (graph/lanes.h)
+//   or traced. A function from a file cannot be traced, and has an error for that.
+// - The function itself is called to be traced, and where LibTorch's forward mode follows an argument.
+// - What is known of a function never changes: a call takes what there is by a pointer, and publishes a new state by
+//   another one (NOTE [Nobody else's code under a lock]). Two threads may trace the same; the graph that is there first
+//   stays.
+// - A graph is there as long as somebody runs it, even if it was forgotten meanwhile.
+// - The graphs of a function and their images under transforms share one table of kernels. (A loop that is run step by
+//   step has one of its own.)
+// - An image is made of the graph, where it is first asked for: the user's function is not called for it.
+// - Whether there is LLVM decides what a call costs, and no more of its results than docs/compile.md says of rounding.
 #pragma once
 
 #include <memory>

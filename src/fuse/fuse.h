@@ -3,6 +3,33 @@
 //
 // There are two kinds of regions. Calls on tensors that are small for one example of a vmap have the examples as lanes,
 // and are unrolled (fuse/unrolled.h); what is left of pointwise calls has all elements as lanes (fuse/rows.h).
+//
+// What comes into this room is a graph as it was traced, and the kernels that the function has; what goes out is
+// another graph, which computes the same, and for reports what its kernels are. In the order of fuse():
+//
+//   sums_as_products.h, contraction.h   products that are made only to be summed: one product of matrices
+//   unrolled.h                          an example a lane; small.h has the rules, small_graph.h applies them
+//   recompute.h                         what one such kernel need not leave in memory for the next one
+//   rows.h, row_kernel.h                an element a lane; pointwise.h has what is computed, folds.h what rows come to
+//   matrix_products.h                   the products that are left, on tensors as they lie
+//
+// For both kinds of kernels, regions.h puts calls into groups, and kernel_calls.h notes who reads which value.
+// fused_plan.h says when all this is done: when a graph is first run and nobody looks on.
+//
+// What always holds:
+//
+// - The graph that comes in is not changed. It is what runs where somebody looks on.
+// - Results have the sizes and dtypes that they had when they were traced, and lie in memory in the same order. What is
+//   a view of an argument or of a captured tensor remains one.
+// - A pass leaves alone what it does not know, so an operator without a rule costs its own call, not the kernels around
+//   it. A rule says that it does not know a call by being null, or by giving nothing.
+// - Calls that write, draw random numbers or are of unknown code are in no group, and stay in their order. No group has
+//   calls from before a write and from after it.
+// - No group waits for itself by way of others: groups can run one after the other.
+// - A kernel is made for the sizes in its graph, and compares its operands' with these at each call
+//   (graph/kernel_operator.h): another size is an error, never another result.
+// - A graph is fused once, by the thread that comes first; others that would run it wait. Nothing of the user's runs
+//   meanwhile, and no mutex of a table of kernels is held while LLVM works.
 #pragma once
 
 #include "fuse/kernel_calls.h"

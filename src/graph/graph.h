@@ -2,8 +2,37 @@
 // trace leaves (graph/trace.h), what passes simplify, and what a plan runs (graph/plan.h). Users see a copy of it
 // (tower/graph.h), which is explained there.
 //
-// All calls are functional, but for those that are marked to have an effect. Nothing here refers to the level that
-// traced, so a graph can be kept, copied, and run on any thread.
+//
+// What comes into this room is a function and arguments to run it on; what goes out is a Graph, and a Plan to run it.
+//
+//   trace.h             runs the function once and records       → Graph, results, what the graph takes for granted
+//   call_kind.h         what a call has to be like, for a graph to be right for it
+//   lanes.h             graphs for two numbers of examples       → the graph for any number
+//   split.h             a graph in parts, for transforms and derivatives
+//   operand_dims.h      which dimension of an operand is which one of the result, under vmaps
+//   kernel_operator.h   what fuse/ puts in the place of calls
+//   stored_graph.h      graphs as bytes, and back
+//   plan.h              runs a graph, here and now
+//
+// What holds for every graph:
+//
+// - Calls are functional, but for those that are marked to have an effect: these write to arguments, captured tensors
+//   or views of them, and stay in their order. No pass moves a call that reads across one that writes.
+// - A value is an argument, captured, a constant, or the result of one call, which stands before all that read it.
+// - A value's number is its place in Graph::values. kNoValue stands for an undefined tensor, which an argument of the
+//   graph or a result of a call may be; an operand or a result of the graph is never one. Numbers below kNoValue are
+//   those of constants on the way (Graph::constants), which only makers and Value::made_as speak of.
+// - Value::tensor is defined for captured tensors and constants that are read, and for no other value.
+// - Sizes, strides and dtypes are those of the trace: a graph for other sizes is another graph.
+// - The dispatcher's operators are there for ever; Call::owner keeps any other one (an image under vmap, a kernel, a
+//   function of the user's). Nothing refers to the level that traced. So a graph can be kept, copied, and run on any
+//   thread, and on several at once: a run changes nothing in it.
+// - Attributes and constants are equal where their bits are (exact_text, same_bits), not where they print alike.
+//
+// What is checked when: the trace refuses what no graph can say, such as a number that is read. Whether the arguments
+// of a call are of the graph's kind is for the caller to see (compile/specialisations.h), and so is Plan::fits, of
+// captured tensors. At each run, a plan checks what arguments that are written to share memory with, and the shapes of
+// what unknown code gives; a kernel compares the sizes and dtypes of its operands with those that it was made for.
 #pragma once
 
 #include <optional>

@@ -9,6 +9,31 @@
 //
 // The loop takes whole vectors of lanes. What is left at the end is copied to and from memory of a vector's size, whose
 // other lanes repeat the last one: no lane that is not there is computed with, so none divides by zero.
+//
+// What comes into this room is a Region: what one lane computes (numbers/expression.h), and what its inputs and outputs
+// are. What goes out is a Kernel.
+//
+//   emit.h, printer.h, lines.h   Region        → LLVM's IR, as text
+//   llvm.h                       IR            → an object file in memory, by the LLVM that was found
+//   machine_code.h               object file   → bytes that are right at any address → executable memory
+//   code_source.h                code by its key: from a saved function, a folder, or LLVM
+//   kernels.h                    kernels by their regions: equal ones of a function share one
+//   cpu.h, checked_file.h, digest.h     what code depends on, and how files hold it
+//   gemm.h                       products of matrices, which need no region and no LLVM
+//
+// What always holds:
+//
+// - A kernel knows memory, strides and lanes, and nothing of tensors, sizes or operators. That memory is of the size
+//   and type that the kernel takes it for is seen to by the operator around it, at each call (graph/kernel_operator.h).
+//   gemm.h is given tensors, and checks itself that dimensions end before memory does.
+// - Equality is by bits: Kernels finds a kernel by the bytes of its region, a source of code by a digest of the IR, in
+//   which constants stand by their bits.
+// - A kernel does not change once it is made. Any number of threads may run it at once, and each run may be spread over
+//   LibTorch's threads. Plans own kernels, and a kernel its machine code; tables of kernels own none.
+// - Where there is no LLVM, or it refuses, there is a CompileError and no kernel; whoever asked runs the operators.
+// - What goes wrong in a lane sets a bit of Fault. The other lanes are computed, and then the calling thread throws.
+// - Mutexes are held while a table is looked at or changed, and nothing is generated, read or loaded under one. (LLVM
+//   is looked for once, and whoever asks for it meanwhile waits.)
 #pragma once
 
 #include <c10/util/ArrayRef.h>

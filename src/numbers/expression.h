@@ -7,6 +7,25 @@
 //   const Id y = g.make(Op::add, g.make(Op::mul, x, x), g.constant(Type::f32, 1.0));
 //
 // Rules of operators write the same with operators (numbers/element.h); kernels/emit.h prints it as LLVM's IR.
+//
+// What comes into this room is operators, by rules of three kinds: what an element of a result is (numbers/element.h,
+// in the operators' records), what small tensors of an example come to (fuse/small.h), what a row of elements comes to
+// (fuse/folds.h). What goes out is Expressions and the numbers of those nodes that are outputs, which is most of a
+// Region (kernels/emit.h). Where inputs lie in memory, how many lanes there are, and what LLVM makes of it is unknown
+// here; only numbers/system.h writes IR, of the function that solves a system.
+//
+// What always holds:
+//
+// - A node does not change once it is made, and has a greater number than its operands. Only what a loop goes on with
+//   (LoopOfNumbers::next, condition) has greater numbers than the carries that stand for it.
+// - Equal nodes are one node; what may fault, only with its like in the same loop (NOTE [What may fault]).
+// - An operation's operands have the types that it takes; nothing is converted but by a cast.
+// - Nothing is simplified that could change a bit of a result (NOTE [Strict]). What Math::fast permits beyond that,
+//   LLVM is told where the kernel is printed.
+// - A constant is its bits, and `write`, by which kernels are told apart, writes those. `print` is for people.
+// - kNone is an operand that is not there. A rule that gives no ids says that no kernel is to compute the call, which
+//   then remains LibTorch's: that is no error.
+// - Expressions refer to no tensor, own what they are made of, and are built by one thread.
 #pragma once
 
 #include <c10/core/ScalarType.h>
