@@ -167,7 +167,7 @@ std::shared_ptr<const Family> family_of(const KnownGraphs& known, const Speciali
 
 }  // namespace
 
-// Where another thread uses or makes something meanwhile, the order is its.
+// If another thread has published something meanwhile, the order stays as that thread left it.
 void State::use_first(std::shared_ptr<const KnownGraphs> now, size_t i) {
   KnownGraphs after = *now;
   const auto used = after.graphs.begin() + static_cast<std::ptrdiff_t>(i);

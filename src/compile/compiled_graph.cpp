@@ -13,7 +13,7 @@
 namespace tower::compiler {
 namespace {
 
-// An operator that stands for others has its price at each level, which few of LibTorch's do not reach.
+// A part that is an operator of its own has its price at each level: more than that of so few calls one by one.
 constexpr size_t kFewCalls = 3;
 
 bool libtorch_would_record(const Tensor& t) { return libtorch_records(t) && autograd_state().get_grad_mode(); }

@@ -18,7 +18,7 @@ constexpr size_t kMostImages = 16;  // of one transform
 
 enum class Mode : uint8_t { pullback, tangents };
 
-// Which operands a derivative is for, along what, and where it is computed.
+// Which operands a derivative is for, along what, and in which modes of the thread it is computed.
 struct DerivativeKind {
   Mode mode;
   std::vector<bool> active;            // operands
@@ -169,7 +169,7 @@ class GraphOperator::Images {
     return derivatives_.front();
   }
 
-  // If no other thread has made the same meanwhile.
+  // Keeps a derivative, if no other thread has made the same meanwhile.
   void note(std::shared_ptr<const Derivative> made) const {
     std::list<std::shared_ptr<const Derivative>> forgotten;  // freed after the lock
     const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
 // Compiled functions in files. In a file, in this order: who wrote it and for which CPU; tensors; for each function its
-// graphs, with what else decides whether a call is theirs; the machine code of their kernels, by the keys under which a
+// graphs, each with the kind of calls that it is for; the machine code of their kernels, by the keys under which a
 // source of code has it. What is fused is found anew from the graphs, which takes no LLVM: it then has the same keys.
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
@@ -112,7 +112,7 @@ void Specialisations::save(const std::string& path, const std::vector<Specialisa
     std::vector<State::Found> known;
     for (const auto& s : all->graphs) {
       if (s->traced) known.push_back(s);
-      s->graph->report();  // other numbers of examples follow, but kernels of theirs may be others
+      s->graph->report();  // compiles. A graph that follows for other examples is not stored, but its kernels are
     }
     any = any || !known.empty();
     std::reverse(known.begin(), known.end());  // as they were made

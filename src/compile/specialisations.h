@@ -46,7 +46,7 @@ std::string kinds_text(const std::vector<TensorKind>& kinds);
 // take locks, wait for another thread or process, or call the function again. So what is known never changes: a call
 // looks at what was known when it came, makes of that what it adds, and publishes it if nobody was faster, else once
 // more of what is known then. The mutex is held while a pointer is copied or exchanged. Where two threads make the
-// same, the first stays. What is compiled, traced or followed elsewhere in this folder keeps to the same rule.
+// same, the first stays. What is compiled, traced or derived in graph/, fuse/ and kernels/ keeps to the same rule.
 
 namespace compiler {
 

@@ -270,7 +270,7 @@ void collect_captured(const Graph& graph, Tensors& captured) {
       captured.push_back(v.tensor);
 }
 
-// The graph with these as arguments, behind the others.
+// Makes arguments of captured tensors, behind those that the graph has.
 void pass_captured(Graph& graph, const Tensors& captured) {
   for (const Tensor& t : captured) {
     const auto found = std::find_if(graph.values.begin(), graph.values.end(), [&](const Value& v) {

@@ -29,7 +29,7 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   dynamic::Tensors push_forward(const dynamic::Tensors& operands, const dynamic::Tensors& tangents) const;
 
   SmallResults in_numbers(const SmallCall& call) const override;
-  /// Its steps.
+  /// From now on, predicate and step are compiled where the loop runs step by step.
   void compile_itself() const override { compiles_ = true; }
   bool does_the_same(const KnownCode& other) const override;
 

@@ -36,7 +36,7 @@ Tensor sums_of_squares(const Tensor& rows) {
   return sums;
 }
 
-// With dimensions for these labels, in this order; one of size one where it has none.
+// The term's tensor with a dimension for each of these labels, in this order: of size one where the term lacks it.
 Tensor in_order(const Term& term, const Labels& order) {
   if (term.labels == order) return term.t;
   c10::SmallVector<int64_t, 6> dims;
@@ -55,8 +55,8 @@ int64_t size_of(const Labels& labels, const std::vector<int64_t>& sizes) {
   return n;
 }
 
-// Sums of squares of float32 are those of float64: a factor's square alone may be out of range where that of the
-// product is not.
+// Squares of float32 are computed and summed in float64: the square of a factor may be out of float32's range where the
+// square of the product is not.
 class Contraction final : public KernelOperator {
  public:
   Contraction(Product product, std::vector<size_t> operands, const Value& result, const Places& order)

@@ -37,8 +37,9 @@ void remove_identities(Graph& graph) {
   });
 }
 
-// Pointwise calls read what is broadcast before it is expanded, where another operand has all elements: it is then
-// known to be the same along a dimension, and may be made in the same kernel.
+// Where another operand of a pointwise call has all elements, the call reads an expanded operand as it was before
+// `expand`: then it is known which dimensions the operand repeats along, and the operand may be made in the same
+// kernel.
 void read_before_expanding(Graph& graph) {
   std::vector<ValueId> before(graph.values.size(), kNoValue);
   const auto value = [&](ValueId id) -> const Value& { return graph.values[static_cast<size_t>(id)]; };
@@ -49,7 +50,7 @@ void read_before_expanding(Graph& graph) {
       const ValueId earlier = before[static_cast<size_t>(from)];
       before[static_cast<size_t>(call.results[0])] = earlier == kNoValue ? from : earlier;
     }
-    // What is copied has to fit where it is copied to.
+    // copy and fill have the sizes of their first operand, not of all: they stay as they are.
     const std::string& name = call.op->name();
     if (call.effect || call.opaque() || !element_rule(*call.op) || name == "aten::copy" || name == "aten::fill.Tensor")
       continue;
@@ -67,7 +68,7 @@ void read_before_expanding(Graph& graph) {
   }
 }
 
-// Only the values that somebody reads or gives: a plan has room for each of them.
+// Leaves only the values that a call or the graph reads or gives: a plan makes room for every value.
 void remove_unused_values(Graph& graph) {
   std::vector<ValueId> number(graph.values.size(), kNoValue);
   std::vector<Value> kept;
@@ -92,7 +93,7 @@ void remove_unused_values(Graph& graph) {
 }  // namespace
 
 FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
-  // What asks operators about themselves is nobody's affair.
+  // Passes run operators on numbers of elements, to see what they move where: that is nobody's affair.
   DispatchGuard keys;
   keys.see_no_operator();
   Graph graph = traced;

@@ -128,9 +128,9 @@ void Regions::join(size_t a, size_t b) {
   first.reads.erase(a);
 }
 
-// Whether `from` reads `to` when that has ended, or by way of others: joined, they would wait for these, and these for
-// them. What ends before `to` begins is on the way only if it reads a group that goes on longer: seldom, and looked for
-// when that has been seen to matter.
+// Whether group `from` can read group `to` only when that has ended, or reads it by way of other groups: joined, the
+// two would wait for those groups, and those for the two. A group that ends before `to` begins is on such a way only if
+// it reads one that goes on longer: that is seldom, and looked for (`exact_`) once it has been seen to matter.
 bool Regions::reaches(size_t from, size_t to) {
   const std::set<size_t> waits_for = roots(groups_[from].waits_for);
   if (waits_for.count(to)) return true;

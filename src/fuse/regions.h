@@ -12,8 +12,8 @@
 
 namespace tower::compiler {
 
-/// What calls of one group have in common: equal keys, and equal rows where they have any. Calls that go with `any`
-/// take the key of those that they join.
+/// What calls of one group have in common: equal keys, and equal rows where they have any. A call that goes with `any`
+/// key takes that of the group that it joins.
 struct Space {
   Sizes key;
   bool any = false;
@@ -38,21 +38,21 @@ class Regions {
  public:
   using Calls = std::vector<size_t>;
 
-  /// In an order in which each finds what it reads; the calls of each in the graph's order. `made`: groups that there
-  /// already are; none of them is joined to others. Throws a CompileError where these wait for each other.
+  /// The groups, in an order in which each finds what it reads; the calls of each in the graph's order. `made`: groups
+  /// that there already are, which are joined to no others. Throws a CompileError where groups wait for each other.
   static std::vector<Calls> in_order(const Graph& graph, const Joining& joining, const std::vector<Calls>& made);
 
  private:
   // `exact`: sees every way by which groups wait for each other, which takes long in large graphs. Else nearly every.
   Regions(const Graph& graph, const Joining& joining, const std::vector<Calls>& made, bool exact);
-  // Empty where groups wait for each other.
+  // The groups in order; empty where some wait for each other.
   std::vector<Calls> in_order();
 
   static constexpr size_t kNobody = static_cast<size_t>(-1);
   struct Group {
     Calls calls;
     std::set<size_t> reads;      // groups, as they were numbered then
-    std::set<size_t> waits_for;  // of these: those that must have ended
+    std::set<size_t> waits_for;  // of those that it reads: the ones that must have ended
     int epoch;
     std::optional<Space> space;  // none: joined no more
     int64_t cost;
@@ -70,7 +70,7 @@ class Regions {
   const Joining& joining_;
   bool exact_;
   std::vector<Group> groups_;
-  std::vector<size_t> of_;
+  std::vector<size_t> of_;                     // of each group: itself, or a group that it was joined to
   std::vector<size_t> maker_;                  // of each value: the call
   std::unordered_map<size_t, size_t> reader_;  // of a value, inside: the last call
 };

@@ -75,7 +75,7 @@ class RowKernel final : public KernelOperator {
       return {t, Sizes(t.strides())};
     }
     if (reading.repeated || rows_are_whole(strides)) return {std::move(t), std::move(strides)};
-    // In the order in which it is read.
+    // A copy that lies in the order in which the kernel reads it.
     c10::SmallVector<int64_t, 6> order;
     for (const int64_t d : reading.places)
       if (d >= 0) order.push_back(d);
@@ -100,7 +100,7 @@ class RowKernel final : public KernelOperator {
   std::shared_ptr<const Kernel> kernel_;
   std::vector<Reading> readings_;
   Sizes lanes_;
-  size_t outer_;  // dimensions of rows; the others are the lanes in one
+  size_t outer_;  // dimensions that count rows; the others are the lanes of one row
   std::vector<Written> written_;
   Kernel::Rows rows_;
 };

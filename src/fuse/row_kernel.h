@@ -23,7 +23,7 @@ struct Written {
   bool is_sum;    // rows are added to it
 };
 
-/// `outer`: how many dimensions of the lanes are rows; the others are the lanes in one.
+/// `outer`: how many dimensions of the lanes count rows; the others are the lanes of one row.
 c10::intrusive_ptr<KernelOperator> row_kernel(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings,
                                               Sizes lanes, size_t outer, std::vector<Written> results);
 

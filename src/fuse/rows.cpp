@@ -122,7 +122,7 @@ class RowWriter {
       return number->isFloatingPoint() ? region_.graph.constant(type, number->toDouble())
                                        : region_.graph.constant(type, number->toLong());
     const Places at = places(call, k);
-    // Where a row is one lane, sizes do not say for which of the two it is read.
+    // Where a row has one lane, sizes do not say whether the value is read for each lane or once for the row.
     const Row row = rows_.is_of_row(call) ? Row::repeated : row_of(v.sizes, at);
     const std::tuple key(id, at, row);
     for (const auto& [known, element] : read_)
@@ -470,7 +470,7 @@ std::optional<Rows::Sum> Rows::sum_of(const Call& call) const {
   return result;
 }
 
-// A sum of a sum is one of its terms only where these are.
+// A sum of a sum is added up from the terms of the inner one only where that is in the same kernel.
 bool Rows::serves(const std::vector<size_t>& calls) const {
   std::unordered_set<ValueId> made;
   bool has_form = false, has_rows = false;
@@ -482,7 +482,7 @@ bool Rows::serves(const std::vector<size_t>& calls) const {
     if (sum(call.results[0]) && sum(call.operands[0]) && !made.count(call.operands[0])) return false;
     made.insert(call.results.begin(), call.results.end());
   }
-  // What is computed of rows without them has as many lanes as there are rows.
+  // Without a call over rows, what is computed once for each row would have rows for its lanes.
   return has_rows || !has_form;
 }
 

@@ -22,7 +22,7 @@ class Rows {
 
   /// Which calls can be in such a region.
   const Joining& joining() const { return joining_; }
-  /// Whether these can, together.
+  /// Whether these calls can be one kernel.
   bool serves(const std::vector<size_t>& calls) const;
   /// The call of a kernel in the place of `calls`, in the graph's order; none where a report would be lost
   /// (numbers/reports.h): then each is for itself.
@@ -52,7 +52,7 @@ class Rows {
   // A value with one element for each row.
   struct OfRow {
     Form form;
-    Places places;  // where each dimension of the lanes is in it; −1: it is in the row
+    Places places;  // where each dimension of the lanes is in the value; −1: it is in the row
     int depth;      // how many calls, one after the other, make it of what rows come to
   };
   std::optional<Form> form_of(const Call& call) const;
@@ -62,10 +62,10 @@ class Rows {
   std::vector<Id> elements_over_rows(Region& region, const Form& form, const Call& call,
                                      const std::function<Id(size_t)>& element) const;
   void add_call_over_rows(const Call& call, const Form& form);
-  // Null for what else there is.
+  // Null for calls that have nothing to do with rows, and for values that are not one number a row.
   const Form* form(const Call& call) const;
   const OfRow* of_row(ValueId id) const;
-  // Whether it is computed once for each row, of what there is one element of for each.
+  // Whether the call is computed once for each row, of operands that have one element for each row.
   bool is_of_row(const Call& call) const { return form(call) && !row_rule(*call.op); }
   bool only_views(const Call& call) const { return is_of_row(call) && !element_rule(*call.op); }
   bool reads_inside(const Call& call, size_t k) const;
@@ -76,7 +76,7 @@ class Rows {
   const Pointwise pointwise_;
   std::unordered_map<ValueId, Sum> sums_;
   std::unordered_map<ValueId, Form> forms_;    // of calls over rows, by their first results
-  std::unordered_map<ValueId, OfRow> of_row_;  // their other results, and what is computed of these
+  std::unordered_map<ValueId, OfRow> of_row_;  // values with one element for each row
   std::vector<bool> leaves_;                   // values that somebody outside may see
   Joining joining_;
 };

@@ -45,7 +45,8 @@ struct SmallCall {
   E constant(Type type, double value) const { return {graph, graph.constant(type, value)}; }
 };
 
-/// The results; none where no kernel is to compute the call, and one without elements where none is to compute that.
+/// The results; none where no kernel is to compute the call. A result without elements is one that no kernel is to
+/// compute.
 using SmallResults = std::vector<Small>;
 using SmallRule = std::function<SmallResults(const SmallCall&)>;
 /// By the operators' names.
@@ -61,15 +62,15 @@ const SmallRules& small_solves();
 struct CodeInNumbers : KnownCode {
   /// For one lane; none where it does not fit into a kernel.
   virtual SmallResults in_numbers(const SmallCall& call) const = 0;
-  /// No kernel takes it: it is worth compiling by itself.
+  /// Told where no kernel takes the code: it is worth compiling by itself.
   virtual void compile_itself() const = 0;
 };
 /// Null where an operator is none.
 const CodeInNumbers* code_in_numbers(const Operator& op);
 
-/// Null where there is none; element rules are not among them.
+/// Null where the operator has no small rule; it may have an element rule (numbers/element.h).
 const SmallRule* small_rule(const Operator& op);
-/// Whether it only moves elements.
+/// Whether the operator only moves elements.
 bool moves(const Operator& op);
 
 /// What the call gives for one example: by its small rule, or element by element.

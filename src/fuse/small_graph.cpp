@@ -5,13 +5,12 @@
 namespace tower::compiler {
 namespace {
 
-// In a loop, whose state alone is in memory.
+// Limits inside a loop, of which the state alone is in memory.
 constexpr int64_t kMostElements = 1024;
 constexpr Id kMostNumbers = 60000;
 
 }  // namespace
 
-// The lanes' dimension in the results of a call: those of the vmaps come first.
 int64_t lane_of_results(const Call& call, uint64_t axis) {
   for (size_t v = 0; v < call.vmaps.size(); ++v)
     if (call.vmaps[v].axis == axis) return static_cast<int64_t>(v);

@@ -6,11 +6,11 @@
 
 namespace tower::compiler {
 
-/// The lanes' dimension in the results of a call: those of the vmaps come first.
+/// The lanes' dimension in the results of a call, where the dimensions of all vmaps come first.
 int64_t lane_of_results(const Call& call, uint64_t axis);
 Sizes without(const Sizes& sizes, int64_t lane);
 
-/// Whether the tensor is small enough for one lane of a kernel, `lane` being the dimension of those.
+/// Whether the tensor is small enough for one lane of a kernel; `lane` is the dimension of the lanes.
 bool fits_lane(const Value& v, int64_t lane, int64_t most = 128);
 /// Puts the elements of a constant into `t`, which has its sizes; false for other values, and for constants that differ
 /// between lanes.

@@ -25,7 +25,7 @@ Id element(const SmallCall& c, size_t number) {
   return kNone;
 }
 
-// Results with the elements whose numbers these are; numbers below `first` stand for `filled`.
+// `results` are numbers of elements: the tensors of these elements. Numbers below `first` stand for `filled`.
 SmallResults moved(const SmallCall& c, c10::ArrayRef<Tensor> results, int64_t first, double filled) {
   SmallResults all;
   for (size_t k = 0; k < results.size(); ++k) {
@@ -50,7 +50,7 @@ c10::SmallVector<Tensor, 2> run(const SmallCall& c, const std::vector<Tensor>& o
 }
 
 SmallResults move(const SmallCall& c) { return moved(c, run(c, numbers_of(c, 0)), 0, 0); }
-// What it puts in besides is zero.
+// Of operators that put zeros between the elements that they move: zero is then no element's number.
 SmallResults move_and_fill(const SmallCall& c) { return moved(c, run(c, numbers_of(c, 1)), 1, 0); }
 
 SmallResults same(const SmallCall& c) { return moved(c, numbers_of(c, 0), 0, 0); }

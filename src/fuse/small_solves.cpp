@@ -141,7 +141,7 @@ std::vector<E> inverse_diagonal(const Grid& a) {
   return result;
 }
 
-// Where the call is told to look, its results are those of matrices that could be factored.
+// Where the call is told to check for errors, its results come after a check that the matrix could be factored.
 SmallResults checked(const SmallCall& c, const E& info, SmallResults results) {
   if (!c.call.checks()) return results;
   const Id failed = (info != 0).id();
@@ -155,7 +155,8 @@ bool is_right_side(const Small& a, const Small& b) {
   return (b.sizes.size() == 1 || b.sizes.size() == 2) && b.sizes[0] == a.sizes[0];
 }
 
-// The factors are not given.
+// Of a system that is too large to be written out. The factors are not given: a call whose factors are read stays
+// LibTorch's.
 SmallResults solve_in_memory(const SmallCall& c, const Small& a, const Small& b) {
   std::vector<Id> operands = a.ids;
   operands.insert(operands.end(), b.ids.begin(), b.ids.end());

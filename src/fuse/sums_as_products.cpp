@@ -313,7 +313,7 @@ class SummedProducts {
 
   // ---- replacing ----
 
-  // A sum that somebody else needs the terms of, or another sum of them, is left as it is.
+  // A sum is left as it is where somebody else needs its terms, or a sum on the way to it: these would be made anyway.
   void keep_those_that_replace_their_products() {
     for (bool changed = true; changed;) {
       changed = false;

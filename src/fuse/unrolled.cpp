@@ -199,7 +199,7 @@ struct LaneRead {
   int64_t lane;
   Sizes strides;                 // as traced
   std::vector<Sizes> elements;   // places in all dimensions but the lanes'
-  std::vector<int64_t> offsets;  // of these, with those strides
+  std::vector<int64_t> offsets;  // of the elements, with the traced strides
 };
 
 struct LaneWritten {
@@ -396,7 +396,7 @@ class LaneWriter {
   const uint64_t axis_;
   Region region_;
   std::vector<LaneRead> reads_;
-  std::vector<std::pair<size_t, size_t>> inputs_;  // of each: where it is read, and which element
+  std::vector<std::pair<size_t, size_t>> inputs_;  // of each input: which of the reads, and which element
   std::unordered_map<ValueId, Small> made_;
   std::unordered_map<ValueId, int64_t> made_lane_;
   std::map<std::pair<ValueId, int64_t>, Small> read_;

@@ -9,7 +9,7 @@
 
 namespace tower::compiler {
 
-/// What can be in such regions.
+/// Which calls of a graph can be in such regions, and the kernels of those that are.
 class Unrolled {
  public:
   explicit Unrolled(const Graph& graph);

@@ -26,11 +26,11 @@ struct TensorKind {
   }
   bool operator==(const TensorKind&) const = default;
 
-  /// Whether `t` is of this kind: without making its own. `as_plain`: whether it would be, if no gradient were asked
-  /// for.
+  /// Whether `t` is of this kind, found without making a TensorKind of it. `as_plain`: whether `t` would be, if no
+  /// gradient were asked for it.
   bool is_of(const Tensor& t, bool as_plain = false) const {
     if (!defined || !t.defined()) return defined == t.defined();
-    // A leaf is also what no gradient is asked for.
+    // A tensor that no gradient is asked for is a leaf, too.
     return dtype == t.scalar_type() && t.sizes().equals(sizes) && t.strides().equals(strides) && device == t.device() &&
            requires_grad == (t.requires_grad() && !as_plain) && (!requires_grad || leaf == t.is_leaf()) &&
            number == t.unsafeGetTensorImpl()->is_wrapped_number();

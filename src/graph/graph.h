@@ -73,7 +73,7 @@ struct Value {
 struct Call {
   const Operator* op = nullptr;   // as the function called it, for one example
   Stack args;                     // its arguments, with an empty tensor in the place of each operand
-  std::vector<LeafRef> places;    // where each operand goes among them
+  std::vector<LeafRef> places;    // where each operand goes among the arguments
   std::vector<ValueId> operands;  // in the order of the arguments
   std::vector<ValueId> results;   // flattened; kNoValue: undefined
   std::vector<Mapped> vmaps;      // outermost first; empty: the call is outside of every vmap. Each has a dimension in
@@ -84,15 +84,16 @@ struct Call {
   bool records = true;                            // called in grad mode
   bool effect = false;  // writes to operands: arguments, captured tensors, or views of these; kept, and in order
 
-  /// What it does besides is not known: its code is not LibTorch's (a library's operator, a user's function), or it
-  /// writes to its arguments without saying so.
+  /// Whether it may do more than give results: its code is not LibTorch's (a library's operator, a user's function), or
+  /// it writes to its arguments without saying so.
   bool opaque() const { return op->foreign() || writes_unsaid(); }
   /// Whether it says that it writes to this operand.
   bool writes(size_t operand) const;
-  /// Where it is told whether to raise for what it finds in its operands (a singular matrix); none: it is not.
+  /// The argument that tells the operator whether to raise for what it finds in its operands (a singular matrix); none
+  /// where it has no such argument.
   std::optional<size_t> check_argument() const;
   void set_check(bool checks);
-  /// Is there for its error, whoever reads its results.
+  /// Whether the call is needed for the error that it may raise, even if nobody reads its results.
   bool checks() const;
   /// Draws random numbers, at each run.
   bool random() const { return bound->random(); }
@@ -101,7 +102,7 @@ struct Call {
   bool writes_unsaid() const;
 };
 
-/// A constant on the way to those that calls read.
+/// A constant that calls read, or that such a one was made of.
 struct Constant {
   Sizes sizes;
   Tensor tensor;  // where no call made it: it came from C++ numbers
@@ -115,8 +116,8 @@ struct Graph {
   std::vector<Value> values;
   std::vector<ValueId> arguments;  // kNoValue: an undefined tensor
   std::vector<Call> calls;
-  // How constants were made: calls of constants, or of no more than the shapes of values. A graph for other sizes has
-  // to know it (graph/lanes.h); nothing runs them.
+  // How constants were made: calls that read constants, or no more than the shapes of values. Nothing runs these calls:
+  // they tell whether the constants of a graph for other sizes follow (graph/lanes.h).
   std::vector<Constant> constants;
   std::vector<Call> makers;
   std::vector<ValueId> results;  // the number of an argument or captured tensor: the very tensor, after all calls
@@ -131,7 +132,7 @@ struct Graph {
 /// Whether the results share the operands' memory.
 bool gives_view(const Call& call);
 
-/// What may leave the function, or share memory with what does.
+/// Of each value, whether it may leave the function as a result, or share memory with one that does.
 std::vector<bool> values_that_leave(const Graph& graph);
 
 /// The arguments of a call that are not tensors, as "dim=0, index=6".

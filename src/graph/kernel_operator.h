@@ -15,7 +15,7 @@ namespace tower::compiler {
 class KernelOperator : public Operator {
  public:
   explicit KernelOperator(const char* name = "tower::kernel");
-  /// The same without the lists. A plan calls this.
+  /// What `call` does, with operands and results where they are, and no lists of them. A plan calls this.
   void run(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const {
     check(operands);
     compute(operands, results);

@@ -24,7 +24,7 @@ Sizes follow(const Lanes& lanes, const Sizes& a, const Sizes& b, int64_t n) {
   return result;
 }
 
-// Strides of tensors without elements are those of tensors with one.
+// The number of examples that strides go by: they are the same for none as for one.
 int64_t for_strides(int64_t n) { return std::max<int64_t>(n, 1); }
 
 bool all_but_sizes(const TensorKind& a, const TensorKind& b) {
@@ -57,7 +57,7 @@ bool same_value(const Lanes& lanes, const Value& a, const Value& b, bool makers_
       a.number != b.number || a.tensor.defined() != b.tensor.defined() || !agree(lanes, a.sizes, b.sizes) ||
       !agree(lanes, a.strides, b.strides))
     return false;
-  // What was captured does not follow, nor what no call made, of C++ numbers.
+  // Sizes of captured tensors do not follow, nor those of constants that no call made, but C++ numbers.
   const bool given =
       a.origin == Origin::captured || (a.origin == Origin::constant && makers_known && !is_constant(a.made_as));
   if (given && a.sizes != b.sizes) return false;
@@ -114,11 +114,11 @@ class Comparison {
            same_constants() && std::equal(a_.calls.begin(), a_.calls.end(), b_.calls.begin(), b_.calls.end(), alike) &&
            std::equal(a_.makers.begin(), a_.makers.end(), b_.makers.begin(), b_.makers.end(), make_alike);
   }
-  /// The fewest examples for which all that is known.
+  /// The fewest examples for which the comparison tells that the graph is right.
   int64_t fewest() const { return fewest_; }
 
  private:
-  // What no call made does not follow.
+  // A constant that no call made, but C++ numbers, has the same sizes in both.
   bool same_constants() const {
     std::vector<bool> made(a_.constants.size());
     for (const Call& maker : a_.makers)
@@ -215,7 +215,7 @@ class Comparison {
     return true;
   }
 
-  // What is made of one number: its sizes are told, or those of an operand.
+  // Calls that make constants of one number: these have sizes that the call is told, or those of its first operand.
   static bool follows_as_told(const Call& x, const Call& y, const OfExample& of_x, const OfExample& of_y) {
     for (size_t out = 0; out < x.results.size(); ++out) {
       const auto told = sizes_told(x, of_x.results[out]);

@@ -28,7 +28,8 @@ struct Lanes {
   int64_t first,
       second;  // not equal, and more than one: tensors of one example, or of none, broadcast or lie otherwise
 
-  /// What is `a` with the first number and `b` with the second, with `n`; none if it is not a multiple of it.
+  /// With `n` examples, the size that is `a` with the first number of examples and `b` with the second; none where it
+  /// is neither the same in both nor the same multiple of the number.
   std::optional<int64_t> follow(int64_t a, int64_t b, int64_t n) const {
     if (a == b) return a;
     if (a % first != 0 || b % second != 0 || a / first != b / second) return std::nullopt;
@@ -61,7 +62,8 @@ class LaneGraph {
   static std::optional<LaneGraph> from_file(const Graph& a, const Graph& b, Lanes lanes, int64_t fewest);
 
   int64_t fewest() const { return fewest_; }
-  /// Whether it is known for this number, too. Of none, LibTorch does not tell which size was left open.
+  /// Whether the graph is known to be right for `n` examples. It may not be for none: LibTorch does not find the size
+  /// that a view leaves open (−1) where the tensor is empty.
   bool serves(int64_t n) const { return n >= fewest_; }
   Graph with(int64_t n) const;
 

@@ -19,7 +19,7 @@ constexpr uint64_t kNoAxis = static_cast<uint64_t>(-1);
 constexpr int64_t kNoLane = -1;
 
 /// What an operand of a call is for one lane, which is an example of the vmap over `axis` (kNoAxis: of none).
-/// Dimensions are those that are left without that of the lanes.
+/// Dimensions of vmaps and examples are numbered as if that of the lanes were not there.
 struct Seen {
   int64_t lane = kNoLane;         // dimension of the whole tensor
   std::vector<int64_t> of_vmaps;  // of each other vmap, or −1
@@ -34,7 +34,7 @@ std::optional<at::Scalar> same_everywhere(const Value& v);
 
 /// The order of dimensions in which a tensor lies in memory without gaps; none if it lies otherwise.
 std::optional<Places> order_in_memory(const Value& v);
-/// What lies in memory in this order.
+/// The strides of a tensor whose dimensions lie in memory in this order, without gaps.
 Sizes strides_in_order(const Sizes& sizes, const Places& order);
 
 template <class T>

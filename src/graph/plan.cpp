@@ -62,7 +62,7 @@ bool matches(const Value& value, const Tensor& t) {
                          "computes must have shapes that follow from those of its arguments.");
 }
 
-// What such code gives may depend on anything.
+// Code that is not known (Call::opaque) may give anything at each run.
 void check_results(const Graph& graph, const Call& call, c10::ArrayRef<Tensor> results) {
   if (results.size() != call.results.size()) refuse_other_results(call);
   for (size_t k = 0; k < results.size(); ++k) {
@@ -80,7 +80,8 @@ void make_viewable(Stack& stack) {
   if (!at::detail::computeStride(t.sizes(), t.strides(), sizes)) stack[0] = t.clone(at::MemoryFormat::Contiguous);
 }
 
-// The dtypes were settled when the graph was made. What is not LibTorch's may have operators inside that are cast for.
+// Where autocast was on when the graph was made, its casts are calls of the graph, and it is off here. But code that is
+// not LibTorch's may call operators inside for which autocast has to cast.
 void run_call(const Call& call, Stack& stack) {
   std::optional<c10::AutoGradMode> mode;
   if (call.records != autograd_state().get_grad_mode()) mode.emplace(call.records);

@@ -110,8 +110,8 @@ class Roots {
 };
 
 // Calls that are seen in their order: those that do more than compute, those that speak of what is around them (the
-// collectives of a vmap's axis), and those that read a captured tensor which is written to later. A part keeps all of
-// its operands for derivatives, but these would be others by then.
+// collectives of a vmap's axis), and those that read a captured tensor which is written to later: a part keeps its
+// operands for its derivatives, and a tensor that was written to has other values by then.
 std::vector<bool> ordered_calls(const Graph& graph) {
   const Roots roots(graph);
   std::vector<Tensor> written;
@@ -150,7 +150,7 @@ class Phases {
       for (const ValueId id : call.operands) ready = std::max(ready, values_[at(id)]);
       if (is_ordered[n]) {
         ordered = std::max(ordered, ready.phase + (ready.computed ? 1 : 0));
-        // What stands before it and after it may read what it writes to.
+        // Calls before it and calls after it may read the memory that it writes to.
         if (call.effect || call.opaque()) least = ordered = std::max(ordered, next);
         calls_[n] = ready = {ordered, false};
       } else if (gives_view(call)) {

@@ -25,8 +25,8 @@ std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::fu
 
 struct Halves {
   Graph first;                         // of x: the results y, then values that the second half reads
-  std::vector<ValueId> from_operands;  // which elements of x it reads besides, those first
-  Graph second;                        // of those, of the values, and of t
+  std::vector<ValueId> from_operands;  // elements of x that the second half reads: its first arguments
+  Graph second;                        // of those elements of x, of the values, and of t
 };
 /// `graph`: a function without effects of `operands` tensors x and of others, t. Its first `outs` results, y, do not
 /// depend on t.

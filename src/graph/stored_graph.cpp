@@ -20,7 +20,7 @@ namespace tower::compiler {
 
 namespace {
 
-// Plain tensors, whatever follows them elsewhere.
+// The plain tensor, whatever autograd follows it: a file has its values alone.
 Tensor plain(const Tensor& t) {
   if (as_wrapper(t) || !t.device().is_cpu() || t.layout() != at::kStrided || !t.has_storage() || t.is_quantized())
     throw UnsupportedError("save: the function captured " + describe(t) +
@@ -39,7 +39,7 @@ void check_sizes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& 
     ByteReader::fail();
 }
 
-// Of a tensor in memory of `most` elements: beyond it LibTorch would make the memory larger.
+// A tensor has to end within its memory, of `most` elements: LibTorch would make the memory larger instead.
 void check_fits(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset, int64_t most) {
   int64_t numel = 1, last = offset;
   bool too_much = false;
@@ -138,7 +138,7 @@ enum class Kind : uint8_t {
   end
 };
 
-// False where there is no way to.
+// False where a value of this type cannot be written.
 bool write_value(ByteWriter& out, const IValue& v) {
   const auto begin = [&](Kind kind) { out.number(static_cast<int64_t>(kind)); };
   if (v.isNone()) {
@@ -329,7 +329,7 @@ void write_graph(ByteWriter& out, const Graph& graph, TensorWriter& tensors) {
 
 namespace {
 
-// Whether an attribute is what the operator's schema asks for; a wrong one would be taken for it.
+// Whether an attribute is of the type that the operator's schema asks for. LibTorch would take any other for it.
 bool is_of(const IValue& v, const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::OptionalType:

@@ -25,7 +25,7 @@
 namespace tower::compiler {
 namespace {
 
-// For the time that calls run as those around the trace would run them.
+// While one is there, tensors are replaced (frontend/substitution.h) as they are around the trace, not as inside.
 class OuterSubstitutions {
  public:
   explicit OuterSubstitutions(const void* outer) : inner_(std::exchange(thread_state.substitutions, outer)) {}
@@ -80,7 +80,7 @@ bool has_shape_by_values(const Operator& op, const Call& call, const Stack& stac
 // refuses then, it refuses for their shapes. Run, a step raises what it raises. Functions are not asked again: with
 // other numbers they might never end; nor is what is made of constants, whose values the graph keeps.
 
-// Of the smallest integer by -1 LibTorch's process dies.
+// Whether the call may divide the smallest integer by −1, for which the CPU ends the process.
 bool may_trap(const Operator& op, const Stack& stack) {
   const ElementRule* rule = element_rule(op);
   if (!rule) return false;
@@ -100,7 +100,7 @@ bool may_trap(const Operator& op, const Stack& stack) {
   return false;
 }
 
-// As it lies in memory.
+// A tensor full of `number` that lies in memory as `t` does.
 Tensor filled_like(const Tensor& t, double number) {
   int64_t last = 0;
   for (int64_t d = 0; d < t.dim(); ++d) last += std::max<int64_t>(t.size(d) - 1, 0) * t.stride(d);
@@ -218,8 +218,9 @@ void Trace::run_below(const Operator& op, Stack& stack) const {
   replace_outputs(stack, [](Tensor&& t, size_t) { return without_lazy_conjugation(std::move(t)); });
 }
 
-// Strides that it is given belong to the tensor as the caller sees it. What is computed here may lie otherwise, at this
-// call or at a later one (rules/views.cpp); memory from outside lies as it is checked to lie before each run.
+// Strides that as_strided is given belong to its operand as the caller sees it. An operand that the graph computes may
+// lie otherwise, at this run or at a later one (rules/views.cpp); memory from outside lies as it did when it was
+// traced, which is checked before each run.
 bool Trace::reads_by_place(const Operator& op, const Stack& stack) {
   static const Operator &alias = *Operator::find("aten::_reshape_alias", ""),
                         &strided = *Operator::find("aten::as_strided", "");
@@ -261,7 +262,7 @@ void Trace::note_writes(const Call& call) {
   for (size_t k = 0; k < call.operands.size(); ++k) {
     const Value& known = graph_.values[static_cast<size_t>(call.operands[k])];
     if (!call.writes(k) || known.origin != Origin::captured) continue;
-    // It may have another form now (t_(), or out= of another size): then it is another value from here on.
+    // A tensor that was written to may have other sizes now (t_(), or out=): then it is another value from here on.
     const Tensor& t = known.tensor;
     if (!t.sizes().equals(known.sizes) || !t.strides().equals(known.strides)) plain_.erase(t.unsafeGetTensorImpl());
   }
@@ -334,7 +335,8 @@ void Trace::process(const Operator& op, Stack& stack) {
     if (call.vmaps.empty()) stack[*at] = false;
     else unchecked = mapped_with(op, *at, false);
   }
-  // What only looks gives no shapes; below, it would be a call that raises whether a step is made or not.
+  // A call that only checks its operands has no results whose shapes would be needed. Run one level down, it would
+  // raise even if no step is made.
   const auto run_unchecked = [&](Stack& operands) { run_below(*unchecked, operands); };
   if (kernels_know_ && recorded && base.handle() && base.schema().returns().empty() && !op.mutates()) stack.clear();
   else if (unchecked) run_for_shapes(*unchecked, stack, run_unchecked, make);
@@ -441,7 +443,7 @@ Traced trace_at(const c10::intrusive_ptr<Trace>& level, const dynamic::Function&
       while (as_wrapper(inside[i]) != &w) ++i;
       return i;
     };
-    // Numbers first: what is written changes what arguments hold.
+    // The numbers of results first: writing to an argument changes which value it shows.
     std::vector<std::optional<ValueId>> numbers;
     for (const Tensor& out : outs) {
       Wrapper* w = as_wrapper_of(out, *level);

@@ -20,11 +20,11 @@
 
 namespace tower::compiler {
 
-/// What a graph holds to be so besides what it is called with; each says whether it still is.
+/// What a graph takes for granted besides its arguments: each function says whether it still is so.
 using Assumptions = std::vector<std::function<bool()>>;
 
-/// A graph that is to become a part of a kernel: operators that no kernel knows are replaced by those that they are
-/// made of, as vmap does it. Null: it is not.
+/// Whether kernels know an operator: for a graph that is to become a part of a kernel. Operators that no kernel knows
+/// are replaced by those that they are made of, as under vmap. Null for any other graph.
 using ForKernel = bool (*)(const Operator& op);
 
 class Trace final : public Level {
@@ -37,13 +37,13 @@ class Trace final : public Level {
 
   /// The argument of the function that stands for `t`; undefined for an undefined tensor.
   Tensor argument(const Tensor& t);
-  /// The number of what is given at this level.
+  /// The number of the value that `t` is, as code at this level sees it.
   ValueId number_of(const Tensor& t);
-  /// The same of an argument itself, whatever was written to it since.
+  /// The number of an argument as it was given, whatever was written to it since.
   ValueId argument_number(size_t i) const { return graph_.arguments[i]; }
   /// Notes a result of the function.
   void give(ValueId id) { graph_.results.push_back(id); }
-  /// Runs a call whose operands are wrappers of this level that stand for values as they are now.
+  /// A wrapper of this level that stands for a value of the graph, which is `value` in this call.
   Tensor stand_in(ValueId id, const Tensor& value) { return wrap(*this, Payload{value, {}, id}); }
 
   /// Takes the tensor for a constant, not for one that the function captured.
@@ -91,7 +91,8 @@ class Trace final : public Level {
   const void* substitutions_;  // around the trace: the graph reads what they replace, and so is right for others
 };
 
-/// What a graph's arguments must be like besides: the graph gives what the function read of them, which was this.
+/// What the function read of its arguments: `graph` computes it, and `values` is what it was. The function's graph is
+/// right for arguments of which it is the same.
 struct Reads {
   Graph graph;
   std::vector<bool> values;

@@ -11,7 +11,7 @@ namespace tower::compiler {
 
 /// `bytes` with a mark before them by which a file is known, and a digest.
 std::string sealed(std::string_view bytes);
-/// The bytes in it. Throws a BytesError where it is not whole, or something else.
+/// The bytes that were sealed. Throws a BytesError where the file is not whole, or was not made by `sealed`.
 std::string_view unsealed(std::string_view file);
 
 /// An ordinary file's bytes; none where it cannot be read, and why.

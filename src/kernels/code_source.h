@@ -34,10 +34,10 @@ class CodeSource {
   Found get(const Module& module, const std::string& key) const;
   static std::string key_of(const Module& module);
 
-  /// Code that it was given, by key.
+  /// Code that the source was given (by `add`), by key.
   using Known = std::map<std::string, Binary>;
   Known known() const;
-  /// Whether it is among that; `key` is asked for where there is any.
+  /// Whether code of this key is among what the source was given; `key` is called only if there is any.
   template <class F>
   bool knows(F&& key) const {
     return has_known() && find_known(key()).has_value();

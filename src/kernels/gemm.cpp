@@ -100,7 +100,7 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
   }
 }
 
-// The first half of both, element by element in turn, and the second.
+// Elements of x and of y in turn: of their first halves in `low`, of their second halves in `high`.
 template <class T, int B, int... I>
 TOWER_INLINE void interleave(const Vector<T, B>& x, const Vector<T, B>& y, Vector<T, B>& low, Vector<T, B>& high,
                              std::integer_sequence<int, I...>) {
@@ -109,7 +109,7 @@ TOWER_INLINE void interleave(const Vector<T, B>& x, const Vector<T, B>& y, Vecto
   high = __builtin_shufflevector(x, y, (L / 2 + I / 2 + (I % 2) * L)...);
 }
 
-// As many columns as a vector has lanes, each contiguous, and as many terms of them.
+// Transposes a square of as many rows and columns as a vector has lanes.
 template <class T, int B>
 TOWER_INLINE void transpose(T* to, int64_t to_step, const T* from, int64_t from_step) {
   constexpr int L = kLanes<T, B>;
@@ -233,7 +233,7 @@ bool follow_each_other(const GemmAxis& outer, const GemmAxis& inner) {
 
 using Axes = c10::SmallVector<GemmAxis, 6>;
 
-// The largest dimension, or the one in which the result is contiguous; what is left of them.
+// Takes the largest dimension, or the one in which the result is contiguous, out of `axes`.
 GemmAxis take(Axes& axes) {
   if (axes.empty()) return {1, 0, 0, 0, 0};
   auto best = axes.begin();
@@ -368,7 +368,7 @@ bool Gemm::sum_over(std::vector<GemmAxis> dimensions) {
   return true;
 }
 
-// Every element of these dimensions is in the tensor's memory.
+// Throws where the product would read or write beyond the memory of `t`; `step`: how far apart its elements are.
 void Gemm::check(const char* name, const at::Tensor& t, int64_t GemmAxis::*step) const {
   int64_t last = t.storage_offset() + (inner.size - 1) * (inner.*step);
   for (const GemmAxis& axis : axes) last += (axis.size - 1) * (axis.*step);

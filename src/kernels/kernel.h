@@ -55,8 +55,9 @@ class Kernel {
   static std::string key_of(const Region& region, const CodeSource& source);
 
   /// Reads and writes `lanes` elements (one, of inputs that are repeated, and of outputs that are written once), on
-  /// LibTorch's threads where they are many. An output may be an input's memory, if the type is the same. Throws where
-  /// an integer was divided by zero.
+  /// LibTorch's threads where they are many. An output may be an input's memory, if the type is the same, the region
+  /// has no rows, and there are few of both (NOTE [Many loads and stores] in kernels/emit.cpp). Throws where an integer
+  /// was divided by zero.
   void run(int64_t lanes, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
     run(Rows{{}, lanes, {}}, inputs, outputs);
   }

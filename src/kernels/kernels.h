@@ -21,7 +21,7 @@ class Kernels {
   CodeSource& source() { return source_; }
   /// Any number of threads at a time, which may compile the same: the kernel of the first stays. Throws a CompileError.
   std::shared_ptr<const Kernel> get(const Region& region);
-  /// Whether it is there, or its code need not be generated.
+  /// Whether the region's kernel is there, or its code is among what the source was given.
   bool knows(const Region& region);
   std::vector<std::shared_ptr<const Kernel>> all();
 

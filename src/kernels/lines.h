@@ -9,10 +9,10 @@
 
 namespace tower::compiler {
 
-/// As LLVM names them.
+/// LLVM's names of a type: of one lane's value, and as it lies in memory, where a boolean is a byte.
 const char* scalar(Type type);
 const char* in_memory(Type type);
-/// As the names of LLVM's intrinsics have it.
+/// A type as it stands in the names of LLVM's intrinsics.
 const char* mangled(Type type);
 std::string vector_of(const char* element, int64_t lanes);
 std::string vector_of(Type type, int64_t lanes);
@@ -41,7 +41,7 @@ class Lines {
   /// What a node is made of its operands `v`.
   void print_operation(const Node& n, const std::string* v, const std::string& result);
 
-  /// Whether it holds for a lane.
+  /// Whether the mask holds for any lane.
   std::string any(const std::string& mask);
   void report(const std::string& any, Fault fault);
 

@@ -115,7 +115,7 @@ std::string Printer::both(Region::OfRow::How how, Type of, const std::string& a,
   return line("select " + type(Type::b1) + " " + better + ", " + with + t + " " + a, result);
 }
 
-// What the lanes of a vector come to, in each of them.
+// Folds the lanes of a vector into one number, which every lane of the result is.
 void Printer::across(Region::OfRow::How how, Type of, std::string v, const std::string& result) {
   for (int64_t apart = lanes_ / 2; apart > 0; apart /= 2) {
     std::string order = "<";

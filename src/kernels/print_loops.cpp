@@ -58,7 +58,7 @@ std::set<Id> Printer::of_condition(int number) const {
   return needed;
 }
 
-// Where it is left for the first time; what it leaves are its carries.
+// Prints a loop where the first number that it leaves is asked for; what it leaves are its carries.
 void Printer::print_loop_of_numbers(int number, const std::string& begin) {
   const LoopOfNumbers& loop = graph_.loop(number);
   const std::string l = loop_ + "_" + std::to_string(number);

@@ -48,7 +48,7 @@ class Printer : private Lines {
   struct Pass {
     std::vector<Id> of_row;       // what is computed once for the row, before
     std::vector<Id> nodes;        // for each lane, in order
-    std::vector<Id> folds;        // what comes of these
+    std::vector<Id> folds;        // what the lanes' nodes come to
     std::vector<size_t> outputs;  // written
   };
   void plan_rows();

@@ -71,8 +71,8 @@ std::vector<Id> elements(Expressions& graph, const Operator& op, c10::ArrayRef<I
   for (const at::ScalarType dtype : results)
     if (!type_of(dtype)) return {};
   std::vector<Id> ids = (*rule)({graph, args, elements, *type});
-  // What gives a boolean of whatever it is given is a comparison. The others compute in booleans, and a number among
-  // their arguments, such as the alpha of a sum, had no part in the promotion.
+  // A rule that gives a boolean of operands of any type is a comparison. Other rules with boolean results compute in
+  // booleans: a number among the arguments, such as the alpha of a sum, had no part in the promotion.
   const auto is_boolean = [&](Id id) { return graph[id].type == Type::b1; };
   if (results[0] == at::kBool && *type != Type::b1 && !std::all_of(ids.begin(), ids.end(), is_boolean))
     ids = (*rule)({graph, args, elements, Type::b1});

@@ -188,7 +188,8 @@ class Expressions {
   const SystemOfNumbers& system(const Node& node) const { return systems_[node.bits]; }
   const std::vector<SystemOfNumbers>& systems() const { return systems_; }
 
-  /// What `outputs` need alone; sets them to their new places. `input`: the new number of each input.
+  /// The nodes that `outputs` need, and no others; `outputs` are then their new numbers. `input`: the new number of
+  /// each input.
   Expressions pruned(std::vector<Id>& outputs, const std::vector<uint64_t>& input) const;
 
   const Node& operator[](Id id) const { return nodes_[static_cast<size_t>(id)]; }
