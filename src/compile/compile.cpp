@@ -51,8 +51,8 @@ using compiler::Specialisation;
 
 constexpr int kMostGraphs = 64;  // that were traced, and as many that follow from these
 constexpr size_t kMostFamilies = 8;
-constexpr size_t kOften = 32;      // traced, which somebody should hear of
-constexpr int kMostAttempts = 16;  // an == of the user's may call the function each time
+constexpr size_t kOften = 32;      // times that a function is traced before a warning says so
+constexpr int kMostAttempts = 16;  // to publish: an == of the user's may call the function, and so publish, each time
 
 std::vector<compiler::TensorKind> kinds_of(const Tensors& args) { return {args.begin(), args.end()}; }
 
@@ -78,7 +78,7 @@ std::shared_ptr<const KnownGraphs> State::known() const {
   return known_;
 }
 
-// What is freed is freed after the lock.
+// `after` takes what was known, which is freed when the lock is not held.
 bool State::exchange(std::shared_ptr<const KnownGraphs>& before, std::shared_ptr<const KnownGraphs> after) {
   {
     const std::lock_guard lock(mutex_);
@@ -272,7 +272,7 @@ std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(c
 
 namespace {
 
-// Of functions of lists, which have no static parts.
+// What belongs to graphs of functions of lists, which have no static parts: nothing.
 struct KeptNothing final : detail::Kept {
   std::string signature() const override { return "Tensors(Tensors)"; }
   std::string stored() const override { return ""; }

@@ -49,10 +49,11 @@ class CompiledGraph {
   const Graph& graph() const { return plan_.graph(); }
   /// Whether the captured tensors still are of the shapes that the graph was made for.
   bool fits() const { return plan_.fits(); }
-  /// Whether there is more that it takes for granted than what it is called with, and whether that is so.
+  /// Whether the graph takes more for granted than the kind of its arguments; and whether that holds for these
+  /// arguments.
   bool assumes() const { return !assumptions_.empty() || reads_values(); }
   bool assumptions_hold(const dynamic::Tensors& args) const;
-  /// Whether it is for certain values that the function read (NOTE [Values that were read]).
+  /// Whether the graph is for certain values that the function read (NOTE [Values that were read]).
   bool reads_values() const { return !read_.empty(); }
   dynamic::Tensors run(const dynamic::Tensors& args) const;
   /// Its kernels and those of its images.

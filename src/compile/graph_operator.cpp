@@ -59,7 +59,7 @@ std::string indented(const std::string& text) {
   return result;
 }
 
-// All with some replaced, in order.
+// `all`, with those that `which` says replaced by `some`, in order.
 template <class T>
 Tensors with_chosen(Tensors all, const T& which, const Tensors& some) {
   auto next = some.begin();
@@ -90,7 +90,7 @@ class GraphOperator::Images {
         .first;
   }
 
-  // Operands, then what the second half of the latest derivative needs besides.
+  // The results; and to save, the operands, then what the second half of the latest derivative needs besides.
   std::pair<Tensors, Residuals> run_and_save(const Tensors& operands) const {
     const std::shared_ptr<const Derivative> derivative = latest();
     if (!derivative) return {run(operands), {operands, {}}};

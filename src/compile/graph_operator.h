@@ -24,7 +24,7 @@ class GraphOperator {
   GraphOperator(Graph graph, const std::shared_ptr<Kernels>& kernels);
 
   dynamic::Tensors operator()(const dynamic::Tensors& operands) const { return op_(operands); }
-  /// Of the images that there are.
+  /// The kernels of the images that there are.
   std::string report() const;
 
  private:

@@ -77,7 +77,7 @@ void write_origin(ByteWriter& out) {
   out.number(Cpu::get().vector_bytes());
 }
 
-// Refuses what is for others. Gives the bytes of vectors.
+// Refuses a file for another Tower, LibTorch or CPU. Gives the bytes of the vectors in its machine code.
 int64_t check_origin(ByteReader& in, const std::string& path) {
   const std::string tower(in.text()), torch(in.text());
   if (tower != version()) refuse_file(path, "it was saved by Tower " + tower + ", and this is " + version());
@@ -225,7 +225,7 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
   } catch (const BytesError& e) {
     refuse_file(path, e.what());
   } catch (const c10::Error& e) {
-    // LibTorch was given what no function of Tower's writes.
+    // LibTorch was given tensors or attributes that `save` would not have written.
     refuse_file(path, "what is in it does not fit together (" + std::string(e.what_without_backtrace()) + ")");
   }
 }

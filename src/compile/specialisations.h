@@ -25,7 +25,7 @@ struct Specialisation {
   bool traced;
 };
 
-/// Two of them that differ in the number of examples, and so give the graph for any.
+/// Two specialisations that differ in the number of examples, and so give the graph for any.
 struct Family {
   LaneKinds tensors;
   LaneGraph graph;
@@ -50,7 +50,7 @@ std::string kinds_text(const std::vector<TensorKind>& kinds);
 
 namespace compiler {
 
-/// What there is for calls of a function.
+/// The graphs of a function that there are at one time. Never changed: NOTE [Nobody else's code under a lock].
 struct KnownGraphs {
   std::vector<std::shared_ptr<const Specialisation>> graphs;  // last used first
   std::vector<std::shared_ptr<const Family>> families;        // newest first
@@ -82,8 +82,8 @@ struct detail::Specialisations::State {
   std::string file;  // where the graphs are from; empty: they are traced
 
  private:
-  /// Publishes what `change` makes of what is known, which may take several attempts. Where others always are faster,
-  /// it is left: the next call makes it again.
+  /// Publishes what `change` makes of what is known, which may take several attempts. Where other threads always are
+  /// faster, the change is given up: the next call makes it again.
   template <class Change>
   void publish(const Change& change);
   /// Publishes `after` if `before` still is what is known; if not, `before` becomes that.

@@ -198,7 +198,7 @@ bool same_value(const Value& a, const Value& b) {
   return !a.tensor.defined() || same_bits(a.tensor, b.tensor);
 }
 
-// `axes`: of the one graph, which of the other is the same vmap.
+// `axes`: for each vmap of the one graph, which vmap of the other stands for it.
 bool same_call(const Call& a, const Call& b, std::map<uint64_t, uint64_t>& axes) {
   const auto same_place = [](LeafRef p, LeafRef q) { return p.arg == q.arg && p.element == q.element; };
   const auto same_vmap = [&](const Mapped& m, const Mapped& n) {
@@ -214,7 +214,7 @@ bool same_call(const Call& a, const Call& b, std::map<uint64_t, uint64_t>& axes)
   return true;
 }
 
-// What its constants were made by, and of which numbers.
+// Whether the graphs' constants were made by the same calls, of the same numbers.
 bool same_makers(const Graph& a, const Graph& b, std::map<uint64_t, uint64_t>& axes) {
   const auto same_constant = [](const Constant& x, const Constant& y) {
     return x.sizes == y.sizes && x.tensor.defined() == y.tensor.defined() &&

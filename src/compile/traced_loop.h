@@ -21,7 +21,7 @@ class CompiledGraph;
 
 class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loop> {
  public:
-  /// `predicate` and `step` are functions of the state, and of what both capture behind it.
+  /// `predicate` and `step` are functions of the state and, behind it, of the tensors that either captures.
   Loop(Graph predicate, Graph step, size_t states, const WhileOptions& options, bool must_end);
   ~Loop() override;
 
@@ -34,8 +34,8 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   bool does_the_same(const KnownCode& other) const override;
 
  private:
-  // The last state, of functions of the state and of what is `fixed`. Where steps may be recorded, that is part of the
-  // state: what a backward pass runs again captures no tensors.
+  // The last state; `predicate` and `step` are functions of the state and of the `fixed` tensors. Where steps may be
+  // recorded, the fixed tensors are part of the state: what a backward pass runs again captures no tensors.
   dynamic::Tensors repeat(const dynamic::Function& predicate, const dynamic::Function& step,
                           const dynamic::Tensors& start, const dynamic::Tensors& fixed) const;
   const CompiledGraph& compiled(bool step) const;

@@ -17,10 +17,10 @@ namespace tower::compiler {
 namespace {
 
 constexpr int64_t kMostInstructions = 2500;  // in a region
-constexpr int64_t kOfFunction = 20;          // operations that one of the vector library's takes as long as
+constexpr int64_t kOfFunction = 20;          // operations that take as long as a function of the vector library
 constexpr int64_t kOfLoop = 10000;           // functions that its steps stand for: it is not computed again
 constexpr int64_t kMostOfLoop = 1024;        // elements of what a loop reads or gives, for one lane
-constexpr int64_t kMostOfCall = 64;          // on the average: above, all elements are better lanes than examples
+constexpr int64_t kMostOfCall = 64;          // operations of a call, on the average: above, elements are better lanes
 
 }  // namespace
 
@@ -88,7 +88,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
     read = read || is_read_[static_cast<size_t>(id)];
   }
   if (!read && may_raise(graph_, call)) return std::nullopt;  // a kernel computes what is read
-  // A view that leaves is one, and one of what is written to goes on to show it.
+  // A view that leaves has to share memory, and so has a view of memory that is written to.
   if (gives_view(call) && (leaves || writes_)) return std::nullopt;
 
   Expressions trial;
@@ -121,7 +121,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
 
 void Unrolled::settle(Graph& graph, std::vector<Regions::Calls>& groups) {
   if (groups.size() < 2) return;
-  // What is written to would be read at another time.
+  // Where there are writes, a call that is computed again would read what was written meanwhile.
   if (!writes_) {
     Costs costs;
     costs.operations = [this](size_t n) { return joining_.costs[n] + kOfFunction * functions_[n]; };
@@ -331,7 +331,7 @@ class LaneWriter {
     return written;
   }
 
-  /// Without what no output needs. What is read of each operand.
+  /// Removes from the region what no output needs. Gives what is left to read of each operand.
   std::vector<LaneRead> finish() {
     keep_reports(region_.graph, region_.outputs);
     const std::vector<bool> needed = region_.graph.needed(region_.outputs);

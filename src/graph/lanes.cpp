@@ -32,14 +32,14 @@ bool all_but_sizes(const TensorKind& a, const TensorKind& b) {
          a.dtype == b.dtype && a.device == b.device && a.sizes.size() == b.sizes.size();
 }
 
-// Of constants whose sizes differ: each is one number, the same in both.
+// Whether all elements of both constants, whose sizes differ, are one number.
 bool same_number(const Tensor& a, const Tensor& b) {
   if (a.numel() == 0 || b.numel() == 0) return false;
   const Tensor number = a.flatten()[0];
   return same_bits(a, number.expand_as(a)) && same_bits(b, number.expand_as(b));
 }
 
-// With strides that may be zero.
+// A tensor full of `number`, of these sizes and strides, of which some may be zero.
 Tensor filled(const Sizes& sizes, const Sizes& strides, const Tensor& number) {
   int64_t last = 0;
   for (size_t d = 0; d < sizes.size(); ++d) last += std::max<int64_t>(sizes[d] - 1, 0) * strides[d];
@@ -89,7 +89,7 @@ struct OfExample {
   }
 };
 
-// Whether the results have the operands' sizes, broadcast.
+// Whether the results have the sizes that the operands broadcast to.
 bool are_broadcast(const OfExample& e) {
   std::vector<int64_t> sizes;
   for (const Sizes& operand : e.operands) {
@@ -153,7 +153,7 @@ class Comparison {
     if (!differ) return false;
     const OfExample of_x(a_, x), of_y(b_, y);
     if (of_x == of_y) return differ->empty();
-    // The attributes of a mapped operator are its image's.
+    // A mapped call's attributes stand in its image, too, which is made anew for other batch sizes alone.
     if (!differ->empty() && !x.vmaps.empty()) return false;
     if (x.op->vmap_is_pointwise) return differ->empty() && are_broadcast(of_x) && are_broadcast(of_y);
     if (x.op->view_keeps && !of_x.operands.empty()) return view_follows(x, y, of_x, of_y, *differ, makes_constant);

@@ -109,7 +109,7 @@ Tensor filled_like(const Tensor& t, double number) {
   return filled;
 }
 
-// `run`: of a stack, one level down; `make`: runs what makes tensors there.
+// `run`: makes the call, with its arguments on a stack, one level down; `make`: runs what makes tensors there.
 template <class Run, class Make>
 void run_for_shapes(const Operator& op, Stack& stack, Run run, Make make) {
   const Stack given = stack;
@@ -188,7 +188,8 @@ ValueId Trace::constant_number(const Tensor& plain) {
   return known->second.second;
 }
 
-// An operand of a call that makes a constant: of what is none, the shape alone is read.
+// The number of an operand of a call that makes a constant. Of an operand that is no constant, the call reads the shape
+// alone.
 ValueId Trace::read_by_maker(const Tensor& t) {
   Wrapper* w = as_wrapper_of(t, *this);
   if (w && w->payload().tracked()) return w->payload().index;

@@ -18,7 +18,8 @@ struct Region {
     Type type;
     bool repeated;  // one element for all lanes; otherwise one for each, next to each other
   };
-  // What the lanes of a row come to, which all of them know then: an input of the graph from the number kOfRow on.
+  // What the lanes of a row come to, as a number that all of them read: an input of the graph whose number is kOfRow or
+  // more.
   struct OfRow {
     enum How : uint8_t { sum, product, greatest, least, place };
     How how;
@@ -40,7 +41,7 @@ struct Region {
   bool is_once(size_t output) const { return output < once.size() && once[output]; }
   /// Whether lanes are rows that are computed as a whole (NOTE [Rows in a kernel]).
   bool has_rows() const { return !of_row.empty() || !once.empty(); }
-  /// Null for what else there is.
+  /// Null for nodes that are no such inputs.
   const OfRow* of_row_at(const Node& n) const {
     return n.op == Op::input && n.bits >= kOfRow ? &of_row[n.bits - kOfRow] : nullptr;
   }

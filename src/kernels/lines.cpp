@@ -62,8 +62,8 @@ struct External {
   int64_t lanes;  // 1: for single numbers
 };
 
-// LibTorch has Sleef inside, and exports it; what a CPU's width is not served with comes from the C library, lane by
-// lane.
+// LibTorch has Sleef inside, and exports it. A function that Sleef does not have for the CPU's width is called from the
+// C library, lane by lane.
 External find_function(Op op, Type type, int64_t lanes) {
   const std::string plain = name(op);
   const bool narrow = type == Type::f32;
@@ -215,7 +215,8 @@ void Lines::print_cast(Type from, Type to, const std::string& v, const std::stri
   line(std::string(how) + " " + operand + " to " + type(to), result);
 }
 
-// By zero: reported, and divided by one. The smallest number by −1 wraps around, where the CPU would stop.
+// A division by zero is reported, and divides by one. The smallest number by −1 wraps around, for which the CPU would
+// stop.
 void Lines::print_division(const Node& n, const std::string* v, const std::string& result) {
   const std::string t = type(n.type), one = integers(n.type, "1", lanes_), b1 = type(Type::b1);
   const bool quotient = n.op == Op::quotient;
@@ -233,7 +234,7 @@ void Lines::print_division(const Node& n, const std::string* v, const std::strin
     const std::string negated = line("sub " + t + " zeroinitializer, " + v[0]);
     line("select " + b1 + " " + by_minus + ", " + t + " " + negated + ", " + t + " " + divided, result);
   }
-  // Not of lanes that a loop goes on without.
+  // Lanes that have ended, while the loop goes on for others, report nothing.
   report(any(mask_.empty() ? by_zero : line("and " + b1 + " " + by_zero + ", " + mask_)), kDividedByZero);
 }
 
