@@ -6,6 +6,7 @@
 #include <map>
 
 #include "compile/compiled_graph.h"
+#include "control/loops.h"
 #include "control/repeated_draws.h"
 #include "control/traced.h"
 #include "core/bind.h"
