@@ -2,12 +2,12 @@
 //
 // A tour. Engine is the mesh's state (mesh/engine.h; mesh/making.cpp makes it): it has a C10dGroup for each axis, and
 // knows how a process finds out what went wrong with another. A collective begins with a message from each process to
-// all (mesh/opening.h), which says what it is and has room for little ones. What is larger follows in one call of the
-// group's backend for each dtype (sums and extrema: mesh/reduction.h), or for all of it (gather, in bytes). Exchange
-// has a message for each process that is to have something (mesh/parcel.h). When one fails, or the mapped function
-// throws, the process writes what happened on the board, a store that all can read, and then closes its connections. So
-// the others' collectives fail at once, whatever their timeout, and they read there whom it was. Nothing is repaired:
-// the mesh is of no more use, but the process can go on.
+// all (mesh/first_message.h), which says what it is and has room for little ones. What is larger follows in one call of
+// the group's backend for each dtype (sums and extrema: mesh/reduction.h), or for all of it (gather, in bytes).
+// Exchange has a message for each process that is to have something (mesh/message_to_one.h). When one fails, or the
+// mapped function throws, the process writes what happened on the notice board (mesh/notice_board.h), a store that all
+// can read, and then closes its connections. So the others' collectives fail at once, whatever their timeout, and they
+// read there whom it was. Nothing is repaired: the mesh is of no more use, but the process can go on.
 #include <ATen/Functions.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@
 #include "core/level.h"
 #include "core/operator.h"
 #include "mesh/engine.h"
-#include "mesh/parcel.h"
+#include "mesh/message_to_one.h"
 #include "tower/errors.h"
 
 namespace tower::mesh {
@@ -33,10 +33,10 @@ Engine::Engine(std::vector<MeshAxis> axes, int64_t rank, MeshOptions options, St
       process_(::getpid()),
       of_(std::move(of)),
       store_(std::move(store)),
-      board_(store_, rank) {}
+      notices_(store_, rank) {}
 
-// Process 0 has the board, and stays until the others have read it. A process that was forked from one of the mesh's
-// has none of the threads that would have to end: it leaves all as it is.
+// Process 0 has the notice board, and stays until the others have read it. A process that was forked from one of the
+// mesh's has none of the threads that would have to end: it leaves all as it is.
 Engine::~Engine() {
   if (forked()) {
     for (const auto& group : groups_) group->leave();
@@ -44,7 +44,7 @@ Engine::~Engine() {
     return;
   }
   try {
-    if (!broken_.empty() && rank() == 0) board_.wait_until_told(size());
+    if (!broken_.empty() && rank() == 0) notices_.wait_until_told(size());
   } catch (const std::exception&) {  // nobody is left who could be told
   }
 }
@@ -66,9 +66,9 @@ void Engine::prove(const Secret& secret, const std::string& mesh) {
 void Engine::give_up(const std::string& on_board, const std::string& why) {
   if (!broken_.empty()) return;
   broken_ = why;
-  board_.write(on_board);
+  notices_.write(on_board);
   for (const auto& group : groups_) group->close();
-  if (Board::is_reason(on_board)) board_.write_told();
+  if (NoticeBoard::is_reason(on_board)) notices_.write_told();
 }
 
 namespace {
@@ -103,7 +103,7 @@ std::string in_short(const std::string& text, const std::string& other) {
 
 std::optional<std::string> Engine::difference(const std::vector<int64_t>& ranks, const std::string& mine) const {
   const auto differs = [&](const std::string& theirs) { return theirs != mine; };
-  for (const auto& [rank, theirs] : board_.read_doing(ranks, differs))
+  for (const auto& [rank, theirs] : notices_.read_doing(ranks, differs))
     if (differs(theirs))
       return "the processes do not do the same: here it is " + in_short(mine, theirs) + "; in process " +
              std::to_string(rank) + " it is " + in_short(theirs, mine) +
@@ -112,24 +112,24 @@ std::optional<std::string> Engine::difference(const std::vector<int64_t>& ranks,
 }
 
 std::string Engine::differ(const std::vector<int64_t>& ranks, const std::string& mine) {
-  board_.write_doing(mine);
-  give_up(Board::lost(), "the processes did not do the same: here it was " + in_short(mine, mine));
+  notices_.write_doing(mine);
+  give_up(NoticeBoard::lost(), "the processes did not do the same: here it was " + in_short(mine, mine));
   const auto text = difference(ranks, mine);
-  board_.write_told();
+  notices_.write_told();
   return text.value_or("the processes do not do the same: here it is " + in_short(mine, mine) +
                        ", and what others do is not known");
 }
 
 std::string Engine::blame(const std::vector<int64_t>& ranks, const std::string& mine) const {
   const auto text = [&]() -> std::string {
-    const auto found = board_.read(ranks);
+    const auto found = notices_.read(ranks);
     if (!found) return "the process that holds the mesh's store, process 0, does not answer";
     std::string missing;
     int64_t count = 0;
     for (const int64_t r : ranks) {
       if (r == rank()) continue;
       const auto theirs = found->find(r);
-      if (theirs != found->end() && Board::is_reason(theirs->second))
+      if (theirs != found->end() && NoticeBoard::is_reason(theirs->second))
         return "process " + std::to_string(r) + " gave up: " + theirs->second.substr(1);
       if (theirs != found->end()) continue;
       missing += (count++ ? ", " : "") + std::to_string(r);
@@ -138,7 +138,7 @@ std::string Engine::blame(const std::vector<int64_t>& ranks, const std::string& 
     return (count == 1 ? "process " : "processes ") + missing +
            " of the mesh did not answer: died, hangs, was stopped, or is not in this collective";
   }();
-  board_.write_told();
+  notices_.write_told();
   return text;
 }
 
@@ -205,12 +205,12 @@ void C10dGroup::guarded(const Doing& doing, F&& f) {
     f();
     use.check();
   } catch (const MeshError& error) {
-    engine_.give_up(Board::reason(error.what()), error.what());
+    engine_.give_up(NoticeBoard::reason(error.what()), error.what());
     throw;
   } catch (const std::exception& error) {
     const std::string what = first_line(error.what()), mine = describe(doing);
     engine_.write_doing(mine);
-    engine_.give_up(Board::lost(), where(doing.name) + " failed");
+    engine_.give_up(NoticeBoard::lost(), where(doing.name) + " failed");
     throw MeshError(where(doing.name) + ": " + engine_.blame(members_, mine) + ". LibTorch says: " + what +
                     (engine_.options().check ? "" : " (TOWER_MESH_CHECK=1 compares what processes call.)"));
   }
@@ -219,7 +219,7 @@ void C10dGroup::guarded(const Doing& doing, F&& f) {
 void C10dGroup::fail(const std::string& why) noexcept {
   try {
     if (engine_.forked()) return;
-    engine_.give_up(Board::reason(first_line(why)), "this process gave up: " + first_line(why));
+    engine_.give_up(NoticeBoard::reason(first_line(why)), "this process gave up: " + first_line(why));
   } catch (const std::exception&) {  // the others find out by their timeout
   }
 }
@@ -288,8 +288,8 @@ Tensors C10dGroup::extremum(const char* name, Extremum which, const Tensors& ten
   return begin(name, which == Extremum::largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN, tensors)->wait();
 }
 
-// Says on the board what it was about to do, and closes the connections, so that others who do not know yet do the
-// same.
+// Says on the notice board what it was about to do, and closes the connections, so that others who do not know yet do
+// the same.
 void C10dGroup::refuse_differing(const Doing& doing) const {
   const std::string mine = describe(doing);
   throw MeshError(where(doing.name) + ": " + engine_.differ(members_, mine) + ".");
@@ -307,7 +307,7 @@ void C10dGroup::compare(const Doing& doing) {
   at::Device device = at::kCPU;
   for (const Tensor& t : doing.tensors)
     if (t.defined()) device = t.device();
-  Opening question(wire_, Mark(doing.name, doing.tensors, doing.alike).add('?'), doing.number, 0, device);
+  FirstMessage question(wire_, Mark(doing.name, doing.tensors, doing.alike).add('?'), doing.number, 0, device);
   question.begin();
   if (!question.agrees()) refuse_differing(doing);
 }
@@ -348,11 +348,11 @@ Tensors C10dGroup::gather(const char* name, const Tensors& parts, const std::vec
       padded.push_back(as_bytes(own));
     }
     const Tensor own = at::cat(padded);
-    Opening opening(wire_, Mark(name, parts, Alike::rows).add(most), number_, own.numel(), own.device());
-    if (opening.fits()) opening.place(0, own.numel()).copy_(own);
-    opening.begin();
-    if (!opening.agreed()) refuse_differing(doing);
-    const Tensor gathered = opening.fits() ? opening.rows(0, own.numel()) : gather_bytes(own);
+    FirstMessage first(wire_, Mark(name, parts, Alike::rows).add(most), number_, own.numel(), own.device());
+    if (first.fits()) first.place(0, own.numel()).copy_(own);
+    first.begin();
+    if (!first.agreed()) refuse_differing(doing);
+    const Tensor gathered = first.fits() ? first.rows(0, own.numel()) : gather_bytes(own);
     int64_t begin = 0;
     for (size_t k = 0; k < parts.size(); ++k) {
       Sizes shape(parts[k].sizes());
@@ -377,7 +377,7 @@ void C10dGroup::exchange(const char* name, const Tensors& parts, const std::vect
   run(name, parts, Alike::rows, [&](const Doing& doing) {
     const auto backend = wire_.backend(parts[0]);
     const Mark what = Mark(name, parts, Alike::rows).add(number_);
-    std::vector<Parcel> sent, received;
+    std::vector<MessageToOne> sent, received;
     for (int64_t r = 0; r < size(); ++r) {
       const Tensors &to = give[static_cast<size_t>(r)], &from = take[static_cast<size_t>(r)];
       if (r == rank()) {
@@ -387,10 +387,10 @@ void C10dGroup::exchange(const char* name, const Tensors& parts, const std::vect
       if (bytes_in(from) > 0) received.emplace_back(backend, what, r, from).expect_first();
       if (bytes_in(to) > 0) sent.emplace_back(backend, what, r, to).send();
     }
-    for (Parcel& parcel : received)
-      if (!parcel.expect_rest()) refuse_differing(doing);
-    for (Parcel& parcel : received) parcel.unpack();
-    for (Parcel& parcel : sent) parcel.wait_until_sent();
+    for (MessageToOne& message : received)
+      if (!message.expect_rest()) refuse_differing(doing);
+    for (MessageToOne& message : received) message.unpack();
+    for (MessageToOne& message : sent) message.wait_until_sent();
   });
 }
 

@@ -3,9 +3,9 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "mesh/board.h"
 #include "mesh/mark.h"
 #include "mesh/mesh.h"
+#include "mesh/notice_board.h"
 #include "mesh/owner.h"
 #include "mesh/reduction.h"
 #include "mesh/secret.h"
@@ -85,10 +85,10 @@ class Engine final : public Mesh::State {
   const std::string& broken() const { return broken_; }
   /// Whether this is a process that was forked from the mesh's.
   bool forked() const;
-  /// Says so on the board, and closes all connections.
+  /// Says so on the notice board, and closes all connections.
   void give_up(const std::string& on_board, const std::string& why);
   /// For others to compare with: the collective that failed here.
-  void write_doing(const std::string& text) const { board_.write_doing(text); }
+  void write_doing(const std::string& text) const { notices_.write_doing(text); }
   /// Gives up a collective, `mine`, of which it is known that others of `ranks` do something else. Says what.
   std::string differ(const std::vector<int64_t>& ranks, const std::string& mine);
   /// Who of `ranks` is to blame for a collective that failed, in which this process was doing `mine`.
@@ -102,7 +102,7 @@ class Engine final : public Mesh::State {
   int64_t process_;  // the system's number
   GroupOfProcesses of_;
   StorePointer store_;
-  Board board_;
+  NoticeBoard notices_;
   std::shared_ptr<Owner> owner_ = std::make_shared<Owner>();
   std::vector<std::unique_ptr<C10dGroup>> groups_;
   std::string broken_;

@@ -1,4 +1,5 @@
-// What a Mesh is a handle of: this process's groups, one for each axis, and the board that all processes can read.
+// What a Mesh is a handle of: this process's groups, one for each axis, and the notice board that all processes can
+// read.
 #pragma once
 
 #include <mutex>

@@ -104,17 +104,17 @@ Reduction::Reduction(Wire& wire, const char* name, int64_t number, Kind kind, co
     bytes += aligned(b.bytes());
     together = together && b.device == bundles_[0].device;
   }
-  opening_.emplace(wire, Mark(name, tensors, Alike::whole).add(kind), number, bytes, bundles_[0].device);
+  first_message_.emplace(wire, Mark(name, tensors, Alike::whole).add(kind), number, bytes, bundles_[0].device);
   for (Bundle& b : bundles_) {
-    if (together && opening_->fits()) {
-      fill(b, opening_->place(b.begin, b.bytes()).view(b.type));
+    if (together && first_message_->fits()) {
+      fill(b, first_message_->place(b.begin, b.bytes()).view(b.type));
     } else {
       b.message = {at::empty({b.numel}, at::device(b.device).dtype(b.type))};
       fill(b, b.message[0]);
       if (wire.size > 1) b.message[0] = as_sent(b.message[0], kind);
     }
   }
-  opening_->begin();
+  first_message_->begin();
 }
 
 void Reduction::fill(const Bundle& bundle, const Tensor& message) const {
@@ -126,7 +126,7 @@ void Reduction::fill(const Bundle& bundle, const Tensor& message) const {
 }
 
 bool Reduction::go_on() {
-  if (!opening_->agreed()) return false;
+  if (!first_message_->agreed()) return false;
   c10d::AllreduceOptions options;
   options.reduceOp = kind_;
   for (Bundle& b : bundles_)
@@ -140,7 +140,7 @@ Tensor Reduction::reduced(const Bundle& bundle) const {
     wait_awake(bundle.work, bundle.message[0]);
     return wire_.size > 1 ? as_received(bundle.message[0], kind_, bundle.type) : bundle.message[0];
   }
-  const Tensor rows = opening_->rows(bundle.begin, bundle.bytes()).view(bundle.type);
+  const Tensor rows = first_message_->rows(bundle.begin, bundle.bytes()).view(bundle.type);
   if (kind_ == Kind::SUM) return rows.sum(0, /*keepdim=*/false, bundle.type);
   return kind_ == Kind::MAX ? rows.amax(0) : rows.amin(0);
 }

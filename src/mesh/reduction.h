@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "mesh/opening.h"
+#include "mesh/first_message.h"
 
 namespace tower::mesh {
 
@@ -43,7 +43,7 @@ class Reduction {
   Kind kind_;
   Tensors tensors_;
   std::vector<Bundle> bundles_;
-  std::optional<Opening> opening_;
+  std::optional<FirstMessage> first_message_;
 };
 
 }  // namespace tower::mesh

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/first_message.h"
 #include "mesh/gloo.h"
-#include "mesh/opening.h"
 
 namespace processes {
 

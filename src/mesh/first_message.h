@@ -71,11 +71,12 @@ struct Wire {
 /// Waits until a message has come.
 void wait_awake(const WorkPointer& work, const Tensor& buffer);
 
-class Opening {
+/// What this process sends to all when a collective begins, and what each of them sent.
+class FirstMessage {
  public:
   /// `what` and `number`: of which all processes must say the same; the second is another for each collective.
   /// `bytes`: what is to be sent.
-  Opening(Wire& wire, const Mark& what, int64_t number, int64_t bytes, at::Device device);
+  FirstMessage(Wire& wire, const Mark& what, int64_t number, int64_t bytes, at::Device device);
 
   /// Whether it has room for what is to be sent. The places are then this process's, to be filled before begin.
   bool fits() const { return kMark + bytes_ <= own_.numel(); }

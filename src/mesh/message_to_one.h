@@ -5,8 +5,8 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "mesh/first_message.h"
 #include "mesh/group.h"
-#include "mesh/opening.h"
 
 namespace tower::mesh {
 
@@ -22,11 +22,11 @@ inline int64_t bytes_in(const Tensors& tensors) {
 }
 
 // A first message that begins with a mark (NOTE [First messages]), and what did not fit into it.
-class Parcel {
+class MessageToOne {
  public:
   using Backend = c10::intrusive_ptr<c10d::Backend>;
   /// `what`: of which both processes must say the same. `tensors`: which are sent, or written to.
-  Parcel(Backend backend, Mark what, int64_t process, const Tensors& tensors)
+  MessageToOne(Backend backend, Mark what, int64_t process, const Tensors& tensors)
       : backend_(std::move(backend)),
         process_(static_cast<int>(process)),
         tensors_(tensors),

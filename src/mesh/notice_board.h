@@ -17,9 +17,9 @@ namespace tower::mesh {
 
 // The store's server may be among the dead: nothing here waits for it longer than `kAsk`, on a thread that is left
 // behind if need be. Where there is none to be had, nothing is written or read.
-class Board {
+class NoticeBoard {
  public:
-  Board(StorePointer store, int64_t rank) : store_(std::move(store)), rank_(rank) {}
+  NoticeBoard(StorePointer store, int64_t rank) : store_(std::move(store)), rank_(rank) {}
 
   void write(const std::string& what) const { set(key(rank_), what); }
   /// What the processes wrote, as soon as one of them wrote a reason of its own or all have; nothing where the board

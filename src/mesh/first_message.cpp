@@ -1,4 +1,4 @@
-#include "mesh/opening.h"
+#include "mesh/first_message.h"
 
 #include <ATen/Functions.h>
 
@@ -29,7 +29,7 @@ void wait_awake(const WorkPointer& work, const Tensor& buffer) {
   work->wait();
 }
 
-Opening::Opening(Wire& wire, const Mark& what, int64_t number, int64_t bytes, at::Device device)
+FirstMessage::FirstMessage(Wire& wire, const Mark& what, int64_t number, int64_t bytes, at::Device device)
     : wire_(wire),
       mark_{what.value(), number},
       bytes_(bytes),
@@ -38,7 +38,7 @@ Opening::Opening(Wire& wire, const Mark& what, int64_t number, int64_t bytes, at
   else own_.narrow(0, 0, kMark).copy_(at::tensor(mark_, at::kLong).view(at::kByte));
 }
 
-bool Opening::agrees() const {
+bool FirstMessage::agrees() const {
   wait_awake(work_, own_);
   const Tensor marks = all_.narrow(1, 0, kMark).contiguous().cpu();
   const auto* found = static_cast<const char*>(marks.const_data_ptr());
@@ -47,7 +47,7 @@ bool Opening::agrees() const {
   return true;
 }
 
-bool Opening::agreed() {
+bool FirstMessage::agreed() {
   if (!agrees()) return false;
   wire_.foresight.learn(mark_[0], kMark + bytes_);
   return true;
