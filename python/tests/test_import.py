@@ -79,6 +79,59 @@ def test_every_attribute_of_torch_is_the_object_that_it_was():
     assert changes == ["no dynamo"]
 
 
+PROCESS = """
+import ctypes, locale, os, re, sys, warnings
+import torch, torch.func
+
+def environment():
+    strings, variables = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ"), []
+    while strings[len(variables)]:
+        variables.append(strings[len(variables)])
+    return sorted(variables)
+
+def state():
+    with open("/proc/self/status") as file:
+        status = dict(re.findall(r"(\\w+):\\s*(.*)", file.read()))
+    smallest = torch.tensor(5e-324, dtype=torch.float64)
+    return {
+        "signal handlers": [status[kind] for kind in ("SigBlk", "SigIgn", "SigCgt")],
+        "environment": environment(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "subnormal numbers": bool(smallest * 1 > 0),
+        "threads for operators": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "default type": torch.get_default_dtype(),
+        "modes": (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")),
+        "autocast's cache": torch.is_autocast_cache_enabled(),
+        "autograd's threads": torch._C._is_multithreading_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "torchscript optimizes": torch._C._get_graph_executor_optimize(),
+        "hooks": (sys.excepthook, sys.displayhook, sys.unraisablehook, list(sys.meta_path), list(sys.path_hooks)),
+        "warnings": list(warnings.filters),
+    }, status["Threads"]
+
+def tell(when, before, after):
+    for name in before:
+        if before[name] != after[name]:
+            print(when, "changed:", name, before[name], after[name])
+
+state()
+before, threads = state()
+import torch_tower
+imported, threads_then = state()
+tell("the import", before, imported)
+if threads_then != threads:
+    print("the import changed: threads", threads, threads_then)
+torch_tower.vmap(torch_tower.grad(lambda x: (x.sin() * x).sum()))(torch.ones(3, 2))
+torch_tower.compile(torch_tower.vmap(lambda x: x.sin() * x))(torch.ones(3, 2))
+tell("a transform", before, state()[0])
+print("done")
+"""
+
+
+def test_importing_and_running_leave_the_process_as_it_was():
+    assert run("-c", PROCESS).splitlines() == ["done"]
+
+
 class Marked(torch.Tensor):
     """Made after the import."""
 

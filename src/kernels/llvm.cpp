@@ -8,6 +8,10 @@
 // frames of LLVM's and of functions here without destructors. What LLVM had in hand is lost, and it may hold locks: it
 // is not called again, for nothing, and compiled functions run operator by operator from then on.
 //
+// The handler is one for all who use the library, in every thread. So ours is there while a thread of ours is inside of
+// `run`, and goes with the last of them; what LLVM says to somebody else meanwhile is printed as LLVM prints it, and
+// the process ends as it would have. Who has a handler in the very library loses it: LLVM tells nobody which it has.
+//
 // NOTE [The end of the process]
 // A static object's destructor may call a compiled function. What static objects LLVM has may be gone by then: those of
 // the library since it was loaded, those in its functions since they were first called, all in the reverse order. So
@@ -19,8 +23,12 @@
 
 #include <atomic>
 #include <csetjmp>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <type_traits>
 
 #include "kernels/cpu.h"
@@ -68,6 +76,7 @@ struct LlvmApi {
   int (*emit)(Handle machine, Handle module, int kind, char** message, Handle* buffer);
 
   void (*install_fatal_error_handler)(void (*)(const char*));
+  void (*reset_fatal_error_handler)();
 
   /// The first function that `library` lacks; null if it has all.
   const char* resolve(void* library) {
@@ -104,6 +113,7 @@ struct LlvmApi {
     find(dispose_data_layout, "LLVMDisposeTargetData");
     find(emit, "LLVMTargetMachineEmitToMemoryBuffer");
     find(install_fatal_error_handler, "LLVMInstallFatalErrorHandler");
+    find(reset_fatal_error_handler, "LLVMResetFatalErrorHandler");
     return missing;
   }
 };
@@ -119,11 +129,45 @@ struct Escape {
 thread_local Escape* escape = nullptr;
 
 void leave(const char* message) {
-  if (!escape) return;  // somebody else uses the library: LLVM does what it does
+  if (!escape) {  // somebody else uses the library: LLVM ends the process when this returns, without a word
+    std::fprintf(stderr, "LLVM ERROR: %s\n", message);
+    return;
+  }
   std::strncpy(escape->message, message, sizeof escape->message - 1);
   escape->message[sizeof escape->message - 1] = 0;
   std::longjmp(escape->back, 1);
 }
+
+// As long as one lives, LLVM's fatal errors come to `leave`.
+class FatalErrors {
+ public:
+  explicit FatalErrors(const LlvmApi& api) : api_(api) {
+    const std::lock_guard lock(mutex());
+    if (alive()[library()]++ == 0) api_.install_fatal_error_handler(leave);
+  }
+  ~FatalErrors() {
+    // Also after a fatal error: LLVM calls the handler without the lock that this takes.
+    const std::lock_guard lock(mutex());
+    if (--alive()[library()] == 0) api_.reset_fatal_error_handler();
+  }
+  FatalErrors(const FatalErrors&) = delete;
+  FatalErrors& operator=(const FatalErrors&) = delete;
+
+ private:
+  // Never destroyed: static objects may compile when they end.
+  static std::mutex& mutex() {
+    static auto& one = *new std::mutex;
+    return one;
+  }
+  static std::map<const void*, int64_t>& alive() {
+    static auto& of_libraries = *new std::map<const void*, int64_t>;
+    return of_libraries;
+  }
+  // Each Llvm of a library finds the same functions.
+  const void* library() const { return reinterpret_cast<const void*>(api_.install_fatal_error_handler); }
+
+  const LlvmApi& api_;
+};
 
 // Calls `f(arguments)`, a function without destructors; false if LLVM gave up meanwhile.
 template <class Arguments>
@@ -273,7 +317,6 @@ std::string Llvm::taken(char* message) const {
 }
 
 void Llvm::start() {
-  api_->install_fatal_error_handler(leave);
   api_->initialize_target_info();
   api_->initialize_target();
   api_->initialize_target_code();
@@ -288,7 +331,10 @@ Binary Llvm::compile(const Module& module) const {
   if (!works()) throw CompileError("no LLVM: " + why_not());
   Translation t{*api_, module.text.c_str(), triple_.c_str(), cpu_.c_str(), features_.c_str(), module.text.size()};
   Escape here;
-  const bool survived = survives(run, t, here);
+  const bool survived = [&] {
+    const FatalErrors ours(*api_);
+    return survives(run, t, here);
+  }();
   stop_before_what_there_is_now_ends();
   if (!survived) {
     give_up(std::string("it ended with a fatal error (") + here.message + ")");

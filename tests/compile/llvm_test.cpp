@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "compile/kernels.h"
 
@@ -93,6 +94,21 @@ TEST(Llvm, TheFirstLibraryThatWillDoIsTaken) {
   const Llvm llvm({"/nowhere/libLLVM.so", "libm.so.6", Llvm::get().library()});
   EXPECT_TRUE(llvm.works()) << llvm.why_not();
   EXPECT_EQ(llvm.library(), Llvm::get().library());
+}
+
+// The handler of fatal errors is one for the process: outside of a translation it is whatever others have, or none.
+TEST(LlvmDeathTest, WhoElseUsesTheLibraryMeetsLlvmAsItIs) {
+  TOWER_NEEDS_LLVM();
+  const Code code(Llvm::get().compile({.text = "define i32 @f() { ret i32 3 }", .function = "f"}));
+  void* const library = dlopen(Llvm::get().library().c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_TRUE(library);
+  const auto fatal = reinterpret_cast<void* (*)(const char*)>(dlsym(library, "LLVMCreateTargetData"));
+  const auto install =
+      reinterpret_cast<void (*)(void (*)(const char*))>(dlsym(library, "LLVMInstallFatalErrorHandler"));
+  ASSERT_TRUE(fatal && install);
+  EXPECT_DEATH(fatal("no layout"), "LLVM ERROR: .+");
+  const auto theirs = [](const char*) { std::_Exit(7); };
+  EXPECT_EXIT((install(theirs), fatal("no layout")), testing::ExitedWithCode(7), "");
 }
 
 // An instruction of another processor cannot be selected, which LLVM takes for the end.
