@@ -11,6 +11,7 @@
 #include "control/traced.h"
 #include "core/bind.h"
 #include "core/level.h"
+#include "core/tensor_lists.h"
 #include "graph/raises.h"
 #include "graph/trace.h"
 #include "operators/differentiate.h"
@@ -24,11 +25,6 @@ using dynamic::Tensors;
 namespace {
 
 bool has_derivative(const Tensor& t) { return t.is_floating_point() || t.is_complex(); }
-
-Tensors joined(Tensors a, const Tensors& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 // ---- what a graph does not know ----
 

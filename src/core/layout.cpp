@@ -29,4 +29,13 @@ void Layout::take_out(int64_t dim) {
   strides.erase(strides.begin() + dim);
 }
 
+c10::SmallVector<int64_t, 5> farthest_first(c10::IntArrayRef strides) {
+  c10::SmallVector<int64_t, 5> order(strides.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return strides[static_cast<size_t>(a)] > strides[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
 }  // namespace tower

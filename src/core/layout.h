@@ -23,4 +23,8 @@ struct Layout {
   bool leaves_no_gaps() const;
 };
 
+/// The dimensions as they lie in memory, those whose elements lie farthest apart first; those of equal strides as they
+/// are numbered.
+c10::SmallVector<int64_t, 5> farthest_first(c10::IntArrayRef strides);
+
 }  // namespace tower

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "core/bind.h"
+#include "core/layout.h"
 #include "core/reuse.h"
 #include "frontend/arguments.h"
 #include "frontend/places.h"
@@ -140,11 +141,10 @@ Tensor recorded_or_not(Wrapper& target, const Tensor& value) {
 }
 
 // The dimensions of more than one element, those that lie farthest apart in memory first.
-c10::SmallVector<int64_t, 5> order_in_memory(const Tensor& t) {
+c10::SmallVector<int64_t, 5> long_dims(const Tensor& t) {
   c10::SmallVector<int64_t, 5> order;
-  for (int64_t d = 0; d < t.dim(); ++d)
+  for (const int64_t d : farthest_first(t.strides()))
     if (t.size(d) > 1) order.push_back(d);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return t.stride(a) > t.stride(b); });
   return order;
 }
 
@@ -168,7 +168,7 @@ bool lies_in_order(const Tensor& t, c10::ArrayRef<int64_t> order) {
 Tensor in_order_of(Wrapper& target, const Tensor& value) {
   const Tensor t = handle(target);
   if (value.numel() < 2 || value.strides() == t.strides() || !value.sizes().equals(t.sizes())) return value;
-  const auto order = order_in_memory(t);
+  const auto order = long_dims(t);
   if (!lies_in_order(t, order)) return value;
   Wrapper* w = as_wrapper(value);
   const bool mapped = target.level().kind() == Kind::vmap || (w && w->level().kind() == Kind::vmap);

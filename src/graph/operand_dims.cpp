@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/layout.h"
+
 namespace tower::compiler {
 
 Places places_of(const Call& call, size_t operand, int64_t operand_dims, int64_t result_dims) {
@@ -56,10 +58,11 @@ int64_t count(const Sizes& sizes) {
 
 std::optional<Places> order_in_memory(const Value& v) {
   Places order;
-  for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
-  if (count(v.sizes) == 0) return order;
-  const auto stride = [&](int64_t d) { return v.strides[static_cast<size_t>(d)]; };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stride(a) > stride(b); });
+  if (count(v.sizes) == 0) {
+    for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
+    return order;
+  }
+  for (const int64_t d : farthest_first(v.strides)) order.push_back(d);
   int64_t expected = 1;
   for (size_t k = order.size(); k-- > 0;) {
     const auto d = static_cast<size_t>(order[k]);

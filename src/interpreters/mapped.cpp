@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "core/bind.h"
+#include "core/tensor_lists.h"
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
 #include "interpreters/libtorch_bridge.h"
@@ -22,12 +23,6 @@ c10::FunctionSchema schema_of_lists(const std::string& name) {
           "",
           {c10::Argument("operands", c10::ListType::ofTensors())},
           {c10::Argument("", c10::ListType::ofTensors())}};
-}
-
-Tensors tensors_of(const IValue& list) {
-  Tensors result;
-  for (const auto& e : list.toListRef()) result.push_back(e.toTensor());
-  return result;
 }
 
 // Operands and outputs are flat lists of defined tensors; the base operator's own arguments are rebuilt from them.

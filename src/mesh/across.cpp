@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/bind.h"
+#include "core/tensor_lists.h"
 #include "interpreters/libtorch_bridge.h"
 
 namespace tower::mesh {

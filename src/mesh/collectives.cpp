@@ -8,6 +8,7 @@
 
 #include "control/speech.h"
 #include "core/bind.h"
+#include "core/tensor_lists.h"
 #include "mesh/axis.h"
 #include "tower/errors.h"
 

@@ -3,15 +3,10 @@
 #include <ATen/Functions.h>
 
 #include "core/bind.h"
+#include "core/tensor_lists.h"
 #include "frontend/enter.h"
 
 namespace tower::mesh {
-
-Tensors tensors_of(const IValue& list) {
-  Tensors result;
-  for (const auto& e : list.toListRef()) result.push_back(e.toTensor());
-  return result;
-}
 
 ListOperator::ListOperator(const std::string& name)
     : MadeOperator(name, c10::FunctionSchema(name, "", {c10::Argument("operands", c10::ListType::ofTensors())},

@@ -7,8 +7,6 @@ namespace tower::mesh {
 
 using Tensors = std::vector<Tensor>;
 
-Tensors tensors_of(const IValue& list);
-
 /// The derivative of a list of results is made of those that are there: undefined ones stay undefined.
 template <class F>
 Tensors of_defined(c10::ArrayRef<Tensor> list, F&& f) {

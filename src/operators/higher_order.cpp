@@ -5,6 +5,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "core/bind.h"
+#include "core/tensor_lists.h"
 #include "core/wrapper.h"
 #include "frontend/enter.h"
 #include "frontend/substitution.h"
@@ -45,13 +46,6 @@ Attributes unpack(const IValue& v) {
 std::shared_ptr<const frontend::Substituted> substituted_at(const IValue& attributes) {
   if (attributes.isNone()) return nullptr;
   return static_cast<const Held&>(*attributes.toCapsule()).substituted;
-}
-
-Tensors tensors_of(const IValue& list) {
-  Tensors result;
-  result.reserve(list.toListRef().size());
-  for (const auto& e : list.toListRef()) result.push_back(e.toTensor());
-  return result;
 }
 
 c10::FunctionSchema schema_of(const std::string& name) {

@@ -4,7 +4,8 @@
 #include <ATen/TensorUtils.h>
 
 #include <algorithm>
-#include <numeric>
+
+#include "core/layout.h"
 
 namespace tower::rules {
 
@@ -15,12 +16,10 @@ Tensor in_shape(const Tensor& t, at::IntArrayRef sizes) {
 
 Tensor gathered(const Tensor& t, int64_t dim, const Tensor& index) {
   if (index.is_contiguous()) return t.gather(dim, index);
-  const int64_t rank = index.dim();
-  std::vector<int64_t> order(static_cast<size_t>(rank)), places(order.size());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return index.stride(a) > index.stride(b); });
+  const auto order = farthest_first(index.strides());
+  std::vector<int64_t> places(order.size());
   for (size_t i = 0; i < order.size(); ++i) places[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  const int64_t place = places[static_cast<size_t>(at::maybe_wrap_dim(dim, rank))];
+  const int64_t place = places[static_cast<size_t>(at::maybe_wrap_dim(dim, index.dim()))];
   return t.permute(order).gather(place, index.permute(order)).permute(places);
 }
 

@@ -4,10 +4,10 @@
 #include <ATen/Operators.h>
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/layout.h"
 #include "records/demands.h"
 #include "records/dims.h"
 #include "records/op.h"
@@ -68,16 +68,6 @@ void for_each_address(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t st
   }
 }
 
-// The dimensions as they lie in memory, the farthest apart first.
-Ints order_of(at::IntArrayRef strides) {
-  Ints order(strides.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return strides[static_cast<size_t>(a)] > strides[static_cast<size_t>(b)];
-  });
-  return order;
-}
-
 // as_strided names addresses in memory, which neither an example of a batch nor a traced value has. What it reads is
 // worked out from where its argument says that it lies (NOTE [Strides of one example], NOTE [Places of views]): for
 // every address, which element is there. So it becomes a look-up by index, before any level sees it, and the examples
@@ -85,7 +75,7 @@ Ints order_of(at::IntArrayRef strides) {
 class Addresses {
  public:
   explicit Addresses(const Tensor& t) : offset_(t.storage_offset()) {
-    for (int64_t d : order_of(t.strides()))
+    for (const int64_t d : farthest_first(t.strides()))
       if (t.size(d) != 1)
         dims_.push_back({t.size(d), t.stride(d), product(t.sizes().slice(static_cast<size_t>(d) + 1))});
     int64_t span = 0;
@@ -144,7 +134,7 @@ Tensor elements_read(const char* op, const Tensor& x, at::IntArrayRef sizes, at:
 // What is read lies in memory in the order that was asked for.
 Tensor read_strided(const Tensor& x, const Ints& sizes, const Ints& strides, const MaybeInt& offset) {
   const Tensor places = elements_read("aten::as_strided", x, sizes, strides, offset);
-  const Ints order = order_of(strides);
+  const auto order = farthest_first(strides);
   const bool repeats = std::find(strides.begin(), strides.end(), 0) != strides.end();
   if (repeats || std::is_sorted(order.begin(), order.end())) return at::take(x, places);
   Ints back(order.size());

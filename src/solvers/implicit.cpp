@@ -7,6 +7,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "core/tensor_lists.h"
 #include "frontend/autocast.h"
 #include "operators/differentiate.h"
 #include "operators/lifting.h"
@@ -97,10 +98,6 @@ LinearSystem linearization(const Implicit& implicit, size_t unknowns) {
   return system;
 }
 
-Tensors joined(Tensors a, const Tensors& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 Tensors negated(Tensors list) {
   for (Tensor& t : list) t = -t;
   return list;

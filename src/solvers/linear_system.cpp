@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "core/tensor_lists.h"
 #include "operators/differentiate.h"
 #include "operators/lifting.h"
 #include "solvers/captured.h"
@@ -49,11 +50,6 @@ Tensors first(const Tensors& all, size_t count) {
   return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 Tensors from(const Tensors& all, size_t start) { return {all.begin() + static_cast<std::ptrdiff_t>(start), all.end()}; }
-
-Tensors joined(Tensors a, const Tensors& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 // Operands: b, and what the system depends on. `unknowns`: the number of tensors of b.
 HigherOrderRules rules_of(const LinearSystem& system, size_t unknowns, const Tensors& captured) {

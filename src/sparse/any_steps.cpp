@@ -10,6 +10,7 @@
 #include "interpreters/vmap.h"
 #include "sparse/dependence.h"
 #include "sparse/ids.h"
+#include "sparse/index.h"
 
 namespace tower::sparse {
 
@@ -18,8 +19,6 @@ namespace {
 using dynamic::Function;
 using dynamic::Tensors;
 using Id = Sets::Id;
-
-size_t index(int64_t i) { return static_cast<size_t>(i); }
 
 // Which elements of the state each depends on after a step, and what else.
 struct Graph {

@@ -10,6 +10,8 @@
 #include <bit>
 #include <numeric>
 
+#include "sparse/index.h"
+
 namespace tower::sparse {
 
 namespace {
@@ -56,7 +58,6 @@ c10::ArrayRef<int64_t> row_of(const Sparsity& pattern, size_t r) {
   return {pattern.columns().data() + pattern.starts()[r],
           static_cast<size_t>(pattern.starts()[r + 1] - pattern.starts()[r])};
 }
-size_t index(int64_t i) { return static_cast<size_t>(i); }
 
 struct Columns {
   const Sparsity& pattern;

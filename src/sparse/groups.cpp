@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "sparse/index.h"
 #include "tower/errors.h"
 
 namespace tower::sparse {
@@ -11,8 +12,6 @@ namespace tower::sparse {
 namespace {
 
 constexpr int64_t kCostOfVjp = 2;  // in jvps
-
-size_t index(int64_t i) { return static_cast<size_t>(i); }
 
 template <class F>
 void for_entries(const Sparsity& pattern, F&& f) {

@@ -10,8 +10,6 @@ namespace tower::sparse {
 
 namespace {
 
-at::Tensor as_tensor(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
-
 std::vector<int64_t> rows_of_entries(const Sparsity& pattern) {
   std::vector<int64_t> rows;
   rows.reserve(static_cast<size_t>(pattern.num_entries()));
@@ -40,6 +38,8 @@ Sparsity blocks_of(const Sparsity& pattern, const std::array<int64_t, 2>& block)
 }
 
 }  // namespace
+
+at::Tensor as_tensor(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
 
 MatrixLayout::MatrixLayout(const Sparsity& pattern, const SparseOptions& options)
     : layout_(options.layout), sizes_{pattern.num_rows(), pattern.num_columns()}, block_(options.block) {

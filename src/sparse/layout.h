@@ -5,6 +5,8 @@
 
 namespace tower::sparse {
 
+at::Tensor as_tensor(const std::vector<int64_t>& numbers);
+
 class MatrixLayout {
  public:
   MatrixLayout(const Sparsity& pattern, const SparseOptions& options);

@@ -21,11 +21,9 @@ struct SparsePlan::Parts {
 
 namespace {
 
-Tensor as_tensor(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
-
 // With a group more, of those that are in none.
 Tensor groups_of(const sparse::Colouring& colouring) {
-  const Tensor colours = as_tensor(colouring.colours);
+  const Tensor colours = sparse::as_tensor(colouring.colours);
   return at::where(colours.lt(0), colouring.count, colours);
 }
 
@@ -75,7 +73,7 @@ SparsePlan::SparsePlan(Sparsity pattern, SparseOptions options, bool symmetric) 
   sparse::MatrixLayout layout(pattern, options);
   parts_ = std::make_shared<const Parts>(Parts{std::move(pattern), options, groups.columns.count, groups.rows.count,
                                                groups_of(groups.columns), groups_of(groups.rows),
-                                               as_tensor(groups.places), std::move(layout)});
+                                               sparse::as_tensor(groups.places), std::move(layout)});
 }
 
 const Sparsity& SparsePlan::pattern() const { return parts_->pattern; }

@@ -33,7 +33,7 @@ Tensor basis(const Meta& m, int64_t start, int64_t length) {
   return rows.view(sizes);
 }
 
-Sizes joined(const Meta& a, const Meta& b) {
+Sizes sizes_of_both(const Meta& a, const Meta& b) {
   Sizes sizes = a.sizes;
   sizes.append(b.sizes.begin(), b.sizes.end());
   return sizes;
@@ -89,7 +89,8 @@ Tensors jacobian_by_rows(const Evaluated& e, const JacobianOptions& options) {
       if (options.chunk_size == 1 && length == 1) return one_row(pullback({cotangents.squeeze(0)}));
       return map_once(without_aux(pullback), {cotangents}, {0}, length, {0}, Randomness::same, "jacrev").first;
     });
-    for (size_t i = 0; i < rows.size(); ++i) result.push_back(as_new(rows[i].reshape(joined(out, e.in_metas[i]))));
+    for (size_t i = 0; i < rows.size(); ++i)
+      result.push_back(as_new(rows[i].reshape(sizes_of_both(out, e.in_metas[i]))));
   }
   return result;
 }
@@ -202,7 +203,7 @@ FunctionWithAux jacfwd(FunctionWithAux f, std::vector<int64_t> argnums, Jacobian
     Tensors result;
     for (size_t k = 0; k < c.out_metas.size(); ++k)
       for (size_t i = 0; i < checked.size(); ++i)
-        result.push_back(as_new(c.columns[i][k].movedim(0, -1).reshape(joined(c.out_metas[k], c.in_metas[i]))));
+        result.push_back(as_new(c.columns[i][k].movedim(0, -1).reshape(sizes_of_both(c.out_metas[k], c.in_metas[i]))));
     return std::pair(std::move(result), std::move(c.aux));
   };
 }
