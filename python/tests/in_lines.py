@@ -1,6 +1,6 @@
 """A plugin of pytest's: each test prints GoogleTest's lines, which script/in_processes reads.
 
-    pytest -qq --no-summary -p in_lines
+pytest -qq --no-summary -p in_lines
 """
 
 import pytest

@@ -30,8 +30,12 @@ def run_in_processes(count, source, folder, status=0):
     warnings are left out: where no names are known, c10d warns of that."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(source))
-    ended = subprocess.run([sys.executable, ROOT / "script" / "launch", "-n", str(count), sys.executable, program],
-                           capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, ROOT / "script" / "launch", "-n", str(count), sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     if "was built without" in ended.stdout:
         pytest.skip("Tower was built without c10d or gloo")
     assert ended.returncode == status, ended.stdout + ended.stderr

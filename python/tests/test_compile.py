@@ -93,5 +93,7 @@ def test_a_transform_of_a_compiled_function_is_not_taken_for_the_compiled_functi
 
 
 def test_explain_is_not_compiled(capsys):
-    assert_same(torch.compile(torch_tower.explain(vmap(torch.sin)), backend="eager")(torch.ones(2)), torch.ones(2).sin())
+    assert_same(
+        torch.compile(torch_tower.explain(vmap(torch.sin)), backend="eager")(torch.ones(2)), torch.ones(2).sin()
+    )
     assert "aten::sin" in capsys.readouterr().out

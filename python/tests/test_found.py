@@ -43,7 +43,9 @@ def test_the_gradient_of_a_mapped_embedding_knows_padding_and_frequencies(option
     one = lambda table, places: F.embedding(places, table, **options)
     whole = lambda table: (vmap(one, in_dims=in_dims)(table, places) * weight).sum()
     leaf = table.clone().requires_grad_()
-    examples = [one(leaf if in_dims[0] is None else leaf[b], places if in_dims[1] is None else places[b]) for b in (0, 1)]
+    examples = [
+        one(leaf if in_dims[0] is None else leaf[b], places if in_dims[1] is None else places[b]) for b in (0, 1)
+    ]
     same(vmap(one, in_dims=in_dims)(table, places), torch.stack(examples).detach())
     same(grad(whole)(table), torch.autograd.grad((torch.stack(examples) * weight).sum(), leaf)[0])
 

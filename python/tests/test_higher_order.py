@@ -158,9 +158,7 @@ def scaled(calls):
         return 100 * (dfx * w + fx * dw) * n, [dd["x"]]
 
     def vmap_rule(info, in_dims, f, d, w, n):
-        x, w = (
-            t if dim is None else t.movedim(dim, 0) for t, dim in ((d["x"], in_dims[1]["x"]), (w, in_dims[2]))
-        )
+        x, w = (t if dim is None else t.movedim(dim, 0) for t, dim in ((d["x"], in_dims[1]["x"]), (w, in_dims[2])))
         assert in_dims[0] is None and in_dims[3] is None
         x = x if in_dims[1]["x"] is not None else x.expand(info.batch_size, *x.shape)
         return op(f, {"x": x}, w, n), (0, [0])

@@ -46,8 +46,14 @@ def in_processes(*command, processes=2, cwd=None):
     # Of the tests around it, these know nothing.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TOWER_"))}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run([sys.executable, SCRIPT, "--processes", str(processes), "--silence", "20", *command],
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=cwd)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--processes", str(processes), "--silence", "20", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        cwd=cwd,
+    )
     return done.returncode, done.stdout
 
 
@@ -101,11 +107,16 @@ def test_a_program_that_does_not_start_passes_nothing():
 
 
 def test_processes_that_come_to_no_test_are_started_once_more(tmp_path):
-    once = "import os, sys\n" f"if not sys.argv[-1].startswith('--gtest_list'):\n  if not os.path.exists({str(tmp_path / 'x')!r}):\n"
+    once = (
+        "import os, sys\n"
+        f"if not sys.argv[-1].startswith('--gtest_list'):\n  if not os.path.exists({str(tmp_path / 'x')!r}):\n"
+    )
     once += f"    open({str(tmp_path / 'x')!r}, 'w')\n    os._exit(3)\n"
     status, said = in_processes(sys.executable, "-c", once + SUITE, "a", processes=1)
     assert status == 0, said
-    status, said = in_processes(sys.executable, "-c", SUITE.replace("patterns =", "sys.exit('no memory')\npatterns ="), "a b")
+    status, said = in_processes(
+        sys.executable, "-c", SUITE.replace("patterns =", "sys.exit('no memory')\npatterns ="), "a b"
+    )
     assert status == 1
     assert "NOT RUN Suite.a: exit status 1: no memory" in said
     assert "0 passed, 0 failed, 0 died, 0 left out, 2 not run, of 2" in said

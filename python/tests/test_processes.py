@@ -19,7 +19,7 @@ def test_collectives_are_code_over_the_batch_dimension():
         everyone = torch_tower.all_gather(e, "batch").cumsum(0)[-1]
         return total["e"] * total["s"] + moved - torch_tower.pmax(e, "batch") * index + everyone
 
-    expected = (x.sum(0) * x.sin().sum(0) + x.roll(1, 0) - x.amax(0) * torch.arange(4)[:, None] / 4 + x.sum(0))
+    expected = x.sum(0) * x.sin().sum(0) + x.roll(1, 0) - x.amax(0) * torch.arange(4)[:, None] / 4 + x.sum(0)
     torch.testing.assert_close(vmap(f, axis="batch")(x), expected)
 
 

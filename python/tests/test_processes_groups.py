@@ -26,7 +26,9 @@ def all_well(count, source, folder):
 
 @of_several
 def test_meshes_of_groups_are_their_own_for_every_way_to_make_a_group(tmp_path):
-    all_well(4, """
+    all_well(
+        4,
+        """
     import os
     port = int(os.environ["MASTER_PORT"])
     for k, backend in enumerate(["gloo", "cpu:gloo"]):
@@ -59,12 +61,16 @@ def test_meshes_of_groups_are_their_own_for_every_way_to_make_a_group(tmp_path):
         assert y.tolist() == [4, 4, 4]
         dist.destroy_process_group()
     print("well")
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
 
 
 @of_several
 def test_a_mesh_of_a_group_keeps_its_own_timeout(tmp_path):
-    all_well(2, """
+    all_well(
+        2,
+        """
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     mesh = Mesh.from_group(dist.group.WORLD, {"data": -1}, timeout=2)
@@ -79,12 +85,16 @@ def test_a_mesh_of_a_group_keeps_its_own_timeout(tmp_path):
         assert kind == "MeshError" and "process 1 of 2 did not come" in text and seconds < 4, (text, seconds)
     dist.barrier()
     print("well")
-    """, tmp_path)
+    """,
+        tmp_path,
+    )
 
 
 @of_several
 def test_a_dtensor_is_refused_with_what_to_do(tmp_path):
-    all_well(2, """
+    all_well(
+        2,
+        """
     from torch.distributed.tensor import Shard, distribute_tensor
 
     dist.init_process_group("gloo")
@@ -100,4 +110,6 @@ def test_a_dtensor_is_refused_with_what_to_do(tmp_path):
     mesh = Mesh.from_group(dist.group.WORLD, {"data": -1}, timeout=20)
     assert total(mesh, "data", spread.to_local()) == 6
     print("well")
-    """, tmp_path)
+    """,
+        tmp_path,
+    )

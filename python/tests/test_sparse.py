@@ -181,7 +181,9 @@ def test_values_decide_only_where_they_are_asked_to():
     x = torch.ones(4, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="reads a value that depends on x"):
         torch_tower.jacobian_sparsity(chosen, x)
-    assert torch.equal(torch_tower.jacobian_sparsity(chosen, x, values_decide=True).mask(), torch.eye(4, device="cpu").bool())
+    assert torch.equal(
+        torch_tower.jacobian_sparsity(chosen, x, values_decide=True).mask(), torch.eye(4, device="cpu").bool()
+    )
 
 
 BY_ROWS_OR_MATRICES = {

@@ -152,9 +152,7 @@ def recurrent(lib, x, w):
 def backwards_along_a_dimension(lib, x, w):
     inputs = torch.stack([x, x * w, x.sin(), w, x, w]).view(2, 3)
     carry = (w * inputs[:, 0], x)
-    last, out = lib.scan(
-        lambda c, e: ((c[0] * e + 1, c[1] + e.sum()), c[0] * c[1]), carry, inputs, dim=1, reverse=True
-    )
+    last, out = lib.scan(lambda c, e: ((c[0] * e + 1, c[1] + e.sum()), c[0] * c[1]), carry, inputs, dim=1, reverse=True)
     return (last[0] * inputs[:, 1]).sum() + last[1] + (out * inputs).sum()
 
 

@@ -255,7 +255,11 @@ def test_batches_of_size_zero_and_one():
         ),
         (lambda x: vmap(lambda x: x.item())(x[0]), RuntimeError, "reads one number out of a tensor"),
         (lambda x: vmap(lambda x: x if x > 0 else -x)(x[0]), RuntimeError, "differs between the examples"),
-        (lambda x: vmap(torch.nonzero)(torch.tensor([[0, 1], [1, 1]])), RuntimeError, "how many elements it finds depends on the data"),
+        (
+            lambda x: vmap(torch.nonzero)(torch.tensor([[0, 1], [1, 1]])),
+            RuntimeError,
+            "how many elements it finds depends on the data",
+        ),
     ],
 )
 def test_what_is_refused_says_why(call, kind, text):

@@ -1,7 +1,7 @@
 """Named axes and their collectives, and batches that are spread over processes (docs/processes.md).
 
-    mesh = torch_tower.Mesh.from_environment({"data": -1})  # under torchrun
-    step = vmap(f, axis="data", across=mesh)                # and inside of f: torch_tower.psum(x, "data")
+mesh = torch_tower.Mesh.from_environment({"data": -1})  # under torchrun
+step = vmap(f, axis="data", across=mesh)                # and inside of f: torch_tower.psum(x, "data")
 """
 
 from datetime import timedelta
@@ -15,7 +15,9 @@ from ._containers import flatten
 
 MeshError = _C.MeshError
 MeshError.__module__ = "torch_tower"
-MeshError.__doc__ = "Something is wrong between processes: one died, hangs, failed, or does something else than the others."
+MeshError.__doc__ = (
+    "Something is wrong between processes: one died, hangs, failed, or does something else than the others."
+)
 
 
 class Mesh:
@@ -46,7 +48,9 @@ class Mesh:
     def from_device_mesh(mesh: Any, *, timeout: float = 300, check: bool = False) -> "Mesh":
         """From a DeviceMesh of one dimension, which has a name."""
         if mesh.ndim != 1 or not mesh.mesh_dim_names:
-            raise ValueError("Mesh: the DeviceMesh must have one dimension with a name; take one of its axes: mesh['data'].")
+            raise ValueError(
+                "Mesh: the DeviceMesh must have one dimension with a name; take one of its axes: mesh['data']."
+            )
         return Mesh.from_group(mesh.get_group(), {mesh.mesh_dim_names[0]: -1}, timeout=timeout, check=check)
 
     @property

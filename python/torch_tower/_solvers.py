@@ -167,7 +167,14 @@ def _named(arguments: dict) -> dict:
     return {name: value for name, value in arguments.items() if name in _ITERATION}
 
 
-def _implicit(op: str, function: Callable, solver: Callable, preconditioner: Callable | None, per_example: bool, linear: dict | None) -> Callable:
+def _implicit(
+    op: str,
+    function: Callable,
+    solver: Callable,
+    preconditioner: Callable | None,
+    per_example: bool,
+    linear: dict | None,
+) -> Callable:
     options = _options(op, linear or {}, {**_LINEAR, **_ITERATION})
 
     @transformed(solver)

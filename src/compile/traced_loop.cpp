@@ -249,8 +249,7 @@ namespace {
 bool kernels_know(const Operator& op) { return small_rule(op) || element_rule(op); }
 
 Graph traced(const Function& f, const Tensors& state) {
-  Graph graph =
-      trace(f, state, "while_loop", kernels_know).graph;
+  Graph graph = trace(f, state, "while_loop", kernels_know).graph;
   graph.simplify();
   for (const Call& call : graph.calls)
     if (call.effect)

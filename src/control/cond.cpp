@@ -5,16 +5,15 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "control/checkpoint.h"
+#include "control/kept_calls.h"
 #include "control/repeated_draws.h"
+#include "control/traced.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
-#include "control/checkpoint.h"
 #include "operators/differentiate.h"
-#include "control/kept_calls.h"
-#include "control/repeated_draws.h"
-#include "control/traced.h"
 #include "operators/lifting.h"
 #include "tower/cond.h"
 #include "tower/errors.h"

@@ -7,16 +7,16 @@
 
 #include "control/checkpoint.h"
 #include "control/cond.h"
+#include "control/kept_calls.h"
 #include "control/loops.h"
 #include "control/repeated_draws.h"
 #include "control/revolve.h"
 #include "control/speech.h"
+#include "control/traced.h"
 #include "control/undecided_loop.h"
 #include "core/bind.h"
 #include "frontend/autocast.h"
 #include "frontend/effects.h"
-#include "control/kept_calls.h"
-#include "control/traced.h"
 #include "operators/lifting.h"
 
 namespace tower {

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "graph/raises.h"
 #include "frontend/twins.h"
+#include "graph/raises.h"
 #include "interpreters/mapped.h"
 
 namespace tower::compiler {

@@ -60,9 +60,7 @@ class Chunks {
       for (std::byte* chunk : free) ::operator delete(chunk, std::align_val_t(alignof(T)));
     }
   };
-  static Pool& pool() {
-    return of_thread<Pool>();
-  }
+  static Pool& pool() { return of_thread<Pool>(); }
 
   std::vector<std::byte*> chunks_;
   size_t size_ = 0;

@@ -76,8 +76,8 @@ class MappedOperator final : public MadeOperator {
     }
     Stack args = args_;
     args[arg] = value;
-    return c10::make_intrusive<MappedOperator>(ImageOf{base_, args, leaves_, dims_, batch_size_, axis_, randomness_,
-                                                       label_, make_level_, random()});
+    return c10::make_intrusive<MappedOperator>(
+        ImageOf{base_, args, leaves_, dims_, batch_size_, axis_, randomness_, label_, make_level_, random()});
   }
 
   bool saves_at_every_level() const override {

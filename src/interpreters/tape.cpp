@@ -121,7 +121,9 @@ struct KeptCotangents {
 
 class Cotangents {
  public:
-  explicit Cotangents(size_t slots) : by_slot_(std::move(of_thread<KeptCotangents>().by_slot)) { by_slot_.resize(slots); }
+  explicit Cotangents(size_t slots) : by_slot_(std::move(of_thread<KeptCotangents>().by_slot)) {
+    by_slot_.resize(slots);
+  }
   ~Cotangents() {
     constexpr size_t kMost = 1 << 16;
     by_slot_.clear();

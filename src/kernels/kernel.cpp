@@ -18,7 +18,7 @@ namespace {
 // As LibTorch has it for its cheapest kernels, in operations.
 constexpr int64_t kGrain = 32768;
 
-constexpr size_t kVectorBytes = 64;     // of the widest there is
+constexpr size_t kVectorBytes = 64;  // of the widest there is
 struct alignas(kVectorBytes) Vector {
   char bytes[kVectorBytes];
 };
@@ -90,9 +90,10 @@ void Kernel::share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const {
     fault = any;
   }
   TORCH_CHECK(!(fault & kDividedByZero), "ZeroDivisionError");
-  TORCH_CHECK_LINALG(!(fault & kSingular),
-                     "linalg: in a compiled function, a matrix that is solved with, inverted or factored is singular, or "
-                     "the input of a Cholesky factorization is not positive-definite.");
+  TORCH_CHECK_LINALG(
+      !(fault & kSingular),
+      "linalg: in a compiled function, a matrix that is solved with, inverted or factored is singular, or "
+      "the input of a Cholesky factorization is not positive-definite.");
   if (fault & kNotEnded)
     throw MaxStepsError(
         "while_loop: after max_steps steps the predicate still holds for an example of a compiled function. Allow "

@@ -314,10 +314,10 @@ AxisVmap& find_axis(std::string_view name, const char* who) {
             "' in a rule or an implementation whose operands do not differ between its examples, so that it is not "
             "seen. Pass something that does, as axis_index.",
         examples_of(*hidden)));
-  detail::ForeignFrame::raise(
-      speech::NoAxisError(std::string(who) + ": there is no axis '" + std::string(name) + "' here; " +
-                  (names.empty() ? "no vmap that is running has a named axis. Give one a name, by its option axis."
-                                 : "the axes of running vmaps are " + names + ".")));
+  detail::ForeignFrame::raise(speech::NoAxisError(
+      std::string(who) + ": there is no axis '" + std::string(name) + "' here; " +
+      (names.empty() ? "no vmap that is running has a named axis. Give one a name, by its option axis."
+                     : "the axes of running vmaps are " + names + ".")));
 }
 
 }  // namespace tower::mesh

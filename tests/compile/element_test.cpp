@@ -95,8 +95,8 @@ TEST(ElementRules, OfArithmeticAreBitEqualToLibTorchOnSpecialNumbers) {
     const auto [c, d] = without_overflowing_quotients(a, b);
     for (const auto& [name, f] : of_floats) {
       const bool of_quotient = std::string_view(name) == "fmod" || std::string_view(name) == "remainder";
-      expect_same_bits(name, [f = f](const Tensors& in) { return f(in[0], in[1]); },
-                       of_quotient ? Tensors{c, d} : Tensors{a, b});
+      expect_same_bits(
+          name, [f = f](const Tensors& in) { return f(in[0], in[1]); }, of_quotient ? Tensors{c, d} : Tensors{a, b});
     }
   }
   using Single = Tensor (*)(const Tensor&);

@@ -55,7 +55,8 @@ TEST_F(Making, NamesAProcessThatDoesNotCome) {
 TEST_F(Making, NamesTheProcessThatEndedWithTheStore) {
   const auto ended = processes::start(2, [](int rank) {
     ::setenv("WORLD_SIZE", "3", 1);  // one does not come
-    if (rank == 0) std::thread([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)), ::raise(SIGKILL); }).detach();
+    if (rank == 0)
+      std::thread([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)), ::raise(SIGKILL); }).detach();
     const std::string text = refused();
     EXPECT_TRUE(contains(text,
                          "waiting for the others: the mesh's store does not answer: process 0, or torchrun, which "

@@ -110,7 +110,10 @@ TEST(Moves, SendTheExamplesOfAVmapOutsideInOneOrder) {
       {"pmax", [](const Tensor& t) { return tower::pmax(t, "data"); }},
       {"all_gather", [](const Tensor& t) { return tower::all_gather(t, "data"); }},
       {"psum_scatter", [](const Tensor& t) { return tower::psum_scatter(tower::all_gather(t, "data"), "data"); }},
-      {"ppermute", [](const Tensor& t) { return tower::ppermute(t, "data", {{0, 3}, {3, 1}}); }},
+      {"ppermute",
+       [](const Tensor& t) {
+         return tower::ppermute(t, "data", {{0, 3}, {3, 1}});
+       }},
   };
   expect_all(2, [&](int) {
     const Mesh mesh = mesh_of_all();

@@ -39,17 +39,23 @@ inline void expect_linear_allocations(const std::string& what,
   const at::Tensor x = waves({40});
   const std::pair<const char*, std::function<void(const Function&)>> transforms[] = {
       {"grad", [&](const Function& f) { gradient(f)({x}); }},
-      {"vmap(grad)", [&](const Function& f) { mapped(gradient(f))({at::stack({x, -x})}); }},
+      {"vmap(grad)",
+       [&](const Function& f) {
+         mapped(gradient(f))({at::stack({x, -x})});
+       }},
       {"jvp", [&](const Function& f) { td::jvp(f, {x}, {x}); }},
       {"linearize", [&](const Function& f) { td::linearize(f, {x}).second({x}); }},
       {"grad(grad)", [&](const Function& f) { gradient(summed(gradient(f)))({x}); }},
       {"jvp(grad)", [&](const Function& f) { td::hvp(f, {x}, {x}); }},
-      {"grad(vmap)", [&](const Function& f) { gradient(summed(mapped(f)))({at::stack({x, -x})}); }},
-      {"jvp(vmap)", [&](const Function& f) { td::jvp(mapped(f), {at::stack({x, -x})}, {at::stack({x, x})}); }}};
+      {"grad(vmap)",
+       [&](const Function& f) {
+         gradient(summed(mapped(f)))({at::stack({x, -x})});
+       }},
+      {"jvp(vmap)", [&](const Function& f) {
+         td::jvp(mapped(f), {at::stack({x, -x})}, {at::stack({x, x})});
+       }}};
   for (const auto& [name, run] : transforms) {
-    const auto allocated = [&, &run = run](int64_t steps) {
-      return allocated_by([&] { run(of_steps(steps)); });
-    };
+    const auto allocated = [&, &run = run](int64_t steps) { return allocated_by([&] { run(of_steps(steps)); }); };
     EXPECT_LT(allocated(400), 2.3 * allocated(200)) << name << ", " << what;
   }
 }

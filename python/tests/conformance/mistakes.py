@@ -49,7 +49,9 @@ _CRASHING_BACKWARD = {"nn_functional_scaled_dot_product_attention"}
 _BOOLEANS = "the formula subtracts, which LibTorch refuses for booleans; the kernel converts them first"
 _OUT = "LibTorch resizes out=, with a warning that it will not; Tower refuses"
 _EMPTY = "the kernel asks less of tensors without elements than its parts do"
-_NO_DIMENSIONS = "a tensor without dimensions on the CPU may meet other devices; where the kernel is stricter nobody looks"
+_NO_DIMENSIONS = (
+    "a tensor without dimensions on the CPU may meet other devices; where the kernel is stricter nobody looks"
+)
 _BIAS = "the kernel adds a bias of any dtype in its own; added for each example, it promotes"
 _VECTORS = "where other has a dimension less and is no batch of vectors, LibTorch broadcasts its rows with batches"
 OPEN = {
