@@ -6,10 +6,10 @@
 #include <tower/loops.h>
 #include <tower/transforms.h>
 
-#include <cstdlib>
 #include <random>
 
 #include "support/prelude.h"
+#include "support/seeds.h"
 
 namespace {
 
@@ -127,11 +127,6 @@ Function program(uint64_t seed, const Memory& memory, bool writes_argument, std:
   };
 }
 
-uint64_t programs() {
-  const char* wanted = std::getenv("TOWER_PROGRAMS");
-  return wanted ? std::strtoull(wanted, nullptr, 10) : 60;
-}
-
 std::string values_differ(const Tensors& a, const Tensors& b) {
   for (size_t k = 0; k < a.size(); ++k)
     if (!at::allclose(a[k].resolve_conj(), b[k].resolve_conj(), 1e-9, 1e-9, /*equal_nan=*/true))
@@ -191,11 +186,12 @@ std::string disagreement_of(uint64_t seed, bool writes_argument, bool graded, si
 
 void run_programs(bool writes_argument, bool graded) {
   size_t compared = 0;
-  for (uint64_t seed = 0; seed < programs(); ++seed) {
+  const support::Seeds seeds = support::seeds("TOWER_PROGRAMS", 60);
+  for (const uint64_t seed : seeds) {
     const std::string text = disagreement_of(seed, writes_argument, graded, compared);
     ASSERT_EQ(text, "") << "program " << seed;
   }
-  EXPECT_GT(compared, programs());
+  EXPECT_GT(compared, seeds.count);
 }
 
 TEST(CompileCapturedViews, RandomProgramsLeaveInMemoryWhatThePlainOnesLeave) { run_programs(false, false); }

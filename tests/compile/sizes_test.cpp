@@ -8,22 +8,17 @@
 #include <tower/dynamic.h>
 #include <tower/errors.h>
 
-#include <cstdlib>
 #include <iostream>
 
 #include "compile/sizes_programs.h"
 #include "support/compare.h"
+#include "support/seeds.h"
 
 namespace sizes {
 namespace {
 
 namespace td = tower::dynamic;
 using td::Function;
-
-uint64_t count() {
-  const char* wanted = std::getenv("TOWER_SIZES");
-  return wanted ? std::strtoull(wanted, nullptr, 10) : 160;
-}
 
 // How an argument lies in memory.
 enum class Lies : uint8_t { by_rows, by_columns, sliced, apart };
@@ -195,7 +190,8 @@ std::string disagreement(const Case& c, Counts& counts) {
 TEST(CompiledSizes, OtherSizesThanThoseTracedAreAsUncompiled) {
   Counts counts;
   size_t wrong = 0;
-  for (uint64_t seed = 0; seed < count(); ++seed) {
+  const support::Seeds seeds = support::seeds("TOWER_SIZES", 160);
+  for (const uint64_t seed : seeds) {
     const Case c = draw(seed);
     if (c.program.steps.empty()) continue;
     const std::string text = disagreement(c, counts);
@@ -205,7 +201,7 @@ TEST(CompiledSizes, OtherSizesThanThoseTracedAreAsUncompiled) {
                     << (c.captures ? ", captured" : "") << ":\n"
                     << c.program.text() << "traced with " << text;
   }
-  if (std::getenv("TOWER_SIZES"))
+  if (seeds.wanted)
     std::cout << counts.programs << " programs, " << counts.calls << " calls, " << counts.followed
               << " of them not traced, " << counts.refused << " programs refused, " << wrong << " wrong\n";
   EXPECT_EQ(wrong, 0u);

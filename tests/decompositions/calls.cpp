@@ -37,7 +37,7 @@ Stack with_tensors(const Stack& arguments, const std::function<Tensor(const Tens
   return result;
 }
 
-std::vector<Tensor> tensors_of(const Stack& arguments) {
+std::vector<Tensor> defined_tensors(const Stack& arguments) {
   std::vector<Tensor> tensors;
   with_tensors(arguments, [&](const Tensor& t, size_t) {
     tensors.push_back(t);
@@ -70,7 +70,7 @@ Tensor with_first(const Tensor& t, double value) {
 // `f` applied to one tensor after the other; calls where it gives an undefined tensor are left out.
 void one_at_a_time(std::vector<Call>& calls, const Stack& arguments, const std::string& what,
                    const std::function<Tensor(const Tensor&)>& f) {
-  const auto tensors = tensors_of(arguments);
+  const auto tensors = defined_tensors(arguments);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor changed = f(tensors[i]);
     if (!changed.defined()) continue;

@@ -1,10 +1,10 @@
 // Where views lie in memory: inside of a transform they show the strides and the offset that they have in the plain
 // call, and as_strided reads what it reads there. Random chains of views, by the plain call of an example that is alone
 // in memory.
-#include <cstdlib>
 #include <random>
 
 #include "support/prelude.h"
+#include "support/seeds.h"
 #include "tower/compile.h"
 
 namespace {
@@ -138,10 +138,7 @@ class Draw {
   std::mt19937 random_;
 };
 
-int64_t programs() {
-  const char* count = std::getenv("TOWER_PLACES_PROGRAMS");
-  return count ? std::strtol(count, nullptr, 10) : 150;
-}
+support::Seeds programs() { return support::seeds("TOWER_PLACES_PROGRAMS", 150); }
 
 std::vector<Place> places_in(const Program& p, const Tensor& x) {
   std::vector<Place> found;
@@ -218,7 +215,8 @@ Ints sizes_for(const Nesting& nesting) {
 }
 
 TEST(PlacesOfViews, AreThoseOfThePlainCall) {
-  for (int64_t seed = 0; seed < programs() && !HasFailure(); ++seed) {
+  for (const uint64_t seed : programs()) {
+    if (HasFailure()) break;
     const Program p = Draw(static_cast<uint32_t>(seed)).program();
     const auto shown = places_in(p, numbers({3, 4}));
     for (const Nesting& nesting : kNestings) {
@@ -241,7 +239,8 @@ TEST(PlacesOfViews, AreThoseOfThePlainCall) {
 // A graph's tensors lie as the caller's: what is asked for while it is traced is of no account.
 TEST(PlacesOfViews, AreReadByCompiledFunctionsAsByThePlainCall) {
   int64_t refused = 0;
-  for (int64_t seed = 0; seed < programs() / 5 && !HasFailure(); ++seed) {
+  for (const uint64_t seed : programs().part(0, 5)) {
+    if (HasFailure()) break;
     const Program p = Draw(static_cast<uint32_t>(seed)).program();
     for (const Nesting& nesting :
          {Nesting{"nothing", {}, Nesting::none, {}}, kNestings[1], kNestings[5], kNestings[8]}) {
@@ -263,7 +262,7 @@ TEST(PlacesOfViews, AreReadByCompiledFunctionsAsByThePlainCall) {
       }
     }
   }
-  EXPECT_LE(refused, programs() / 50);
+  EXPECT_LE(refused, static_cast<int64_t>(programs().count / 50));
 }
 
 // What a vmap computes lies as its examples do, and a view of it may need a copy where the plain call's does not.

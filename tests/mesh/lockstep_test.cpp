@@ -7,11 +7,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "mesh/differences.h"
 #include "mesh/harness.h"
 #include "support/prelude.h"
+#include "support/seeds.h"
 #include "tower/tower.h"
 
 namespace {
@@ -143,21 +143,12 @@ class Comparison {
   int64_t compared_ = 0;
 };
 
-struct Seeds {
-  uint64_t from = 0, count;
-  bool wanted = false;
-};
-Seeds seeds(uint64_t usual) {
-  const char* wanted = std::getenv("TOWER_LOCKSTEP_PROGRAMS");
-  if (!wanted) return {0, usual};
-  const std::string text = wanted;
-  return {std::stoull(text), std::stoull(text.substr(text.find(':') + 1)), true};
-}
+support::Seeds usual_seeds() { return support::seeds("TOWER_LOCKSTEP_PROGRAMS", 60); }
 
 TEST(ExamplesInLockStep, AreWhatTransformsGive) {
-  const Seeds seeds = ::seeds(60);
+  const support::Seeds seeds = usual_seeds();
   int64_t programs = 0, compared = 0;
-  for (uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
+  for (const uint64_t seed : seeds) {
     Comparison comparison(lockstep::draw(seed));
     const std::string found = comparison.difference(/*compiled=*/seeds.wanted || seed % 10 == 0);
     EXPECT_TRUE(found.empty()) << "program " << seed << ":\n" << lockstep::draw(seed).text() << found;
@@ -177,8 +168,7 @@ TEST(ExamplesInLockStep, MaySpeakOnWaysThatAreNotTakenAtFirst) {
 }
 
 TEST(ExamplesInLockStep, HaveTheDerivativesOfDifferences) {
-  const Seeds seeds = ::seeds(60);
-  for (uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
+  for (const uint64_t seed : usual_seeds()) {
     // With an inner gradient the oracle's own second derivatives are compared.
     EXPECT_EQ(Comparison(lockstep::draw(seed)).difference_of_oracle(), "") << "program " << seed << ":\n"
                                                                            << lockstep::draw(seed).text();

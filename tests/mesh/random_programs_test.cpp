@@ -5,11 +5,11 @@
 #include "mesh/random_programs.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 
 #include "mesh/harness.h"
 #include "support/prelude.h"
+#include "support/seeds.h"
 #include "tower/tower.h"
 
 namespace {
@@ -48,7 +48,7 @@ class Comparison {
       program = mesh_programs::draw(seed, spread_);
       expected = program.run(World{{{{"data"}, {"inner"}}}, {{{}, {0, kInner}}}});
     } catch (const std::exception& error) {
-      if (std::getenv("TOWER_SPREAD_PROGRAMS"))
+      if (support::seeds("TOWER_SPREAD_PROGRAMS", 0).wanted)
         std::cout << seed << " in one: " << error.what() << '\n' << program.text << '\n';
       ++counts_.not_in_one;
       return;
@@ -86,20 +86,16 @@ class Comparison {
 
 void expect_programs_equal(int processes, const std::vector<tower::MeshAxis>& axes, uint64_t count) {
   if (!processes::can_start()) GTEST_SKIP() << "Tower was built without gloo's headers";
-  uint64_t from = 0;
-  if (const char* wanted = std::getenv("TOWER_SPREAD_PROGRAMS")) {
-    from = std::strtoull(wanted, nullptr, 10);
-    count = std::strtoull(std::string(wanted).substr(std::string(wanted).find(':') + 1).c_str(), nullptr, 10);
-  }
+  const support::Seeds seeds = support::seeds("TOWER_SPREAD_PROGRAMS", count);
   const auto ended = processes::start(
       processes,
       [&](int) {
         Comparison comparison(axes.size(), axes);
-        for (uint64_t seed = from; seed < from + count; ++seed) comparison.compare(seed);
+        for (const uint64_t seed : seeds) comparison.compare(seed);
         const Counts& counts = comparison.counts();
         std::cout << "\nrandom programs: " << counts.compared << " compared, " << counts.refused << " refused by all, "
                   << counts.not_in_one << " that one process refuses\n";
-        EXPECT_GE(counts.compared, static_cast<int64_t>(count) / 2);
+        EXPECT_GE(counts.compared, static_cast<int64_t>(seeds.count) / 2);
       },
       std::chrono::minutes(10));
   processes::expect_well(ended);
@@ -109,7 +105,7 @@ void expect_programs_equal(int processes, const std::vector<tower::MeshAxis>& ax
     EXPECT_EQ(counts_in(e.said), counts_in(ended[0].said));
   }
   std::cout << counts_in(ended[0].said);
-  if (std::getenv("TOWER_SPREAD_PROGRAMS")) std::cout << ended[0].said;
+  if (seeds.wanted) std::cout << ended[0].said;
 }
 
 TEST(RandomProgramsAcrossProcesses, GiveOnTwoWhatTheyGiveInOne) { expect_programs_equal(2, {{"data", -1}}, 150); }

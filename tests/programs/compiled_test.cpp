@@ -3,33 +3,11 @@
 #include <tower/compile.h>
 #include <tower/dynamic.h>
 
-#include <cstdlib>
-
 #include "programs/program.h"
-#include "support/device.h"
 #include "support/prelude.h"
 
 namespace programs {
 namespace {
-
-uint64_t count() {
-  const char* wanted = std::getenv("TOWER_PROGRAMS");
-  return wanted ? std::strtoull(wanted, nullptr, 10) : 60;
-}
-
-// Batches of two examples; in columns, all but the first input lie so in memory.
-Tensors examples_for(const Program& program, double phase, bool in_columns) {
-  Tensors batch;
-  for (size_t k = 0; k < program.inputs.size(); ++k) {
-    std::vector<int64_t> shape = program.inputs[k];
-    shape.insert(shape.begin(), 2);
-    const int64_t n = c10::multiply_integers(shape);
-    const Tensor x = at::arange(1, n + 1, at::dtype(at::kDouble).device(support::device())) * 1.7;
-    batch.push_back(at::sin(x + static_cast<double>(k) + phase).view(shape));
-    if (in_columns && k > 0 && batch[k].dim() > 2) batch[k] = batch[k].transpose(-1, -2).contiguous().transpose(-1, -2);
-  }
-  return batch;
-}
 
 Tensors first_of(const Tensors& batch) {
   Tensors first;
@@ -117,13 +95,7 @@ std::string disagreement(const Program& program) {
 class CompiledPrograms : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(CompiledPrograms, ComputeWhatTheyComputeUncompiled) {
-  const uint64_t share = count() / 10;
-  for (uint64_t seed = GetParam() * share; seed < (GetParam() + 1) * share; ++seed) {
-    const Program program = generate(seed);
-    if (!has_its_views(program) || disagreement(program).empty()) continue;
-    const Program small = shrunk(program, [](const Program& p) { return !disagreement(p).empty(); });
-    ADD_FAILURE() << "program " << seed << ":\n" << small.text() << disagreement(small);
-  }
+  expect_none(support::seeds("TOWER_PROGRAMS", 60).part(GetParam(), 10), disagreement);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tenths, CompiledPrograms, testing::Range<uint64_t>(0, 10));

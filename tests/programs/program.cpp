@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <c10/util/Exception.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 
@@ -131,13 +132,12 @@ bool changes_shape(const Action& action) {
   return text == "$0.t_()" || text == "$0.unsqueeze_(0)" || text == "$0.squeeze_()";
 }
 
-Tensors values_for(const std::vector<std::vector<int64_t>>& shapes) {
+Tensors values_for(const std::vector<std::vector<int64_t>>& shapes, double phase) {
   Tensors values;
   for (size_t k = 0; k < shapes.size(); ++k) {
     const int64_t n = c10::multiply_integers(shapes[k]);
-    values.push_back(
-        at::sin(at::arange(1, n + 1, at::dtype(at::kDouble).device(support::device())) * 1.7 + static_cast<double>(k))
-            .view(shapes[k]));
+    const Tensor x = at::arange(1, n + 1, at::dtype(at::kDouble).device(support::device())) * 1.7;
+    values.push_back(at::sin(x + static_cast<double>(k) + phase).view(shapes[k]));
   }
   return values;
 }
@@ -152,7 +152,7 @@ Program generate(uint64_t seed, const std::vector<Action>& from, size_t inputs) 
     for (int64_t& s : shape) s = static_cast<int64_t>(1 + random() % 3);
     program.inputs.push_back(shape);
   }
-  Tensors registers = values_for(program.inputs);
+  Tensors registers = values_for(program.inputs, 0);
   std::vector<bool> writable(registers.size(), true);
   const size_t length = 4 + random() % 10;
   for (int attempts = 0; program.steps.size() < length && attempts < 400; ++attempts) {
@@ -189,6 +189,24 @@ bool has_its_views(const Program& program) {
            const Tensor x = at::zeros({3}, at::device(support::device()));
            TORCH_CHECK(x.unfold(0, 2, 1).is_alias_of(x), "it is a copy there");
          });
+}
+
+Tensors examples_for(const Program& program, double phase, bool in_columns) {
+  std::vector<std::vector<int64_t>> shapes = program.inputs;
+  for (std::vector<int64_t>& shape : shapes) shape.insert(shape.begin(), 2);
+  Tensors batch = values_for(shapes, phase);
+  for (size_t k = 1; in_columns && k < batch.size(); ++k)
+    if (batch[k].dim() > 2) batch[k] = batch[k].transpose(-1, -2).contiguous().transpose(-1, -2);
+  return batch;
+}
+
+void expect_none(const support::Seeds& seeds, const std::function<std::string(const Program&)>& disagreement) {
+  for (const uint64_t seed : seeds) {
+    const Program program = generate(seed);
+    if (!has_its_views(program) || disagreement(program).empty()) continue;
+    const Program small = shrunk(program, [&](const Program& p) { return !disagreement(p).empty(); });
+    ADD_FAILURE() << "program " << seed << ":\n" << small.text() << disagreement(small);
+  }
 }
 
 }  // namespace programs

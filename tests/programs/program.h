@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "support/seeds.h"
+
 namespace programs {
 
 using at::Tensor;
@@ -101,13 +103,21 @@ struct Program {
   Program without(size_t k) const;
 };
 
-/// Whether the device under test has the program's views. One that it lacks is a copy there, through which no writes go.
+/// Whether the device under test has the program's views. One that it lacks is a copy there, through which no writes
+/// go.
 bool has_its_views(const Program& program);
 
 /// The program of a seed, made of actions that outlive it.
 Program generate(uint64_t seed, const std::vector<Action>& from = actions(), size_t inputs = 2);
 
+/// A batch of two different examples, which differ with `phase`; in columns, all inputs but the first lie so in memory.
+Tensors examples_for(const Program& program, double phase = 0, bool in_columns = false);
+
 /// The smallest program found by leaving out steps for which `fails` still holds.
 Program shrunk(Program program, const std::function<bool(const Program&)>& fails);
+
+/// A failure for each program of which `disagreement` says something: the smallest that still has one, and what it is.
+/// Programs with views that the device lacks are left out.
+void expect_none(const support::Seeds& seeds, const std::function<std::string(const Program&)>& disagreement);
 
 }  // namespace programs

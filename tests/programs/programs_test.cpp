@@ -2,29 +2,12 @@
 // the derivatives of difference quotients and of LibTorch's autograd.
 //
 // TOWER_PROGRAMS=n tries n programs instead of the usual ones.
-#include <cstdlib>
-
 #include "programs/program.h"
-#include "support/device.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
 
 namespace programs {
 namespace {
-
-// A batch of two different examples.
-Tensors examples_for(const Program& program) {
-  Tensors batch;
-  for (size_t k = 0; k < program.inputs.size(); ++k) {
-    std::vector<int64_t> shape = program.inputs[k];
-    shape.insert(shape.begin(), 2);
-    const int64_t n = c10::multiply_integers(shape);
-    batch.push_back(
-        at::sin(at::arange(1, n + 1, at::dtype(at::kDouble).device(support::device())) * 1.7 + static_cast<double>(k))
-            .view(shape));
-  }
-  return batch;
-}
 
 // LibTorch's autograd refuses programs that write to what it kept.
 bool libtorch_differentiates(const Program& program) {
@@ -48,21 +31,10 @@ std::string disagreement(const Program& program) {
                                {.libtorch = libtorch_differentiates(program)});
 }
 
-uint64_t count() {
-  const char* wanted = std::getenv("TOWER_PROGRAMS");
-  return wanted ? std::strtoull(wanted, nullptr, 10) : 300;
-}
-
 class RandomPrograms : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(RandomPrograms, AgreeWithLoopsDifferenceQuotientsAndLibTorch) {
-  const uint64_t share = count() / 10;
-  for (uint64_t seed = GetParam() * share; seed < (GetParam() + 1) * share; ++seed) {
-    const Program program = generate(seed);
-    if (!has_its_views(program) || disagreement(program).empty()) continue;
-    const Program small = shrunk(program, [](const Program& p) { return !disagreement(p).empty(); });
-    ADD_FAILURE() << "program " << seed << ":\n" << small.text() << disagreement(small);
-  }
+  expect_none(support::seeds("TOWER_PROGRAMS", 300).part(GetParam(), 10), disagreement);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tenths, RandomPrograms, testing::Range<uint64_t>(0, 10));
