@@ -25,9 +25,7 @@ using dynamic::Tensors;
 struct Evaluation {
   Draws draws;
   KeptCalls kept;
-  // Of a compiled function: how often it may still be asked what branches and steps that are not run capture.
-  // Each time it meets one captured tensor more; what cannot be made an operand is not met forever.
-  int meetings = 8;
+  WaysNotTaken not_taken;  // of a compiled function
 };
 using SharedEvaluation = std::shared_ptr<Evaluation>;
 
@@ -86,11 +84,7 @@ HigherOrderRules checkpoint_rules(const char* name, const CapturingFunction& f, 
   rules.name = name;
   rules.forward = [name, all_operands, recipe](const Tensors& operands, const Attributes& attributes) {
     const auto& first = attributes_as<SharedEvaluation>(attributes);
-    if (first->kept.compiled && first->meetings > 0) {
-      --first->meetings;
-      traced.meet_captured(all_operands, operands);
-      first->meetings = 0;
-    }
+    if (first->kept.compiled) first->not_taken.meet(all_operands, operands);
     return first->draws.first(name, operands, [&] { return recipe.first(all_operands, operands, *first); });
   };
   rules.sparsity = [all_operands](const Tensors& operands, const Attributes&) { return all_operands(operands); };

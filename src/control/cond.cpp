@@ -32,7 +32,7 @@ struct BranchRecord {
   Draws when_true, when_false;
   SpokenInBranches spoken;
   bool compiled = false;  // in a compiled function, where each run takes the branch of its own predicate
-  int meetings = 8;       // how often it may still be asked what the branch not taken captures
+  WaysNotTaken not_taken;
 };
 using SharedBranchRecord = std::shared_ptr<BranchRecord>;
 
@@ -278,12 +278,8 @@ HigherOrderRules branch_rules(const Branches& branches, const Tensors& captured)
     const Branches branches = evaluated(attributes);
     if (differs_between_examples(all[0])) return choose(branches, all[0], operands, &record->spoken);
     const bool taken = at::is_nonzero(strip_constants(all[0]));
-    if (record->compiled && record->meetings > 0) {
-      --record->meetings;
-      const Function& other = taken ? all_operands.when_false : all_operands.when_true;
-      traced.meet_captured(evaluated_often(all_operands.op, other), operands);
-      record->meetings = 0;
-    }
+    const Function& other = taken ? all_operands.when_false : all_operands.when_true;
+    if (record->compiled) record->not_taken.meet(evaluated_often(all_operands.op, other), operands);
     return taken ? branches.when_true(operands) : branches.when_false(operands);
   };
   rules.sparsity = [all_operands](const Tensors& all, const Attributes&) {

@@ -21,4 +21,19 @@ struct Traced {
 };
 extern Traced traced;
 
+/// Meets what an operator's ways that are not taken capture, at its first evaluations in a compiled function: each of
+/// them ends with one captured tensor more, which becomes an operand, until nothing is met.
+class WaysNotTaken {
+ public:
+  void meet(const dynamic::Function& f, const dynamic::Tensors& operands) {
+    if (left_ == 0) return;
+    --left_;
+    traced.meet_captured(f, operands);
+    left_ = 0;
+  }
+
+ private:
+  int left_ = 8;  // what cannot be made an operand is not met forever
+};
+
 }  // namespace tower
