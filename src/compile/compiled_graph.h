@@ -56,7 +56,9 @@ class CompiledGraph {
   /// Whether the graph is for certain values that the function read (NOTE [Values that were read]).
   bool reads_values() const { return !read_.empty(); }
   dynamic::Tensors run(const dynamic::Tensors& args) const;
-  /// Its kernels and those of its images.
+  /// Makes its kernels now, and not when they are first wanted.
+  void compile() const { plan_.compile(); }
+  /// Its kernels and those of its images, as far as they were made.
   std::string report() const;
 
  private:

@@ -112,7 +112,7 @@ void Specialisations::save(const std::string& path, const std::vector<Specialisa
     std::vector<State::Found> known;
     for (const auto& s : all->graphs) {
       if (s->traced) known.push_back(s);
-      s->graph->report();  // compiles. A graph that follows for other examples is not stored, but its kernels are
+      s->graph->compile();  // A graph that follows for other examples is not stored, but its kernels are
     }
     any = any || !known.empty();
     std::reverse(known.begin(), known.end());  // as they were made

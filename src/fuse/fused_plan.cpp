@@ -61,8 +61,9 @@ std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& arg
 }
 
 std::string FusedPlan::report() const {
-  const Fast* fast = this->fast();
-  return fast ? fast->report : "";
+  const Compiled* compiled = compiled_.if_made();
+  if (!compiled) return "operator by operator so far\n";
+  return compiled->fast ? compiled->fast->report : "";
 }
 
 }  // namespace tower::compiler

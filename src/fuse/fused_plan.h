@@ -30,7 +30,9 @@ class FusedPlan {
   const Plan& plain() const { return plain_; }
   const Graph& graph() const { return plain_.graph(); }
   const std::vector<Tensor>& captured() const { return captured_; }
-  /// What is fused: a line for each kernel. Compiles it if that has not been done.
+  /// Makes the kernels now, and not when they are first wanted.
+  void compile() const { fast(); }
+  /// What is fused: a line for each kernel; or that nothing was compiled so far.
   std::string report() const;
 
  private:
