@@ -246,7 +246,7 @@ bool Loop::does_the_same(const KnownCode& code) const {
 
 namespace {
 
-bool kernels_know(const Operator& op) { return small_rule(op) || element_rule(op); }
+bool kernels_know(const Operator& op) { return is_known_in_numbers(op); }
 
 Graph traced(const Function& f, const Tensors& state) {
   Graph graph = trace(f, state, "while_loop", kernels_know).graph;

@@ -1,6 +1,6 @@
 // One record per operator holds all that Tower knows of it: facts from its schema, and its rules for every transform.
 // An operator is usually one of LibTorch's (or a library's), found by its dispatcher handle; it can also be made by
-// Tower: the image of an operator under a transform is again an operator (see interpreters/libtorch_autograd.h).
+// Tower: the image of an operator under a transform is again an operator (see interpreters/libtorch_autograd.cpp).
 //
 // Read first: Operator, then the frames (what a rule is given and what it gives back).
 #pragma once
@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "core/facts.h"
 #include "core/level.h"
 
 namespace tower {
@@ -245,6 +246,9 @@ class Operator : public c10::intrusive_ptr_target {
   std::function<bool(c10::ArrayRef<IValue> args)> shape_by_values;
   std::optional<std::string> unsupported[kKinds];  // by Kind: why not, and what to do
   bool reads_shapes_alone = false;  // zeros_like and its kin: the result is the same whatever the values
+  Moves moves = Moves::no;
+  std::optional<Contraction> contraction;
+  Depends depends = Depends::unsaid;
 
   // NOTE [Custom rules]
   // The rules of LibTorch's operators agree with what the operators compute, so any of them may be replaced by the

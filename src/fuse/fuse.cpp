@@ -11,7 +11,7 @@
 #include "fuse/small.h"
 #include "fuse/sums_as_products.h"
 #include "fuse/unrolled.h"
-#include "numbers/element.h"
+#include "graph/pointwise.h"
 
 namespace tower::compiler {
 namespace {
@@ -19,8 +19,6 @@ namespace {
 // Calls that give their operand, on plain tensors that nothing follows, where nobody outside sees which of the two it
 // is.
 void remove_identities(Graph& graph) {
-  static const auto& identities =
-      *new std::unordered_set<std::string>{"aten::alias", "aten::detach", "aten::lift_fresh"};
   std::vector<bool> leaves(graph.values.size());
   for (const ValueId id : graph.results)
     if (id != kNoValue) leaves[static_cast<size_t>(id)] = true;
@@ -28,13 +26,30 @@ void remove_identities(Graph& graph) {
   std::erase_if(graph.calls, [&](Call& call) {
     for (ValueId& id : call.operands)
       if (const auto found = stands_for.find(id); found != stands_for.end()) id = found->second;
-    if (identities.count(call.op->name()) == 0 || leaves[static_cast<size_t>(call.results[0])]) return false;
+    if (call.op->moves != Moves::nothing || !call.op->is_view() || leaves[static_cast<size_t>(call.results[0])])
+      return false;
     // Under a vmap the examples may have been elsewhere.
     for (size_t v = 0; v < call.vmaps.size(); ++v)
       if (call.vmaps[v].dims[0] != 0) return false;
     stands_for.emplace(call.results[0], call.operands[0]);
     return true;
   });
+}
+
+// What is not read may be there for its sizes, which are then the result's: copy, fill.
+bool reads_all_operands(const Graph& graph, const Call& call) {
+  const Pointwise pointwise{graph};
+  for (const auto* values : {&call.operands, &call.results})
+    for (const ValueId id : *values)
+      if (id == kNoValue || !type_of(pointwise.value(id).dtype)) return false;
+  Expressions trial;
+  std::vector<Id> inputs;
+  for (const ValueId id : call.operands)
+    inputs.push_back(trial.input(*type_of(pointwise.value(id).dtype), inputs.size()));
+  const std::vector<Id> results = pointwise.elements_of(trial, call, [&](size_t k) { return inputs[k]; });
+  const std::vector<bool> needed = trial.needed(results);
+  return !results.empty() &&
+         std::all_of(inputs.begin(), inputs.end(), [&](Id id) { return needed[static_cast<size_t>(id)]; });
 }
 
 // Where another operand of a pointwise call has all elements, the call reads an expanded operand as it was before
@@ -45,15 +60,12 @@ void read_before_expanding(Graph& graph) {
   const auto value = [&](ValueId id) -> const Value& { return graph.values[static_cast<size_t>(id)]; };
   for (Call& call : graph.calls) {
     if (!call.vmaps.empty() || call.results.empty() || call.results[0] == kNoValue) continue;
-    if (call.op->name() == "aten::expand") {
+    if (call.op->moves == Moves::broadcast) {
       const ValueId from = call.operands[0];
       const ValueId earlier = before[static_cast<size_t>(from)];
       before[static_cast<size_t>(call.results[0])] = earlier == kNoValue ? from : earlier;
     }
-    // copy and fill have the sizes of their first operand, not of all: they stay as they are.
-    const std::string& name = call.op->name();
-    if (call.effect || call.opaque() || !element_rule(*call.op) || name == "aten::copy" || name == "aten::fill.Tensor")
-      continue;
+    if (call.effect || call.opaque() || !element_rule(*call.op) || !reads_all_operands(graph, call)) continue;
     const Value& result = value(call.results[0]);
     const auto is_whole = [&](ValueId id) {
       return before[static_cast<size_t>(id)] == kNoValue && value(id).sizes == result.sizes;

@@ -8,9 +8,9 @@
 // another graph, which computes the same, and for reports what its kernels are. In the order of fuse():
 //
 //   sums_as_products.h, contraction.h   products that are made only to be summed: one product of matrices
-//   unrolled.h                          an example a lane; small.h has the rules, small_graph.h applies them
+//   unrolled.h                          an example a lane; small.h has what operators come to, small_graph.h calls
 //   recompute.h                         what one such kernel need not leave in memory for the next one
-//   rows.h, row_kernel.h                an element a lane; pointwise.h has what is computed, folds.h what rows come to
+//   rows.h, row_kernel.h                an element a lane; numbers/fold.h has what rows come to
 //   matrix_products.h                   the products that are left, on tensors as they lie
 //
 // For both kinds of kernels, regions.h puts calls into groups, and kernel_calls.h notes who reads which value.

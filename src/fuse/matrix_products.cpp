@@ -3,7 +3,6 @@
 #include <ATen/EmptyTensor.h>
 
 #include <string>
-#include <unordered_map>
 
 #include "fuse/kernel_calls.h"
 #include "graph/operand_dims.h"
@@ -18,21 +17,6 @@ constexpr int64_t kNone = -1;
 struct Dimension {
   int64_t a = kNone, b = kNone, s = kNone;
 };
-
-// What the dimensions of one example's operands and result stand for: letters, 'k' for what is summed over.
-struct Form {
-  const char *a, *b, *result;
-  bool adds;  // to the first operand, which is broadcast
-};
-const Form* form_of(const std::string& name) {
-  static const auto& forms = *new std::unordered_map<std::string, Form>{
-      {"aten::mm", {"mk", "kn", "mn", false}},     {"aten::mv", {"mk", "k", "m", false}},
-      {"aten::bmm", {"bmk", "bkn", "bmn", false}}, {"aten::addmm", {"mk", "kn", "mn", true}},
-      {"aten::addmv", {"mk", "k", "m", true}},     {"aten::baddbmm", {"bmk", "bkn", "bmn", true}},
-  };
-  const auto found = forms.find(name);
-  return found == forms.end() ? nullptr : &found->second;
-}
 
 class ProductOperator final : public KernelOperator {
  public:
@@ -74,7 +58,7 @@ bool is_one(const IValue& v) { return v.toScalar().equal(1); }
 }  // namespace
 
 std::optional<Call> product_of_matrices(const Graph& graph, const Call& call) {
-  const Form* form = form_of(call.op->name());
+  const std::optional<Contraction>& form = call.op->contraction;
   if (!form || (form->adds && (!is_one(call.args[3]) || !is_one(call.args[4])))) return std::nullopt;
   const auto value = [&](ValueId id) -> const Value& { return graph.values[static_cast<size_t>(id)]; };
   const Value& result = value(call.results[0]);
@@ -86,7 +70,7 @@ std::optional<Call> product_of_matrices(const Graph& graph, const Call& call) {
   std::vector<Dimension> dimensions(result.sizes.size());
   Dimension inner;
   const size_t vmaps = call.vmaps.size();
-  const std::string letters = form->result;
+  const std::string& letters = form->result;
   const auto settle = [&](size_t operand, int64_t Dimension::*which, const std::string& of_operand) {
     const Seen s = seen(call, operand, value(call.operands[operand]).sizes.size(), kNoAxis);
     for (size_t v = 0; v < vmaps; ++v) dimensions[v].*which = s.of_vmaps[v];

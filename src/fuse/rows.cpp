@@ -1,15 +1,14 @@
 #include "fuse/rows.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
 #include <limits>
 #include <tuple>
 #include <unordered_set>
 
-#include "fuse/folds.h"
 #include "fuse/row_kernel.h"
+#include "numbers/fold.h"
 #include "numbers/reports.h"
 
 namespace tower::compiler {
@@ -63,7 +62,7 @@ class RowWriter {
   // Lanes are in the order in which what leaves lies in memory, if that can be.
   void settle_lanes(const std::vector<size_t>& calls, const std::vector<ValueId>& results) {
     for (const size_t n : calls)
-      if (row_rule(*graph_.calls[n].op) && (form_ = rows_.form(graph_.calls[n]))) return settle_rows(graph_.calls[n]);
+      if (fold_rule(*graph_.calls[n].op) && (form_ = rows_.form(graph_.calls[n]))) return settle_rows(graph_.calls[n]);
     const Rows::Sum* first = rows_.sum(results.at(0));
     const Value& model = pointwise_.value(first ? first->terms : results.at(0));
     order_ = *order_in_memory(model);
@@ -108,8 +107,8 @@ class RowWriter {
       made_.emplace(call.results[0], element(0));
       return;
     }
-    const std::vector<Id> ids = form_ && row_rule(*call.op) ? rows_.elements_over_rows(region_, *form_, call, element)
-                                                            : pointwise_.elements_of(region_.graph, call, element);
+    const std::vector<Id> ids = form_ && fold_rule(*call.op) ? rows_.elements_over_rows(region_, *form_, call, element)
+                                                             : pointwise_.elements_of(region_.graph, call, element);
     for (size_t k = 0; k < ids.size(); ++k) made_.emplace(call.results[k], ids[k]);
   }
 
@@ -269,7 +268,7 @@ Places Rows::lane_places(const Call& call, size_t k) const {
   const auto dims = static_cast<int64_t>(pointwise_.value(call.operands[k]).sizes.size());
   const Form* form = this->form(call);
   if (!form) return pointwise_.places(call, k);
-  if (row_rule(*call.op)) return places_of(call, k, dims, static_cast<int64_t>(form->lanes.size()));
+  if (fold_rule(*call.op)) return places_of(call, k, dims, static_cast<int64_t>(form->lanes.size()));
   if (only_views(call)) return of_row(call.operands[0])->places;
   const Places of_result = pointwise_.places(call, k);
   Places places;
@@ -292,13 +291,14 @@ std::vector<Id> Rows::elements_over_rows(Region& region, const Form& form, const
   for (size_t k = 0; k < call.operands.size(); ++k) operands.push_back(element(k));
   std::vector<Type> results;
   for (const ValueId id : call.results) results.push_back(*type_of(pointwise_.value(id).dtype));
-  RowCall made(region, call, form.length(), std::move(operands), std::move(results));
-  return row_rule(*call.op)->elements(made);
+  RowCall made(region.graph, region.of_row, call.args, call.places, form.length(), std::move(operands),
+               std::move(results));
+  return fold_rule(*call.op)->elements(made);
 }
 
 // Of calls over rows that are long, or few, and whose elements lie next to each other, or are few.
 std::optional<Rows::Form> Rows::form_of(const Call& call) const {
-  const RowRule* rule = row_rule(*call.op);
+  const FoldRule* rule = fold_rule(*call.op);
   if (!rule || call.effect || call.opaque() || call.random() || call.operands.empty()) return std::nullopt;
   const auto fits = [&](ValueId id) {
     return id != kNoValue && pointwise_.fits(pointwise_.value(id)) && order_in_memory(pointwise_.value(id));
@@ -314,7 +314,7 @@ std::optional<Rows::Form> Rows::form_of(const Call& call) const {
   const Places at = places_of(call, 0, static_cast<int64_t>(terms.sizes.size()), static_cast<int64_t>(dims));
   for (size_t d = 0; d < dims; ++d)
     form.lanes.push_back(at[d] < 0 ? call.vmaps[d].batch_size : terms.sizes[static_cast<size_t>(at[d])]);
-  for (const int64_t d : rule->dims(call, static_cast<int64_t>(of_example)))
+  for (const int64_t d : rule->dims(call.args, static_cast<int64_t>(of_example)))
     form.row.push_back(static_cast<int64_t>(call.vmaps.size()) + d);
   std::sort(form.row.begin(), form.row.end());
   const int64_t all = count(form.lanes), length = form.length();
@@ -367,7 +367,7 @@ std::optional<Rows::OfRow> Rows::result_of_row(const Form& form, const Value& re
 
 void Rows::add_call_over_rows(const Call& call, const Form& form) {
   forms_.emplace(call.results[0], form);
-  for (size_t k = row_rule(*call.op)->goes_on; k < call.results.size(); ++k)
+  for (size_t k = fold_rule(*call.op)->goes_on; k < call.results.size(); ++k)
     of_row_.emplace(call.results[k], *result_of_row(form, pointwise_.value(call.results[k])));
 }
 
@@ -403,8 +403,7 @@ std::optional<Rows::OfRow> Rows::viewed_of_row(const Call& call) const {
   if (!made || !gives_view(call) || call.results.size() != 1 || leaves_[static_cast<size_t>(call.results[0])] ||
       !std::all_of(call.vmaps.begin(), call.vmaps.end(), [](const Mapped& vmap) { return vmap.dims[0] == 0; }))
     return std::nullopt;
-  const std::string& name = call.op->name();
-  if (name != "aten::unsqueeze" && name != "aten::squeeze.dim" && name != "aten::view") return std::nullopt;
+  if (call.op->moves != Moves::in_order) return std::nullopt;
   const Value &from = pointwise_.value(call.operands[0]), &to = pointwise_.value(call.results[0]);
   if (!result_of_row(made->form, from) || !order_in_memory(to)) return std::nullopt;
   return result_of_row(made->form, to);
@@ -425,24 +424,22 @@ const Rows::Sum* Rows::sum(ValueId id) const {
 }
 
 std::optional<Rows::Sum> Rows::sum_of(const Call& call) const {
-  if (call.op->name() != "aten::sum.dim_IntList" || !call.args[3].isNone() || call.args[1].isNone())
-    return std::nullopt;
+  if (call.operands.size() != 1 || call.results.size() != 1) return std::nullopt;
   const Value &from = pointwise_.value(call.operands[0]), &to = pointwise_.value(call.results[0]);
   const Sum* before = sum(call.operands[0]);
   const Value& terms = before ? pointwise_.value(before->terms) : from;
   const auto order = order_in_memory(terms);
   if (!pointwise_.fits(from) || !at::isFloatingType(from.dtype) || from.dtype != to.dtype || !order ||
-      !order_in_memory(to) || count(terms.sizes) == 0)
+      !order_in_memory(to) || count(terms.sizes) == 0 ||
+      simple_fold(*call.op, call.args, *type_of(from.dtype)) != SimpleFold::sum)
     return std::nullopt;
   // Where the operand's dimensions are in the result.
   const Seen s = seen(call, 0, from.sizes.size(), kNoAxis);
   const auto dims = static_cast<int64_t>(s.of_example.size());
-  const bool keep = call.args[2].toBool();
-  std::vector<bool> gone(s.of_example.size(), call.args[1].toIntVector().empty());
-  for (const int64_t d : call.args[1].toIntVector()) {
-    if (dims == 0) return std::nullopt;
-    gone[static_cast<size_t>(at::maybe_wrap_dim(d, dims))] = true;
-  }
+  if (dims == 0) return std::nullopt;
+  const bool keep = to.sizes.size() == call.vmaps.size() + s.of_example.size();
+  std::vector<bool> gone(s.of_example.size());
+  for (const int64_t d : fold_rule(*call.op)->dims(call.args, dims)) gone[static_cast<size_t>(d)] = true;
   Places places(from.sizes.size(), -1);
   int64_t next = 0;
   for (const int64_t d : s.of_vmaps) {
@@ -478,7 +475,7 @@ bool Rows::serves(const std::vector<size_t>& calls) const {
     const Call& call = graph_.calls[n];
     if (!joining_.spaces[n]) return false;
     has_form = has_form || form(call);
-    has_rows = has_rows || (form(call) && row_rule(*call.op));
+    has_rows = has_rows || (form(call) && fold_rule(*call.op));
     if (sum(call.results[0]) && sum(call.operands[0]) && !made.count(call.operands[0])) return false;
     made.insert(call.results.begin(), call.results.end());
   }

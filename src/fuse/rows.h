@@ -2,17 +2,17 @@
 // An operand from outside is read once for each lane, or, where it has one element, once for all. Sums of what these
 // calls give, over few elements each, are added up on the way: rows of lanes to the same memory.
 //
-// Where calls are over rows of elements (fuse/folds.h), which lie next to each other, the lanes are one row, and
+// Where calls are over rows of elements (numbers/fold.h), which lie next to each other, the lanes are one row, and
 // what has one element for each row is computed once for it, before the lanes that read it.
 #pragma once
 
 #include <algorithm>
 #include <optional>
 
-#include "fuse/folds.h"
 #include "fuse/kernel_calls.h"
-#include "graph/pointwise.h"
 #include "fuse/regions.h"
+#include "graph/pointwise.h"
+#include "numbers/fold.h"
 
 namespace tower::compiler {
 
@@ -66,7 +66,7 @@ class Rows {
   const Form* form(const Call& call) const;
   const OfRow* of_row(ValueId id) const;
   // Whether the call is computed once for each row, of operands that have one element for each row.
-  bool is_of_row(const Call& call) const { return form(call) && !row_rule(*call.op); }
+  bool is_of_row(const Call& call) const { return form(call) && !fold_rule(*call.op); }
   bool only_views(const Call& call) const { return is_of_row(call) && !element_rule(*call.op); }
   bool reads_inside(const Call& call, size_t k) const;
   // Where the lanes are in an operand.

@@ -2,34 +2,17 @@
 
 #include <ATen/ExpandUtils.h>
 
+#include "numbers/fold.h"
+
 namespace tower::compiler {
-
-const Small* SmallCall::tensor(size_t arg) const {
-  for (size_t k = 0; k < operands.size(); ++k)
-    if (call.places[k].arg == arg) return operands[k];
-  return nullptr;
-}
-
-std::vector<const Small*> SmallCall::list(size_t arg) const {
-  std::vector<const Small*> tensors;
-  for (size_t k = 0; k < operands.size(); ++k)
-    if (call.places[k].arg == arg) tensors.push_back(operands[k]);
-  return tensors;
-}
 
 const CodeInNumbers* code_in_numbers(const Operator& op) { return dynamic_cast<const CodeInNumbers*>(known_code(op)); }
 
-const SmallRule* small_rule(const Operator& op) {
-  for (const SmallRules* rules : {&small_moves(), &small_sums(), &small_products(), &small_solves()})
-    if (const auto found = rules->find(op.name()); found != rules->end()) return &found->second;
-  return nullptr;
+bool has_small_form(const Operator& op) {
+  return op.moves != Moves::no || op.contraction || fold_rule(op) || small_rule(op);
 }
+bool is_known_in_numbers(const Operator& op) { return has_small_form(op) || element_rule(op); }
 
-bool moves(const Operator& op) { return small_moves().count(op.name()) > 0; }
-
-namespace {
-
-// Of each element of `sizes`, the number of the one of `from` that is read for it, broadcast.
 std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes) {
   std::vector<size_t> result{0};
   size_t stride = 1;
@@ -47,6 +30,8 @@ std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes) {
   return result;
 }
 
+namespace {
+
 SmallResults element_by_element(const SmallCall& c) {
   std::vector<int64_t> sizes;
   for (const Small* t : c.operands) sizes = at::infer_size(sizes, t->sizes);
@@ -56,13 +41,13 @@ SmallResults element_by_element(const SmallCall& c) {
   std::vector<std::vector<size_t>> read;
   for (const Small* t : c.operands) read.push_back(broadcast(t->sizes, shape));
   const auto n = static_cast<size_t>(c10::multiply_integers(sizes));
-  std::vector<ElementArgument> arguments(c.call.args.size());
+  std::vector<ElementArgument> arguments(c.args.size());
   for (size_t i = 0; i < n; ++i) {
     for (size_t k = 0; k < c.operands.size(); ++k) {
       const Small& t = *c.operands[k];
-      arguments[c.call.places[k].arg] = {t.ids[read[k][i]], t.dtype, t.sizes.empty(), t.number};
+      arguments[c.places[k].arg] = {t.ids[read[k][i]], t.dtype, t.sizes.empty(), t.number};
     }
-    const std::vector<Id> ids = elements(c.graph, *c.call.op, c.call.args, arguments, c.dtypes);
+    const std::vector<Id> ids = elements(c.graph, c.op, c.args, arguments, c.dtypes);
     if (ids.empty()) return {};
     for (size_t k = 0; k < ids.size(); ++k) results[k].ids.push_back(ids[k]);
   }
@@ -72,9 +57,13 @@ SmallResults element_by_element(const SmallCall& c) {
 }  // namespace
 
 SmallResults small_results(const SmallCall& call) {
-  if (const CodeInNumbers* code = code_in_numbers(*call.call.op)) return code->in_numbers(call);
-  if (const SmallRule* rule = small_rule(*call.call.op)) return (*rule)(call);
-  return element_rule(*call.call.op) ? element_by_element(call) : SmallResults{};
+  const Operator& op = call.op;
+  if (const CodeInNumbers* code = code_in_numbers(op)) return code->in_numbers(call);
+  if (const SmallRule* rule = small_rule(op)) return (*rule)(call);
+  if (op.moves != Moves::no) return moved(call);
+  if (op.contraction) return contracted(call);
+  if (fold_rule(op)) return folded(call);
+  return element_rule(op) ? element_by_element(call) : SmallResults{};
 }
 
 }  // namespace tower::compiler

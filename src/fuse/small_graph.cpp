@@ -81,7 +81,10 @@ SmallResults results_of_lane(Expressions& expressions, const Graph& graph, const
     vmaps.push_back(vmap.batch_size);
     examples *= vmap.batch_size;
   }
-  if (vmaps.empty()) return small_results({expressions, call, operands, dtypes});
+  const auto results_of = [&](c10::ArrayRef<const Small*> of) {
+    return small_results({expressions, *call.op, call.args, call.places, of, dtypes, call.checks()});
+  };
+  if (vmaps.empty()) return results_of(operands);
 
   std::vector<Seen> how;
   for (size_t k = 0; k < operands.size(); ++k)
@@ -95,7 +98,7 @@ SmallResults results_of_lane(Expressions& expressions, const Graph& graph, const
     for (size_t k = 0; k < operands.size(); ++k) parts.push_back(part(*operands[k], how[k], example));
     std::vector<const Small*> one;
     for (const Small& t : parts) one.push_back(&t);
-    const SmallResults results = small_results({expressions, call, one, dtypes});
+    const SmallResults results = results_of(one);
     if (results.empty()) return {};
     if (e == 0)
       for (const Small& r : results) {

@@ -1,6 +1,8 @@
 // Operators that move elements. Where each comes from, the operator says itself: it is run on the elements' numbers.
 #include <ATen/Functions.h>
 
+#include <string_view>
+
 #include "fuse/small.h"
 
 namespace tower::compiler {
@@ -26,7 +28,7 @@ Id element(const SmallCall& c, size_t number) {
 }
 
 // `results` are numbers of elements: the tensors of these elements. Numbers below `first` stand for `filled`.
-SmallResults moved(const SmallCall& c, c10::ArrayRef<Tensor> results, int64_t first, double filled) {
+SmallResults elements_of(const SmallCall& c, c10::ArrayRef<Tensor> results, int64_t first, double filled) {
   SmallResults all;
   for (size_t k = 0; k < results.size(); ++k) {
     const Tensor flat = results[k].contiguous();
@@ -41,80 +43,48 @@ SmallResults moved(const SmallCall& c, c10::ArrayRef<Tensor> results, int64_t fi
   return all;
 }
 
-c10::SmallVector<Tensor, 2> run(const SmallCall& c, const std::vector<Tensor>& operands) {
-  Stack stack = c.call.args;
+c10::SmallVector<Tensor, 2> run(const SmallCall& c, Stack stack, const std::vector<Tensor>& operands) {
   size_t next = 0;
-  replace_tensors(*c.call.op, stack, [&](const Tensor&, LeafRef) { return operands[next++]; });
-  c.call.op->call(stack);
+  replace_tensors(c.op, stack, [&](const Tensor&, LeafRef) { return operands[next++]; });
+  c.op.call(stack);
   return flatten_outputs(stack);
 }
 
-SmallResults move(const SmallCall& c) { return moved(c, run(c, numbers_of(c, 0)), 0, 0); }
-// Of operators that put zeros between the elements that they move: zero is then no element's number.
-SmallResults move_and_fill(const SmallCall& c) { return moved(c, run(c, numbers_of(c, 1)), 1, 0); }
-
-SmallResults same(const SmallCall& c) { return moved(c, numbers_of(c, 0), 0, 0); }
-
-SmallResults pad(const SmallCall& c) {
-  const Tensor padded = at::constant_pad_nd(numbers_of(c, 1)[0], c.arg(1).toIntVector(), 0);
-  return moved(c, {padded}, 1, c.arg(2).toScalar().toDouble());
-}
-
-// Strides are about memory, which elements have none of.
-SmallResults reshape(const SmallCall& c) {
-  return moved(c, {numbers_of(c, 0)[0].reshape(c.arg(1).toIntVector())}, 0, 0);
+size_t argument(const Operator& op, std::string_view name) {
+  size_t i = 0;
+  while (i < op.num_args() && op.argument_name(i) != name) ++i;
+  return i;
 }
 
 }  // namespace
 
-const SmallRules& small_moves() {
-  static const SmallRules& rules = *new SmallRules([] {
-    SmallRules all;
-    for (const char* name : {"select.int",
-                             "slice.Tensor",
-                             "expand",
-                             "permute",
-                             "transpose.int",
-                             "t",
-                             "unsqueeze",
-                             "squeeze",
-                             "squeeze.dim",
-                             "squeeze.dims",
-                             "view",
-                             "_unsafe_view",
-                             "diagonal",
-                             "unfold",
-                             "split.Tensor",
-                             "unbind.int",
-                             "split_with_sizes",
-                             "flip",
-                             "roll",
-                             "rot90",
-                             "repeat",
-                             "cat",
-                             "stack",
-                             "select_scatter",
-                             "slice_scatter",
-                             "diagonal_scatter",
-                             "narrow_copy",
-                             "expand_copy",
-                             "permute_copy",
-                             "unsafe_split.Tensor",
-                             "unsafe_split_with_sizes",
-                             "movedim.intlist",
-                             "channel_shuffle",
-                             "pixel_shuffle",
-                             "pixel_unshuffle"})
-      all.emplace(std::string("aten::") + name, move);
-    for (const char* name : {"select_backward", "slice_backward", "diagonal_backward", "tril", "triu", "diag_embed"})
-      all.emplace(std::string("aten::") + name, move_and_fill);
-    for (const char* name : {"alias", "detach", "clone", "contiguous", "lift", "lift_fresh"})
-      all.emplace(std::string("aten::") + name, same);
-    all.emplace("aten::constant_pad_nd", pad);
-    all.emplace("aten::_reshape_alias", reshape);
-    return all;
-  }());
-  return rules;
+SmallResults moved(const SmallCall& c) {
+  Stack args(c.args.begin(), c.args.end());
+  switch (c.op.moves) {
+    case Moves::no:
+      return {};
+    case Moves::elements:
+    case Moves::broadcast:
+      return elements_of(c, run(c, args, numbers_of(c, 0)), 0, 0);
+    case Moves::elements_or_zero:
+      // Zero is then no element's number.
+      return elements_of(c, run(c, args, numbers_of(c, 1)), 1, 0);
+    case Moves::elements_or_value: {
+      const size_t value = argument(c.op, "value");
+      const double filled = args[value].toScalar().toDouble();
+      args[value] = at::Scalar(0);
+      return elements_of(c, run(c, args, numbers_of(c, 1)), 1, filled);
+    }
+    case Moves::in_order: {
+      // Strides, where there are any, are about memory, which elements have none of.
+      const size_t size = argument(c.op, "size");
+      if (size == c.op.num_args()) return elements_of(c, run(c, args, numbers_of(c, 0)), 0, 0);
+      return elements_of(c, {numbers_of(c, 0)[0].reshape(args[size].toIntVector())}, 0, 0);
+    }
+    case Moves::nothing:
+      return elements_of(c, numbers_of(c, 0), 0, 0);
+  }
+  return {};
 }
 
 }  // namespace tower::compiler

@@ -1,131 +1,87 @@
-// Products of small vectors and matrices.
+// Products of small vectors and matrices, by the letters of their records.
+#include <algorithm>
+#include <map>
+
 #include "fuse/small.h"
 
 namespace tower::compiler {
 namespace {
 
-// A vector is a matrix with one row or column.
-struct Matrix {
+// An operand's elements, and by how many elements one is from the next along each letter.
+struct Factor {
   const Small& t;
-  size_t rows, columns;
-  size_t first = 0;  // element
+  std::map<char, size_t> strides = {};
 
-  size_t at(size_t i, size_t j) const { return first + i * columns + j; }
+  Factor(const Small& tensor, const std::string& letters) : t(tensor) {
+    size_t stride = 1;
+    for (size_t d = letters.size(); d-- > 0; stride *= t.size(d)) strides[letters[d]] = stride;
+  }
+  size_t stride(char letter) const {
+    const auto found = strides.find(letter);
+    return found == strides.end() ? 0 : found->second;
+  }
 };
-size_t size_at(const Small& t, size_t d) { return static_cast<size_t>(t.sizes[d]); }
-Matrix matrix(const Small& t) { return {t, size_at(t, 0), size_at(t, 1)}; }
 
-// Σ a(i, k) b(k, j), each term rounded with the sum.
-std::vector<E> product(const SmallCall& c, const Matrix& a, const Matrix& b) {
-  std::vector<E> result;
-  const Type type = c.type(0);
-  for (size_t i = 0; i < a.rows; ++i)
-    for (size_t j = 0; j < b.columns; ++j) {
-      if (a.columns == 0) {
-        result.push_back(c.constant(type, 0));
-        continue;
-      }
-      E sum = c.at(a.t, a.at(i, 0), 0) * c.at(b.t, b.at(0, j), 0);
-      for (size_t k = 1; k < a.columns; ++k) sum = fma(c.at(a.t, a.at(i, k), 0), c.at(b.t, b.at(k, j), 0), sum);
-      result.push_back(sum);
-    }
-  return result;
-}
-
-SmallResults give(const SmallCall& c, Sizes sizes, const std::vector<E>& elements) {
-  Small t{std::move(sizes), {}, c.dtypes[0]};
-  for (const E& e : elements) t.ids.push_back(e.id());
-  return {t};
-}
-
-SmallResults dot(const SmallCall& c) {
-  const Small &a = *c.operands[0], &b = *c.operands[1];
-  return give(c, {}, product(c, {a, 1, a.ids.size()}, {b, b.ids.size(), 1}));
-}
-
-SmallResults mv(const SmallCall& c) {
-  const Small &a = *c.operands[0], &b = *c.operands[1];
-  return give(c, {a.sizes[0]}, product(c, matrix(a), {b, size_at(b, 0), 1}));
-}
-
-SmallResults mm(const SmallCall& c) {
-  const Small &a = *c.operands[0], &b = *c.operands[1];
-  return give(c, {a.sizes[0], b.sizes[1]}, product(c, matrix(a), matrix(b)));
-}
-
-std::vector<E> batched(const SmallCall& c, const Small& a, const Small& b) {
-  std::vector<E> result;
-  const size_t n = size_at(a, 1), k = size_at(a, 2), m = size_at(b, 2);
-  for (size_t i = 0; i < size_at(a, 0); ++i) {
-    const std::vector<E> one = product(c, {a, n, k, i * n * k}, {b, k, m, i * k * m});
-    result.insert(result.end(), one.begin(), one.end());
+// The places in a factor along these letters, the last of which is next to itself.
+std::vector<size_t> places(const Factor& f, const std::string& letters, const std::map<char, size_t>& sizes) {
+  std::vector<size_t> result{0};
+  for (const char letter : letters) {
+    std::vector<size_t> next;
+    for (const size_t place : result)
+      for (size_t i = 0; i < sizes.at(letter); ++i) next.push_back(place + i * f.stride(letter));
+    result = std::move(next);
   }
   return result;
 }
 
-SmallResults bmm(const SmallCall& c) {
-  const Small &a = *c.operands[0], &b = *c.operands[1];
-  return give(c, {a.sizes[0], a.sizes[1], b.sizes[2]}, batched(c, a, b));
-}
-
-// beta · self + alpha · product, self broadcast; where beta is 0, self is not read.
-SmallResults added(const SmallCall& c, const Sizes& sizes, const std::vector<E>& product) {
-  const Small& self = *c.operands[0];
-  const Type type = c.type(0);
-  const auto number = [&](size_t arg) { return E(c.graph, c.graph.constant(type, c.arg(arg).toScalar().toDouble())); };
-  const E beta = number(3), alpha = number(4);
-  const bool reads = c.arg(3).toScalar().toDouble() != 0;
-  std::vector<E> result;
-  for (size_t i = 0; i < product.size(); ++i) {
-    // The number of self's element, from the last dimension on.
-    size_t left = i, from = 0, stride = 1;
-    for (size_t d = sizes.size(); d-- > 0;) {
-      const auto n = static_cast<size_t>(sizes[d]);
-      const size_t missing = sizes.size() - self.sizes.size();
-      if (d >= missing) {
-        if (self.sizes[d - missing] != 1) from += left % n * stride;
-        stride *= size_at(self, d - missing);
-      }
-      left /= n;
-    }
-    const E term = alpha * product[i];
-    result.push_back(reads ? beta * c.at(self, from, 0) + term : term);
-  }
-  return give(c, sizes, result);
-}
-
-SmallResults addmm(const SmallCall& c) {
-  const Small &a = *c.operands[1], &b = *c.operands[2];
-  return added(c, {a.sizes[0], b.sizes[1]}, product(c, matrix(a), matrix(b)));
-}
-SmallResults addmv(const SmallCall& c) {
-  const Small &a = *c.operands[1], &b = *c.operands[2];
-  return added(c, {a.sizes[0]}, product(c, matrix(a), {b, size_at(b, 0), 1}));
-}
-SmallResults baddbmm(const SmallCall& c) {
-  const Small &a = *c.operands[1], &b = *c.operands[2];
-  return added(c, {a.sizes[0], a.sizes[1], b.sizes[2]}, batched(c, a, b));
-}
-
-SmallResults trace(const SmallCall& c) {
-  const Small& a = *c.operands[0];
-  E sum = c.constant(c.type(0), 0);
-  for (size_t i = 0; i < std::min(size_at(a, 0), size_at(a, 1)); ++i) {
-    const E next = c.at(a, i * size_at(a, 1) + i, 0);
-    sum = i == 0 ? next : sum + next;
-  }
-  return give(c, {}, {sum});
+std::string summed_letters(const Contraction& how) {
+  std::string summed;
+  for (const char letter : how.a)
+    if (how.result.find(letter) == std::string::npos) summed += letter;
+  return summed;
 }
 
 }  // namespace
 
-const SmallRules& small_products() {
-  static const SmallRules& rules = *new SmallRules{
-      {"aten::dot", dot},     {"aten::vdot", dot},        {"aten::mv", mv},
-      {"aten::mm", mm},       {"aten::bmm", bmm},         {"aten::addmm", addmm},
-      {"aten::addmv", addmv}, {"aten::baddbmm", baddbmm}, {"aten::trace", trace},
-  };
-  return rules;
+SmallResults contracted(const SmallCall& c) {
+  const Contraction& how = *c.op.contraction;
+  const size_t first = how.adds;
+  if (c.operands.size() != first + 2) return {};
+  const Small &left = *c.operands[first], &right = *c.operands[first + 1];
+  if (left.sizes.size() != how.a.size() || right.sizes.size() != how.b.size()) return {};
+  const Factor a(left, how.a), b(right, how.b);
+  std::map<char, size_t> size;
+  for (size_t d = 0; d < how.a.size(); ++d) size[how.a[d]] = left.size(d);
+  for (size_t d = 0; d < how.b.size(); ++d) size[how.b[d]] = right.size(d);
+  Sizes sizes;
+  for (const char letter : how.result) sizes.push_back(static_cast<int64_t>(size[letter]));
+
+  const std::string summed = summed_letters(how);
+  const auto of_a = places(a, how.result, size), of_b = places(b, how.result, size), along_a = places(a, summed, size),
+             along_b = places(b, summed, size);
+  std::vector<E> elements;
+  for (size_t i = 0; i < of_a.size(); ++i) {
+    // Each term is rounded with the sum.
+    E sum = c.constant(c.type(0), 0);
+    for (size_t k = 0; k < along_a.size(); ++k) {
+      const E x = c.at(left, of_a[i] + along_a[k], 0), y = c.at(right, of_b[i] + along_b[k], 0);
+      sum = k == 0 ? x * y : fma(x, y, sum);
+    }
+    elements.push_back(sum);
+  }
+  if (!how.adds) return c.give(sizes, elements);
+
+  // beta · self + alpha · product; where beta is 0, self is not read.
+  const Small& self = *c.operands[0];
+  const E beta = c.constant(c.type(0), c.arg(3).toScalar().toDouble()),
+          alpha = c.constant(c.type(0), c.arg(4).toScalar().toDouble());
+  const bool reads = c.arg(3).toScalar().toDouble() != 0;
+  const std::vector<size_t> from = broadcast(self.sizes, sizes);
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const E term = alpha * elements[i];
+    elements[i] = reads ? beta * c.at(self, from[i], 0) + term : term;
+  }
+  return c.give(sizes, elements);
 }
 
 }  // namespace tower::compiler

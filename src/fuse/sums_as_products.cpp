@@ -1,11 +1,11 @@
 #include "fuse/sums_as_products.h"
 
-#include <ATen/WrapDimUtils.h>
-
 #include <algorithm>
 #include <map>
 
 #include "fuse/contraction.h"
+#include "graph/pointwise.h"
+#include "numbers/fold.h"
 
 namespace tower::compiler {
 namespace {
@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kFewTerms = 4096;     // that are not worth a call
 constexpr int64_t kFewOfExample = 128;  // that one lane of a kernel computes
 
-// What each dimension of a matrix product's operands and results is.
-constexpr int kRow = 1000, kInner = 1001, kColumn = 1002;
+// What a call computes with its elements, where that is a product of two of them; the same one twice: its square.
+enum class ByElements : uint8_t { other, product, square };
 
 class SummedProducts {
  public:
@@ -46,15 +46,15 @@ class SummedProducts {
   // Of two tensors, each with dimensions that the other has not.
   std::optional<Product> product_of(size_t n) const {
     const Call& call = graph_.calls[n];
-    const bool by_elements = call.op->name() == "aten::mul.Tensor";
-    if ((!by_elements && call.op->name() != "aten::mm") || call.operands.size() != 2) return std::nullopt;
+    const bool by_elements = by_elements_of(call) == ByElements::product;
+    if ((!by_elements && !contracts(call)) || call.operands.size() != 2) return std::nullopt;
     const Value& result = value(call.results[0]);
     if (!at::isFloatingType(result.dtype) || !result.device.is_cpu() || count(result.sizes) < kFewTerms)
       return std::nullopt;
     Product product{{}, {}, {}, n};
     for (const int64_t size : result.sizes) product.dims.push_back(new_labels(product, size));
     const auto label_of = [&](size_t dim) { return product.dims[dim].empty() ? -1 : product.dims[dim][0]; };
-    int inner = -1;
+    std::map<char, int> summed;
     for (const size_t k : {0, 1}) {
       const Value& v = value(call.operands[k]);
       if (v.dtype != result.dtype || !v.device.is_cpu()) return std::nullopt;
@@ -69,11 +69,20 @@ class SummedProducts {
         const Seen s = seen(call, k, v.sizes.size(), kNoAxis);
         for (size_t m = 0; m < s.of_vmaps.size(); ++m)
           if (s.of_vmaps[m] >= 0) factor.labels[static_cast<size_t>(s.of_vmaps[m])] = label_of(m);
-        const auto own = static_cast<size_t>(s.of_example[k]), other = static_cast<size_t>(s.of_example[1 - k]);
-        factor.labels[own] = label_of(result.sizes.size() - 2 + k);
-        if (k == 0)
-          for (const int label : new_labels(product, v.sizes[other])) inner = label;
-        factor.labels[other] = inner;
+        const Contraction& how = *call.op->contraction;
+        const std::string& letters = k == 0 ? how.a : how.b;
+        for (size_t d = 0; d < letters.size(); ++d) {
+          const auto dim = static_cast<size_t>(s.of_example[d]);
+          const size_t in_result = how.result.find(letters[d]);
+          if (in_result != std::string::npos) {
+            factor.labels[dim] = label_of(call.vmaps.size() + in_result);
+          } else {
+            if (k == 0)
+              for (const int label : new_labels(product, v.sizes[dim])) summed[letters[d]] = label;
+            const auto found = summed.find(letters[d]);
+            factor.labels[dim] = found == summed.end() ? -1 : found->second;
+          }
+        }
       }
       product.factors.push_back(std::move(factor));
     }
@@ -99,16 +108,20 @@ class SummedProducts {
 
   std::optional<Product> follow(size_t n) const {
     const Call& call = graph_.calls[n];
-    const std::string& name = call.op->name();
     for (const ValueId id : call.operands)
       if (id == kNoValue || value(id).dtype != value(call.results[0]).dtype) return std::nullopt;
     for (size_t k = 0; k < call.operands.size() && k < 2; ++k) {
       const auto& known = known_[at(call.operands[k])];
       if (!known || known->root) continue;
-      if (name == "aten::mul.Tensor")
-        return call.operands[0] == call.operands[1] ? squared(call, *known) : multiplied(call, *known, k);
-      if (name == "aten::mv" || name == "aten::mm") return contracted(call, *known, k);
-      return k == 0 ? of_one(call, *known) : std::nullopt;
+      switch (by_elements_of(call)) {
+        case ByElements::product:
+          return multiplied(call, *known, k);
+        case ByElements::square:
+          return squared(call, *known);
+        case ByElements::other:
+          if (contracts(call)) return contracted(call, *known, k);
+          return k == 0 && call.operands.size() == 1 ? of_one(call, *known) : std::nullopt;
+      }
     }
     return std::nullopt;
   }
@@ -129,47 +142,25 @@ class SummedProducts {
   }
 
   std::optional<Product> of_one(const Call& call, const Product& product) const {
-    const std::string& name = call.op->name();
     auto found = dims_in(call, product, 0);
     if (!found) return std::nullopt;
     std::vector<Labels>& dims = found->example;
-    const auto wrapped = [&](int64_t d) {
-      return static_cast<size_t>(at::maybe_wrap_dim(d, static_cast<int64_t>(dims.size())));
-    };
     Product result = product;
-    if (name == "aten::pow.Tensor_Scalar") {
-      const at::Scalar exponent = call.args[1].toScalar();
-      if (exponent.isComplex() || exponent.toDouble() != 2) return std::nullopt;
-      return squared(call, product);
-    }
-    if (name == "aten::square") return squared(call, product);
-    if (name == "aten::sum") {
-      if (!call.args[1].isNone()) return std::nullopt;
-      dims.clear();
-    } else if (name == "aten::sum.dim_IntList") {
-      if (!call.args[3].isNone() || !sum_over(dims, call.args[1], call.args[2].toBool())) return std::nullopt;
-    } else if (is_norm(name)) {
-      auto squares = squared(call, product);
-      const IValue& order = call.args[1];  // none: two
-      if (!squares || (!order.isNone() && order.toScalar().toDouble() != 2) ||
-          (call.args.size() > 4 && !call.args[4].isNone()) || !sum_over(dims, call.args[2], call.args[3].toBool()))
-        return std::nullopt;
-      result = std::move(*squares);
-      result.root = true;
-    } else if (name == "aten::transpose.int") {
-      if (dims.empty()) return std::nullopt;
-      std::swap(dims[wrapped(call.args[1].toInt())], dims[wrapped(call.args[2].toInt())]);
-    } else if (name == "aten::t") {
-      std::reverse(dims.begin(), dims.end());
-    } else if (name == "aten::permute") {
-      const std::vector<Labels> before = dims;
-      const auto order = call.args[1].toIntVector();
-      for (size_t d = 0; d < order.size(); ++d) dims[d] = before[wrapped(order[d])];
-    } else if (name == "aten::view" || name == "aten::_unsafe_view" || name == "aten::unsqueeze" ||
-               name == "aten::squeeze.dim" || name == "aten::clone") {
+    const SimpleFold fold = fold_of(call);
+    if (fold != SimpleFold::no) {
+      sum_over(dims, call);
+      if (fold == SimpleFold::root_of_squares) {
+        auto squares = squared(call, product);
+        if (!squares) return std::nullopt;
+        result = std::move(*squares);
+        result.root = true;
+      }
+    } else if (call.op->moves == Moves::in_order || call.op->moves == Moves::nothing) {
       const Sizes& sizes = value(call.results[0]).sizes;
       if (!regroup(dims, product.sizes, {sizes.begin() + static_cast<std::ptrdiff_t>(call.vmaps.size()), sizes.end()}))
         return std::nullopt;
+    } else if (call.op->view_keeps) {
+      if (!permute(dims, call)) return std::nullopt;
     } else {
       return std::nullopt;
     }
@@ -178,18 +169,28 @@ class SummedProducts {
     return result;
   }
 
-  static bool sum_over(std::vector<Labels>& dims, const IValue& over, bool keep) {
-    std::vector<bool> gone(dims.size(), over.isNone() || over.toIntVector().empty());
-    if (!over.isNone())
-      for (const int64_t d : over.toIntVector()) {
-        if (dims.empty()) return false;
-        gone[static_cast<size_t>(at::maybe_wrap_dim(d, static_cast<int64_t>(dims.size())))] = true;
-      }
+  void sum_over(std::vector<Labels>& dims, const Call& call) const {
+    const bool keep = value(call.results[0]).sizes.size() == call.vmaps.size() + dims.size();
+    std::vector<bool> gone(dims.size());
+    for (const int64_t d : fold_rule(*call.op)->dims(call.args, static_cast<int64_t>(dims.size())))
+      gone[static_cast<size_t>(d)] = true;
     std::vector<Labels> left;
     for (size_t d = 0; d < dims.size(); ++d)
       if (!gone[d]) left.push_back(dims[d]);
       else if (keep) left.emplace_back();
     dims = std::move(left);
+  }
+
+  // A view that shows all dimensions whole, in another order.
+  bool permute(std::vector<Labels>& dims, const Call& call) const {
+    const Value& base = value(call.operands[0]);
+    Sizes sizes;
+    for (const int64_t d : seen(call, 0, base.sizes.size(), kNoAxis).of_example)
+      sizes.push_back(base.sizes[static_cast<size_t>(d)]);
+    const Sizes kept = call.op->view_keeps(sizes, call.args, 0);
+    if (kept.size() != dims.size() || std::find(kept.begin(), kept.end(), -1) != kept.end()) return false;
+    const std::vector<Labels> before = dims;
+    for (size_t d = 0; d < kept.size(); ++d) dims[d] = before[static_cast<size_t>(kept[d])];
     return true;
   }
 
@@ -253,9 +254,8 @@ class SummedProducts {
     const auto mine = dims_in(call, product, k);
     const Seen s = seen(call, 1 - k, other.sizes.size(), kNoAxis);
     if (!mine || has_squares(product)) return std::nullopt;
-    const bool matrix = call.op->name() == "aten::mm";
-    const std::vector<int> roles[2] = {{kRow, kInner},
-                                       matrix ? std::vector<int>{kInner, kColumn} : std::vector<int>{kInner}};
+    const Contraction& how = *call.op->contraction;
+    const std::string &own = k == 0 ? how.a : how.b, &others = k == 0 ? how.b : how.a;
     Factor factor{call.operands[1 - k], Labels(other.sizes.size(), -1)};
     const auto give = [&](int64_t dim, const Labels& labels) {
       if (dim < 0 || labels.empty()) return true;
@@ -264,19 +264,17 @@ class SummedProducts {
     };
     for (size_t v = 0; v < s.of_vmaps.size(); ++v)
       if (!give(s.of_vmaps[v], mine->vmaps[v])) return std::nullopt;
-    std::map<int, Labels> of_role;
-    for (size_t d = 0; d < roles[k].size(); ++d) of_role[roles[k][d]] = mine->example[d];
-    for (size_t d = 0; d < roles[1 - k].size(); ++d) {
-      const int role = roles[1 - k][d];
+    std::map<char, Labels> of_letter;
+    for (size_t d = 0; d < own.size(); ++d) of_letter[own[d]] = mine->example[d];
+    for (size_t d = 0; d < others.size(); ++d) {
       const int64_t dim = s.of_example[d];
-      if (role != kInner && other.sizes[static_cast<size_t>(dim)] != 1) return std::nullopt;
-      if (role == kInner && !give(dim, of_role[kInner])) return std::nullopt;
+      const bool shared = own.find(others[d]) != std::string::npos;
+      if (shared ? !give(dim, of_letter[others[d]]) : other.sizes[static_cast<size_t>(dim)] != 1) return std::nullopt;
     }
     Product result = product;
     result.factors.push_back(std::move(factor));
     result.dims = mine->vmaps;
-    result.dims.push_back(of_role[kRow]);
-    if (matrix) result.dims.push_back(of_role[kColumn]);
+    for (const char letter : how.result) result.dims.push_back(of_letter[letter]);
     return result;
   }
 
@@ -293,14 +291,35 @@ class SummedProducts {
     });
   }
 
-  // (self, order, dims, keepdim, …)
-  static bool is_norm(const std::string& name) {
-    return name == "aten::linalg_vector_norm" || name == "aten::norm.ScalarOpt_dim";
+  bool sums(const Call& call) const { return fold_of(call) != SimpleFold::no || contracts(call); }
+
+  // ---- what calls do ----
+
+  static bool contracts(const Call& call) { return call.op->contraction && !call.op->contraction->adds; }
+
+  SimpleFold fold_of(const Call& call) const {
+    const auto dtype = value(call.results[0]).dtype;
+    if (call.operands.size() != 1 || !at::isFloatingType(dtype) || !type_of(dtype) ||
+        value(call.operands[0]).dtype != dtype)
+      return SimpleFold::no;
+    return simple_fold(*call.op, call.args, *type_of(dtype));
   }
-  static bool sums(const Call& call) {
-    const std::string& name = call.op->name();
-    return name == "aten::sum" || name == "aten::sum.dim_IntList" || is_norm(name) || name == "aten::mv" ||
-           name == "aten::mm";
+
+  ByElements by_elements_of(const Call& call) const {
+    const auto dtype = value(call.results[0]).dtype;
+    if (!element_rule(*call.op) || call.operands.size() > 2 || !type_of(dtype)) return ByElements::other;
+    for (const ValueId id : call.operands)
+      if (value(id).dtype != dtype) return ByElements::other;
+    Expressions trial;
+    const Type type = *type_of(dtype);
+    std::vector<Id> inputs;
+    for (const ValueId id : call.operands) inputs.push_back(trial.input(type, id == call.operands[0] ? 0 : 1));
+    const auto ids = Pointwise{graph_}.elements_of(trial, call, [&](size_t k) { return inputs[k]; });
+    if (ids.size() != 1 || trial[ids[0]].op != Op::mul) return ByElements::other;
+    const auto& [a, b, none] = trial[ids[0]].args;
+    if (a != inputs.front() && a != inputs.back()) return ByElements::other;
+    if (b != inputs.front() && b != inputs.back()) return ByElements::other;
+    return a == b ? ByElements::square : ByElements::product;
   }
 
   // Whether a kernel has the terms of one example in one lane.

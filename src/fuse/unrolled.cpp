@@ -72,7 +72,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const Call& call = graph_.calls[n];
   const Operator& op = *call.op;
   if (call.effect || call.opaque() || call.random() || call.operands.empty() ||
-      (!small_rule(op) && !element_rule(op) && !code_in_numbers(op)))
+      (!is_known_in_numbers(op) && !code_in_numbers(op)))
     return std::nullopt;
   const uint64_t axis = axis_of(n);
   for (const Mapped& vmap : call.vmaps)
@@ -180,8 +180,8 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   };
   for (const size_t n : calls) {
     const Operator& op = *graph_.calls[n].op;
-    same = same && !small_rule(op) && sizes(n) == sizes(calls[0]);
-    computes = computes || !moves(op);
+    same = same && !has_small_form(op) && sizes(n) == sizes(calls[0]);
+    computes = computes || op.moves == Moves::no;
     has_lanes = has_lanes || axis_of(n) != kNoAxis;
     cost += joining_.costs[n];
   }

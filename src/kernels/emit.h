@@ -18,15 +18,8 @@ struct Region {
     Type type;
     bool repeated;  // one element for all lanes; otherwise one for each, next to each other
   };
-  // What the lanes of a row come to, as a number that all of them read: an input of the graph whose number is kOfRow or
-  // more.
-  struct OfRow {
-    enum How : uint8_t { sum, product, greatest, least, place };
-    How how;
-    Id folded = kNone;  // a lane's part of it; none: the lane's place in its row, which is its own
-    bool operator==(const OfRow&) const = default;
-  };
-  static constexpr uint64_t kOfRow = uint64_t{1} << 32;
+  using OfRow = compiler::OfRow;  // what the lanes of a row come to
+  static constexpr uint64_t kOfRow = OfRow::kFirst;
 
   Expressions graph;
   std::vector<Input> inputs;     // by the numbers of the graph's inputs

@@ -7,34 +7,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <shared_mutex>
-#include <unordered_map>
+
+#include "numbers/rule_table.h"
 
 namespace tower::compiler {
 namespace {
 
-// Records are filled when the first call of an operator meets Tower, possibly while another thread compiles.
-struct Registry {
-  std::shared_mutex mutex;
-  std::unordered_map<const Operator*, ElementRule> rules;
-};
-Registry& registry() {
-  static Registry& registry = *new Registry;
-  return registry;
+RuleTable<ElementRule>& rules() {
+  static auto& table = *new RuleTable<ElementRule>;
+  return table;
 }
 
 }  // namespace
 
-const ElementRule* element_rule(const Operator& op) {
-  const std::shared_lock lock(registry().mutex);
-  const auto it = registry().rules.find(&op);
-  return it == registry().rules.end() ? nullptr : &it->second;
-}
-
-void set_element_rule(const Operator& op, ElementRule rule) {
-  const std::unique_lock lock(registry().mutex);
-  registry().rules.insert_or_assign(&op, std::move(rule));
-}
+const ElementRule* element_rule(const Operator& op) { return rules().find(op); }
+void set_element_rule(const Operator& op, ElementRule rule) { rules().set(op, std::move(rule)); }
 
 namespace {
 

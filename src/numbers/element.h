@@ -41,8 +41,7 @@ class Operand {
  public:
   Operand(E e);  // NOLINT: that is what it is for
   template <class T>
-    requires std::is_arithmetic_v<T>
-  Operand(T number) : number_(static_cast<double>(number)) {}  // NOLINT
+  requires std::is_arithmetic_v<T> Operand(T number) : number_(static_cast<double>(number)) {}  // NOLINT
 
  private:
   friend class E;
@@ -248,7 +247,8 @@ void set_element_rule(const Operator& record, Function f) {
                            f(detail::element_parameter<std::decay_t<std::tuple_element_t<i, Parameters>>, i>(call)...));
                        return ids;
                      }));
-  }(std::make_index_sequence<std::tuple_size_v<Parameters>>{});
+  }
+  (std::make_index_sequence<std::tuple_size_v<Parameters>>{});
 }
 
 }  // namespace tower::compiler

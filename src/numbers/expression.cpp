@@ -366,6 +366,12 @@ Id Expressions::cast(Id a, Type type) {
   return shared({Op::cast, type, {a, kNone, kNone}});
 }
 
+Id Expressions::again(const Node& node, const std::array<Id, 3>& args) {
+  if (node.op == Op::constant) return constant_of_bits(node.type, node.bits);
+  if (node.op == Op::cast) return cast(args[0], node.type);
+  return make(node.op, args[0], args[1], args[2]);
+}
+
 std::vector<Id> Expressions::solve(int64_t size, int64_t columns, std::vector<Id> operands) {
   const Type type = (*this)[operands[0]].type;
   // The last operand stands for all: none is made later.

@@ -9,8 +9,8 @@
 // Rules of operators write the same with operators (numbers/element.h); kernels/emit.h prints it as LLVM's IR.
 //
 // What comes into this room is operators, by rules of three kinds: what an element of a result is (numbers/element.h,
-// in the operators' records), what small tensors of an example come to (fuse/small.h), what a row of elements comes to
-// (fuse/folds.h). What goes out is Expressions and the numbers of those nodes that are outputs, which is most of a
+// in the operators' records), what small tensors of an example come to (small.h), what a row of elements comes to
+// (fold.h). What goes out is Expressions and the numbers of those nodes that are outputs, which is most of a
 // Region (kernels/emit.h). Where inputs lie in memory, how many lanes there are, and what LLVM makes of it is unknown
 // here; only numbers/system.h writes IR, of the function that solves a system.
 //
@@ -159,6 +159,16 @@ struct SystemOfNumbers {
 // carries whether it did, and what it leaves comes after a check of that. So the steps that are checked are those that
 // are made, and no example goes on with numbers that are none.
 
+/// What the lanes of a row come to, as a number that all of them read: an input of the graph whose number is kOfRow or
+/// more.
+struct OfRow {
+  enum How : uint8_t { sum, product, greatest, least, place };
+  How how;
+  Id folded = kNone;  // a lane's part of it; none: the lane's place in its row, which is its own
+  bool operator==(const OfRow&) const = default;
+  static constexpr uint64_t kFirst = uint64_t{1} << 32;
+};
+
 class Expressions {
  public:
   Id input(Type type, uint64_t number);
@@ -167,6 +177,8 @@ class Expressions {
   /// `op` of operands whose types it takes as they are (see Op).
   Id make(Op op, Id a, Id b = kNone, Id c = kNone);
   Id cast(Id a, Type type);
+  /// What a node of another graph, which is no input and in no loop, is of other operands.
+  Id again(const Node& node, const std::array<Id, 3>& args);
 
   /// Opens a loop: its number. Its carries are in `loop(number)`.
   int open_loop(const std::vector<Id>& start);

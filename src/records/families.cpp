@@ -17,6 +17,12 @@ Operator& record_of(const char* name, const char* overload) {
   return *nowhere->back();
 }
 
+Contraction contraction_of(std::string_view letters, bool adds) {
+  const size_t comma = letters.find(','), arrow = letters.find("->");
+  return {std::string(letters.substr(0, comma)), std::string(letters.substr(comma + 1, arrow - comma - 1)),
+          std::string(letters.substr(arrow + 2)), adds};
+}
+
 // ---- batching ------------------------------------------------------------------------------------------------------
 
 namespace {

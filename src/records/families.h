@@ -1,6 +1,7 @@
 // What many operators' rules have in common, written once: plain functions on frames, so that a record is only data.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "core/operator.h"
@@ -8,6 +9,8 @@
 namespace tower::rules {
 
 Operator& record_of(const char* name, const char* overload);
+/// "mk,kn->mn", read.
+Contraction contraction_of(std::string_view letters, bool adds);
 
 /// What an empty list of dimensions means to an operator.
 enum class EmptyDims : uint8_t { none, all };

@@ -29,6 +29,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -36,10 +38,31 @@
 #include "core/operator.h"
 #include "records/families.h"
 
+namespace tower::rules {
+
+/// Which dimensions of its first operand an operator folds, or works along.
+struct FoldDims {
+  enum Which : uint8_t { all, in_argument, last } which;
+  uint8_t arg;
+};
+/// All of them.
+inline FoldDims over_all() { return {FoldDims::all, 0}; }
+/// Those in an argument; all, where it names none.
+inline FoldDims over(uint8_t arg) { return {FoldDims::in_argument, arg}; }
+/// The last ones, as many as an argument has sizes.
+inline FoldDims over_last(uint8_t arg) { return {FoldDims::last, arg}; }
+
+}  // namespace tower::rules
+
 namespace tower::compiler {
 template <class Op, class Function>
 void set_element_rule(const Operator& record, Function f);
-}
+template <class Function>
+void set_fold_rule(const Operator& record, rules::FoldDims over, Function f, bool goes_on);
+struct SmallCall;
+struct Small;
+void set_small_rule(const Operator& op, std::function<std::vector<Small>(const SmallCall&)> rule);
+}  // namespace tower::compiler
 
 namespace tower::rules {
 
@@ -336,6 +359,48 @@ class Rule {
   template <class Function>
   Rule& element(Function f) {
     compiler::set_element_rule<Op>(record_, std::move(f));
+    return *this;
+  }
+
+  // ---- what passes ask ----
+
+  /// Computes nothing: what becomes of its operands' elements. For kernels over small examples, and for sparsity.
+  Rule& moves(Moves how) {
+    record_.moves = how;
+    return *this;
+  }
+  /// A product of its first two operands: "mk,kn->mn". Every letter but those of the result is summed over.
+  Rule& contracts(std::string_view letters) {
+    record_.contraction = contraction_of(letters, /*adds=*/false);
+    return *this;
+  }
+  /// beta · the first operand + alpha · such a product of the next two (arguments 3 and 4).
+  Rule& adds_contraction(std::string_view letters) {
+    record_.contraction = contraction_of(letters, /*adds=*/true);
+    return *this;
+  }
+  /// What its elements depend on, for sparsity; what moves, contracts or is pointwise need not say it.
+  Rule& depends(Depends on) {
+    record_.depends = on;
+    return *this;
+  }
+
+  /// Rows come to one number each, as numbers/fold.h has it (which a file with such rules includes).
+  template <class Function>
+  Rule& fold(FoldDims over, Function f) {
+    compiler::set_fold_rule(record_, over, std::move(f), /*goes_on=*/false);
+    return *this;
+  }
+  /// The same where the first result has an element for each of its operand's.
+  template <class Function>
+  Rule& maps_rows(FoldDims over, Function f) {
+    compiler::set_fold_rule(record_, over, std::move(f), /*goes_on=*/true);
+    return *this;
+  }
+  /// What an example's result is, element by element, where it is small (numbers/small.h).
+  template <class Function>
+  Rule& small(Function f) {
+    compiler::set_small_rule(record_, std::move(f));
     return *this;
   }
 

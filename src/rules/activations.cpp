@@ -122,6 +122,7 @@ void activations() {
 
   // ---- gated: the first half of a dimension, gated by the second ----
   op<at::_ops::glu>()
+      .depends(Depends::on_halves)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim) { return at::glu_backward(*ct, x, dim); })
       .jvp<0>([](Tan<0> t, const Tensor& x, int64_t dim, Out<0> y) { return at::glu_jvp(*y, x, *t, dim); });

@@ -124,16 +124,17 @@ Tensor push_forward(const Tensor& self, const Tensor& da, const Tensor& db, cons
 }
 
 template <class Op>
-Rule<Op> fused() {
-  return op<Op>().template vjp<0>([](Ct<0> ct, Skip, Skip, Skip, const Scalar& beta, Like<0> self) {
-    return summed_to(times(*ct, beta.conj()), self->sizes);
-  });
+Rule<Op> fused(const char* letters) {
+  return op<Op>().adds_contraction(letters).template vjp<0>(
+      [](Ct<0> ct, Skip, Skip, Skip, const Scalar& beta, Like<0> self) {
+        return summed_to(times(*ct, beta.conj()), self->sizes);
+      });
 }
 
 // For matrices, and for batches of them.
 template <class Op>
-void fused_matrices(void (*vmap)(VmapFrame&)) {
-  fused<Op>()
+void fused_matrices(const char* letters, void (*vmap)(VmapFrame&)) {
+  fused<Op>(letters)
       .vmap(vmap)
       .template vjp<1>([](Ct<0> ct, Skip, Skip, const Tensor& b, Skip, const Scalar& alpha, Like<1> a) {
         return times(left_gradient(*ct, b, a.meta), alpha.conj());
@@ -188,8 +189,8 @@ Tensor weight_gradient(const Tensor& ct, const Tensor& x, const Meta& weight) {
 }  // namespace
 
 void affine() {
-  fused_matrices<at::_ops::addmm>(addmm_vmap);
-  fused<at::_ops::addmv>()
+  fused_matrices<at::_ops::addmm>("mk,kn->mn", addmm_vmap);
+  fused<at::_ops::addmv>("mk,k->m")
       .vmap(addmv_vmap)
       .vjp<1>([](Ct<0> ct, Skip, Skip, const Tensor& v, Skip, const Scalar& alpha) {
         return times(at::outer(*ct, conjugate(v)), alpha.conj());
@@ -201,7 +202,7 @@ void affine() {
                        Tan<1> dm, Tan<2> dv) {
         return push_forward(dself, dm, dv, m, v, beta, alpha, [](auto&&... x) { return at::addmv(x...); });
       });
-  fused_matrices<at::_ops::baddbmm>(baddbmm_vmap);
+  fused_matrices<at::_ops::baddbmm>("bmk,bkn->bmn", baddbmm_vmap);
   op<at::_ops::addr>().decomposes([](const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                                      const Scalar& alpha) {
     return combine(self,

@@ -301,6 +301,7 @@ void arithmetic() {
   // ---- what in-place writes become ----
   // LibTorch's autograd knows copy_ and zeros_like, but not the functional operators of these names.
   op<at::_ops::copy>()
+      .depends(Depends::on_second)
       .element([](Skip, Raw source) { return source; })
       .vmap(vmap_copy)
       .inactive<0>()

@@ -86,17 +86,20 @@ void complex() {
     return t->conj();
   });
   op<at::_ops::_conj>()
+      .depends(Depends::on_its_place)
       .pointwise()
       .vjp<0>([](Ct<0> ct) { return ct->conj(); })
       .jvp<0>([](Tan<0> t) { return t->conj(); })
       .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return written.conj(); });
   op<at::_ops::_neg_view>()
+      .depends(Depends::on_its_place)
       .pointwise()
       .derivative<0>([]() { return Scalar(-1); })
       .inverse([](const Tensor&, const Tensor& written, c10::ArrayRef<IValue>, size_t) { return -written; });
 
   // ---- views between complex numbers and pairs of real ones ----
   op<at::_ops::view_as_real>()
+      .depends(Depends::on_all)
       .vmap([](VmapFrame& frame) { frame.result(at::view_as_real(frame.tensor(0)), frame.in_dims[0]); })
       .vjp<0>([](Ct<0> ct) { return join(*ct); })
       .jvp<0>([](Tan<0> t) { return at::view_as_real(t->resolve_conj()); })
@@ -108,6 +111,7 @@ void complex() {
         return dims;
       });
   op<at::_ops::view_as_complex>()
+      .depends(Depends::on_all)
       .vmap([](VmapFrame& frame) {
         frame.to_front(0, false);
         const Tensor t = frame.tensor(0);

@@ -183,6 +183,7 @@ void demand_room(const Example& e) {
 
 void convolution() {
   op<at::_ops::convolution>()
+      .depends(Depends::on_window)
       .vmap(convolution_vmap)
       .vjp<0, 1, 2>([](Ct<0> ct, const Tensor& x, const Tensor& w, Skip, const Ints& stride, const Ints& padding,
                        const Ints& dilation, bool transposed, const Ints& output_padding, int64_t groups,

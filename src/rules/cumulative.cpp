@@ -1,9 +1,11 @@
 // Running sums, products, extrema along a dimension.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+#include <ATen/WrapDimUtils.h>
 
 #include <limits>
 
+#include "numbers/small.h"
 #include "records/dims.h"
 #include "records/op.h"
 #include "rules/registry.h"
@@ -29,6 +31,7 @@ Tensor weight_before(const Tensor& y, int64_t dim) {
 template <class... Op>
 void running_extremum() {
   (op<Op>()
+       .depends(Depends::on_dim)
        .along({1})
        .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Out<1> index) {
          return at::zeros(x.sizes, ct->options()).scatter_add(dim, *index, *ct);
@@ -37,14 +40,34 @@ void running_extremum() {
    ...);
 }
 
+// In numbers: sums, or products, of each row.
+template <bool sums>
+compiler::SmallResults running(const compiler::SmallCall& c) {
+  const compiler::Small& t = *c.operands[0];
+  if (!is_float(c.type(0))) return {};
+  if (t.sizes.empty()) return c.give({}, {c.at(t, 0, 0)});
+  const auto dim = static_cast<size_t>(at::maybe_wrap_dim(c.arg(1).toInt(), static_cast<int64_t>(t.sizes.size())));
+  size_t step = 1;
+  for (size_t d = dim + 1; d < t.sizes.size(); ++d) step *= t.size(d);
+  std::vector<compiler::E> elements;
+  for (size_t i = 0; i < t.ids.size(); ++i) {
+    const compiler::E e = c.at(t, i, 0);
+    if (i / step % t.size(dim) == 0) elements.push_back(e);
+    else elements.push_back(sums ? elements[i - step] + e : elements[i - step] * e);
+  }
+  return c.give(t.sizes, elements);
+}
+
 }  // namespace
 
 void cumulative() {
-  op<at::_ops::cumsum>().along({1}).linear<0>(
-      [](Ct<0> ct, Skip, int64_t dim) { return ct->flip(dim).cumsum(dim).flip(dim); });
+  op<at::_ops::cumsum>().small(running<true>).depends(Depends::on_dim).along({1}).linear<0>([](Ct<0> ct, Skip, int64_t dim) {
+    return ct->flip(dim).cumsum(dim).flip(dim);
+  });
 
   // dy[k] = x[k] dy[k-1] + y[k-1] dx[k]
-  op<at::_ops::cumprod>()
+  op<at::_ops::cumprod>().small(running<false>)
+      .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, const MaybeType& type, Out<0> y) {
         if (trivial(x, dim)) return *ct;
@@ -58,6 +81,7 @@ void cumulative() {
 
   // dy[k] = e^(y[k-1] - y[k]) dy[k-1] + e^(x[k] - y[k]) dx[k]
   op<at::_ops::logcumsumexp>()
+      .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, Out<0> y) {
         if (trivial(x, dim)) return *ct;

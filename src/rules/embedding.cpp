@@ -251,6 +251,7 @@ void embedding() {
   op<at::_ops::one_hot>().vmap(one_hot_vmap);
 
   op<at::_ops::embedding>()
+      .depends(Depends::on_moved)
       .vmap(embedding_vmap)
       .vjp<0>([](Ct<0> ct, Shape table, const Tensor& indices, int64_t padding, bool scale, bool sparse) {
         if (sparse)

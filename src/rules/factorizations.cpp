@@ -7,6 +7,7 @@
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/small_solves.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
@@ -233,6 +234,7 @@ void factorizations() {
   // A = V diag(λ) Vᴴ. LibTorch leaves V out when nobody seems to need it; derivatives then compute it again. They are
   // those of the Hermitian part of A, so gradients are Hermitian.
   op<at::_ops::_linalg_eigh>()
+      .depends(Depends::on_matrices)
       .vmap(values_first_vmap)
       .vjp<0>([](Ct<0> gl, Ct<1> gv, const Tensor& a, const std::string& uplo, bool compute_v, Out<0> l, Out<1> v) {
         const Tensor vectors = compute_v ? *v : std::get<1>(at::_linalg_eigh(a, uplo, true));
@@ -257,6 +259,7 @@ void factorizations() {
 
   // A = U diag(S) Vᴴ
   op<at::_ops::_linalg_svd>()
+      .depends(Depends::on_matrices)
       .vmap(values_first_vmap)
       .vjp<0>([](Ct<0> gu, Ct<1> gs, Ct<2> gvh, const Tensor& a, bool full, bool compute_uv,
                  const std::optional<std::string>& driver, Out<0> u, Out<1> s, Out<2> vh) {
@@ -282,6 +285,7 @@ void factorizations() {
       });
 
   op<at::_ops::linalg_pinv_atol_rtol_tensor>()
+      .depends(Depends::on_matrices)
       .vmap(pinv_vmap)
       .inactive<1, 2>()
       .vjp<0>([](Ct<0> ct, const Tensor& a, Skip, Skip, Skip, Out<0> p) { return pinv_backward(*ct, a, *p); })
@@ -293,6 +297,7 @@ void factorizations() {
       });
 
   op<at::_ops::linalg_matrix_exp>()
+      .depends(Depends::on_matrices)
       .vmap([](VmapFrame& f) {
         f.to_front(0, false);
         f.stack[0] = f.tensor(0).contiguous();  // the kernel views it as a list of matrices
@@ -302,6 +307,7 @@ void factorizations() {
       .jvp<0>([](Tan<0> da, const Tensor& a) { return matrix_exp_along(a, *da); });
 
   op<at::_ops::linalg_qr>()
+      .depends(Depends::on_matrices)
       .vmap(qr_vmap)
       .vjp<0>([](Ct<0> gq, Ct<1> gr, const Tensor& a, const std::string& mode, Out<0> q, Out<1> r) {
         auto [q1, r1] = reduced_qr(a, mode, *q, *r);
@@ -314,6 +320,7 @@ void factorizations() {
       });
 
   op<at::_ops::linalg_lu>()
+      .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<0>()
       .vjp<0>([](Ct<1> gl, Ct<2> gu, Skip, Skip, Out<0> p, Out<1> l, Out<2> u) {
@@ -323,7 +330,8 @@ void factorizations() {
         auto [dl, du] = lu_forward(*da, *p, *l, *u);
         return std::tuple(Tensor(), dl, du);
       });
-  op<at::_ops::linalg_lu_factor_ex>()
+  op<at::_ops::linalg_lu_factor_ex>().small(small::lu_factor)
+      .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<1, 2>()
       .vjp<0>([](Ct<0> g, Skip, Skip, Skip, Out<0> lu, Out<1> pivots) {
@@ -358,7 +366,7 @@ void factorizations() {
         const int64_t k = std::min(dlu->size(-2), dlu->size(-1));
         return std::tuple(Tensor(), dlu->narrow(-1, 0, k).tril(-1), dlu->narrow(-2, 0, k).triu());
       });
-  op<at::_ops::linalg_lu_solve>().vmap(lu_solve_vmap).inactive<1>().decomposes(lu_solve);
+  op<at::_ops::linalg_lu_solve>().small(small::lu_solve).vmap(lu_solve_vmap).inactive<1>().decomposes(lu_solve);
 
   // A V = V diag(λ): with P = V⁻¹ dA V, dλ = diag P and dV = V (P / (λ_j - λ_i)) off the diagonal. The eigenvectors
   // have length one, which takes away what the part of dV along them adds to it.

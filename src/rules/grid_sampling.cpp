@@ -135,6 +135,7 @@ Tensor along_grid(const Tensor& x, const Tensor& grid, const Tensor& dgrid, int6
 template <class Sampler, class Backward, int64_t rank>
 void grid_sampler() {
   op<Sampler>()
+      .depends(Depends::on_plane)
       .folds_into_items(rank)
       .template vjp<0, 1>([](Ct<0> ct, const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding, bool corners,
                              Wants<0> wants_x, Wants<1> wants_grid) {

@@ -233,26 +233,37 @@ bool looks_up_by_mask(c10::ArrayRef<IValue> args) {
 }  // namespace
 
 void indexing() {
-  op<at::_ops::index_Tensor>().vmap(index_vmap).linear<0>(index_transpose).shape_by_values(looks_up_by_mask);
+  op<at::_ops::index_Tensor>()
+      .depends(Depends::on_moved)
+      .vmap(index_vmap)
+      .linear<0>(index_transpose)
+      .shape_by_values(looks_up_by_mask);
   op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
 
   op<at::_ops::index_select>()
+      .depends(Depends::on_moved)
       .vmap(index_select_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
         return overwritten<at::_ops::index_add>(at::zeros(x.sizes, ct->options()), dim, index, *ct, 1);
       });
-  op<at::_ops::gather>().vmap(gather_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
-    return overwritten<at::_ops::scatter_add>(at::zeros(x.sizes, ct->options()), dim, index, *ct);
-  });
-  op<at::_ops::take>().vmap(take_vmap).linear<0>([](Ct<0> ct, Shape x, const Tensor& index) {
+  op<at::_ops::gather>()
+      .depends(Depends::on_moved)
+      .vmap(gather_vmap)
+      .linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
+        return overwritten<at::_ops::scatter_add>(at::zeros(x.sizes, ct->options()), dim, index, *ct);
+      });
+  op<at::_ops::take>().depends(Depends::on_moved).vmap(take_vmap).linear<0>([](Ct<0> ct, Shape x, const Tensor& index) {
     return at::put(at::zeros(x.sizes, ct->options()), index, *ct, true);
   });
 
-  op<at::_ops::masked_select>().vmap(masked_select_vmap).linear<0>([](Ct<0> ct, Shape x, const Tensor& mask) {
-    const auto sizes = at::infer_size(x.sizes, mask.sizes());
-    const Tensor all = at::zeros(sizes, ct->options());
-    return summed_to(at::masked_scatter(all, mask, *ct), x.sizes);
-  });
+  op<at::_ops::masked_select>()
+      .depends(Depends::on_moved)
+      .vmap(masked_select_vmap)
+      .linear<0>([](Ct<0> ct, Shape x, const Tensor& mask) {
+        const auto sizes = at::infer_size(x.sizes, mask.sizes());
+        const Tensor all = at::zeros(sizes, ct->options());
+        return summed_to(at::masked_scatter(all, mask, *ct), x.sizes);
+      });
   op<at::_ops::_unsafe_masked_index>().decomposes(
       [](const Tensor& x, const Tensor& mask, const std::vector<Tensor>& indices, const Scalar& fill) {
         if (x.numel() == 0) return x.new_full(mask.sizes(), fill);

@@ -15,6 +15,7 @@
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/small_solves.h"
 
 namespace tower::rules {
 namespace {
@@ -152,7 +153,8 @@ Tensor adjugate(const Tensor& a, const Tensor& det, const Tensor& kept) {
 
 void linear_solve() {
   // A X = B:  dX = A⁻¹ (dB - dA X)
-  op<at::_ops::_linalg_solve_ex>()
+  op<at::_ops::_linalg_solve_ex>().small(small::solve)
+      .depends(Depends::on_matrices)
       .vmap(solve_vmap)
       .nondifferentiable_outputs<1, 2, 3>()
       .vjp<0, 1>(
@@ -171,13 +173,15 @@ void linear_solve() {
         return solve_jvp(*da, *db, a, b, left, *x);
       });
 
-  op<at::_ops::linalg_inv_ex>()
+  op<at::_ops::linalg_inv_ex>().small(small::inverse)
+      .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<1>()
       .vjp<0>([](Ct<0> ct, Skip, Skip, Out<0> inv) { return -at::matmul(inv->mH(), at::matmul(*ct, inv->mH())); })
       .jvp<0>([](Tan<0> da, Skip, Skip, Out<0> inv) { return -at::matmul(*inv, at::matmul(*da, *inv)); });
 
-  op<at::_ops::linalg_solve_triangular>()
+  op<at::_ops::linalg_solve_triangular>().small(small::solve_triangular)
+      .depends(Depends::on_matrices)
       .batches_natively()
       .vjp<0, 1>([](Ct<0> ct, const Tensor& a, Shape b, bool upper, bool left, bool unit, Out<0> x, Wants<0> wants_a) {
         const Tensor gb = at::linalg_solve_triangular(a.mH(), *ct, !upper, left, unit);
@@ -197,8 +201,9 @@ void linear_solve() {
         }
         return at::linalg_solve_triangular(a, rhs, upper, left, unit);
       });
-  op<at::_ops::triangular_solve>().decomposes(
-      [](const Tensor& b, const Tensor& a, bool upper, bool transposed, bool unit) {
+  op<at::_ops::triangular_solve>()
+      .depends(Depends::on_matrices)
+      .decomposes([](const Tensor& b, const Tensor& a, bool upper, bool transposed, bool unit) {
         const Tensor x = at::linalg_solve_triangular(transposed ? a.mT() : a, b, upper != transposed, true, unit);
         Ints copied(x.sizes().begin(), x.sizes().end() - 2);
         copied.insert(copied.end(), a.sizes().end() - 2, a.sizes().end());
@@ -206,7 +211,8 @@ void linear_solve() {
       });
 
   // A = L Lᴴ:  dL = L φ(L⁻¹ dA L⁻ᴴ), φ = the lower half. The gradient is taken in the space of Hermitian matrices.
-  op<at::_ops::linalg_cholesky_ex>()
+  op<at::_ops::linalg_cholesky_ex>().small(small::cholesky)
+      .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<1>()
       .vjp<0>([](Ct<0> ct, Skip, bool upper, Skip, Out<0> factor) {
@@ -228,17 +234,20 @@ void linear_solve() {
   op<at::_ops::cholesky>().decomposes(
       [](const Tensor& a, bool upper) { return std::get<0>(at::linalg_cholesky_ex(a, upper, true)); });
 #endif
-  op<at::_ops::cholesky_solve>().decomposes([](const Tensor& b, const Tensor& factor, bool upper) {
-    const Tensor l = upper ? factor.mH() : factor;
-    return at::linalg_solve_triangular(l.mH(), at::linalg_solve_triangular(l, b, false, true, false), true, true,
-                                       false);
-  });
+  op<at::_ops::cholesky_solve>()
+      .depends(Depends::on_matrices)
+      .decomposes([](const Tensor& b, const Tensor& factor, bool upper) {
+        const Tensor l = upper ? factor.mH() : factor;
+        return at::linalg_solve_triangular(l.mH(), at::linalg_solve_triangular(l, b, false, true, false), true, true,
+                                           false);
+      });
   op<at::_ops::cholesky_inverse>().decomposes([](const Tensor& factor, bool upper) {
     return at::cholesky_solve(at::eye(factor.size(-1), factor.options()).expand_as(factor), factor, upper);
   });
 
   // d det = tr(adj(A) dA)
-  op<at::_ops::_linalg_det>()
+  op<at::_ops::_linalg_det>().small(small::determinant)
+      .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<1, 2>()
       .vjp<0>([](Ct<0> ct, const Tensor& a, Out<0> det, Out<1> lu) {
@@ -250,6 +259,7 @@ void linear_solve() {
 
   // With z = tr(A⁻¹ dA):  d log|det| = Re z,  d sign = i Im(z) sign.
   op<at::_ops::_linalg_slogdet>()
+      .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<2, 3>()
       .vjp<0>([](Ct<0> gsign, Ct<1> glog, const Tensor& a, Out<0> sign) -> Tensor {
@@ -268,6 +278,7 @@ void linear_solve() {
       });
 
   op<at::_ops::linalg_cross>()
+      .depends(Depends::on_other_two)
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape a, const Tensor& b, int64_t dim) {
         return summed_to(at::linalg_cross(conjugate(b).expand_as(*ct), *ct, dim), a.sizes);

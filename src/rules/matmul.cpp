@@ -8,6 +8,7 @@
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/products.h"
+#include "rules/folds.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -69,8 +70,9 @@ void vdot_vmap(VmapFrame& f) {
 
 // For matrices, and for batches of them. The second term of a tangent is added to the first as it is computed.
 template <class Op>
-void of_matrices(void (*vmap)(VmapFrame&)) {
+void of_matrices(const char* letters, void (*vmap)(VmapFrame&)) {
   op<Op>()
+      .contracts(letters)
       .vmap(vmap)
       .template linear<0>([](Ct<0> ct, Skip, const Tensor& b, Like<0> a) { return left_gradient(*ct, b, a.meta); })
       .template vjp<1>([](Ct<0> ct, const Tensor& a, Like<1> b) { return right_gradient(*ct, a, b.meta); });
@@ -113,21 +115,24 @@ void demand_vectors(const Example& e) {
 }  // namespace
 
 void matmul() {
-  of_matrices<at::_ops::mm>(mm_vmap);
-  of_matrices<at::_ops::bmm>(bmm_vmap);
+  of_matrices<at::_ops::mm>("mk,kn->mn", mm_vmap);
+  of_matrices<at::_ops::bmm>("bmk,bkn->bmn", bmm_vmap);
 
   op<at::_ops::mv>()
+      .contracts("mk,k->m")
       .vmap(mv_vmap)
       .linear<0>([](Ct<0> ct, Skip, const Tensor& v) { return at::outer(*ct, conjugate(v)); })
       .linear<1>([](Ct<0> ct, const Tensor& m) { return adjoint_of(m).mv(*ct); });
 
-  op<at::_ops::dot>()
+  op<at::_ops::dot>().fold(over_all(), folds::dot)
+      .contracts("k,k->")
       .vmap(dot_vmap)
       .linear<0>([](Ct<0> ct, Skip, const Tensor& b) { return at::mul(*ct, conjugate(b)); })
       .linear<1>([](Ct<0> ct, const Tensor& a) { return at::mul(*ct, conjugate(a)); });
 
   // sum(conj(a) b): antilinear in a.
   op<at::_ops::vdot>()
+      .contracts("k,k->")
       .vmap(vdot_vmap)
       .vjp<0>([](Ct<0> ct, Skip, const Tensor& b) { return at::mul(conjugate(*ct), b); })
       .jvp<0>([](Tan<0> da, Skip, const Tensor& b) { return at::vdot(*da, b); })

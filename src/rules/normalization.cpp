@@ -13,6 +13,7 @@
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/losses.h"
+#include "rules/folds.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -335,7 +336,11 @@ void demand_batch_norm(const Example& e, std::initializer_list<size_t> parameter
 }  // namespace
 
 void normalization() {
-  op<at::_ops::native_layer_norm>().vmap(layer_norm_vmap).vjp<0, 2, 3>(layer_norm_vjp).jvp<0, 2, 3>(layer_norm_jvp);
+  op<at::_ops::native_layer_norm>().maps_rows(over_last(1), folds::layer_norm)
+      .depends(Depends::on_last_dims)
+      .vmap(layer_norm_vmap)
+      .vjp<0, 2, 3>(layer_norm_vjp)
+      .jvp<0, 2, 3>(layer_norm_jvp);
   op<at::_ops::native_layer_norm_backward>()
       .vmap(layer_norm_backward_vmap)
       .decomposes([](const Tensor& g, const Tensor& x, const Ints& shape, const Tensor& mean, const Tensor& rstd,

@@ -158,6 +158,7 @@ Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.def
 
 void orthogonal() {
   op<at::_ops::linalg_householder_product>()
+      .depends(Depends::on_matrices)
       .vmap([](VmapFrame& f) {
         for (size_t i : {0, 1}) f.to_front(i, true);
         f.call();

@@ -12,9 +12,12 @@ namespace {
 // Op and its backward operator are each other's transposes up to the dimensions they name.
 template <class Op, class Backward>
 void pad(int64_t rank) {
-  op<Op>().folds_into_items(rank).template linear<0>([](Ct<0> ct, const Tensor& x, const Ints& padding) {
-    return Backward::call(*ct, x, c10::fromIntArrayRefSlow(padding));
-  });
+  op<Op>()
+      .depends(Depends::on_moved)
+      .folds_into_items(rank)
+      .template linear<0>([](Ct<0> ct, const Tensor& x, const Ints& padding) {
+        return Backward::call(*ct, x, c10::fromIntArrayRefSlow(padding));
+      });
   op<Backward>()
       .folds_into_items(rank)
       .template linear<0>(

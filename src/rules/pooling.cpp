@@ -75,11 +75,13 @@ void demand_same_shape(const Example& e) {
 void pooling() {
   // ---- average ----
 
-  op<at::_ops::avg_pool2d>().folds_into_items(4).linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel,
-                                                              const Ints& stride, const Ints& padding, bool ceil,
-                                                              bool count_pad, std::optional<int64_t> divisor) {
-    return at::avg_pool2d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
-  });
+  op<at::_ops::avg_pool2d>()
+      .depends(Depends::on_pooled_window)
+      .folds_into_items(4)
+      .linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
+                    bool count_pad, std::optional<int64_t> divisor) {
+        return at::avg_pool2d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
+      });
   op<at::_ops::avg_pool2d_backward>()
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
@@ -87,11 +89,13 @@ void pooling() {
         return at::avg_pool2d(*ct, kernel, stride, padding, ceil, count_pad, divisor);
       })
       .inactive<1>();
-  op<at::_ops::avg_pool3d>().folds_into_items(5).linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel,
-                                                              const Ints& stride, const Ints& padding, bool ceil,
-                                                              bool count_pad, std::optional<int64_t> divisor) {
-    return at::avg_pool3d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
-  });
+  op<at::_ops::avg_pool3d>()
+      .depends(Depends::on_pooled_window)
+      .folds_into_items(5)
+      .linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
+                    bool count_pad, std::optional<int64_t> divisor) {
+        return at::avg_pool3d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
+      });
   op<at::_ops::avg_pool3d_backward>()
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
@@ -99,16 +103,20 @@ void pooling() {
         return at::avg_pool3d(*ct, kernel, stride, padding, ceil, count_pad, divisor);
       })
       .inactive<1>();
-  op<at::_ops::_adaptive_avg_pool2d>().folds_into_items(4).linear<0>(
-      [](Ct<0> ct, const Tensor& x) { return at::_adaptive_avg_pool2d_backward(*ct, x); });
+  op<at::_ops::_adaptive_avg_pool2d>()
+      .depends(Depends::on_plane)
+      .folds_into_items(4)
+      .linear<0>([](Ct<0> ct, const Tensor& x) { return at::_adaptive_avg_pool2d_backward(*ct, x); });
   op<at::_ops::_adaptive_avg_pool2d_backward>()
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Shape g) {
         return at::_adaptive_avg_pool2d(*ct, at::IntArrayRef(g.sizes).slice(g.sizes.size() - 2));
       })
       .inactive<1>();
-  op<at::_ops::_adaptive_avg_pool3d>().folds_into_items(5).linear<0>(
-      [](Ct<0> ct, const Tensor& x) { return at::_adaptive_avg_pool3d_backward(*ct, x); });
+  op<at::_ops::_adaptive_avg_pool3d>()
+      .depends(Depends::on_plane)
+      .folds_into_items(5)
+      .linear<0>([](Ct<0> ct, const Tensor& x) { return at::_adaptive_avg_pool3d_backward(*ct, x); });
   op<at::_ops::_adaptive_avg_pool3d_backward>()
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Shape g) {
@@ -123,6 +131,7 @@ void pooling() {
       [](const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, const Ints& dilation,
          bool ceil) { return std::get<0>(at::max_pool1d_with_indices(x, kernel, stride, padding, dilation, ceil)); });
   op<at::_ops::max_pool2d_with_indices>()
+      .depends(Depends::on_pooled_window)
       .folds_into_items(4)
       .nondifferentiable_outputs<1>()
       .vjp<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding,
@@ -139,6 +148,7 @@ void pooling() {
       })
       .inactive<1>();
   op<at::_ops::max_pool3d_with_indices>()
+      .depends(Depends::on_pooled_window)
       .folds_into_items(5)
       .nondifferentiable_outputs<1>()
       .vjp<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding,
@@ -155,6 +165,7 @@ void pooling() {
       .inactive<1>();
 
   op<at::_ops::adaptive_max_pool2d>()
+      .depends(Depends::on_plane)
       .folds_into_items(4)
       .nondifferentiable_outputs<1>()
       .vjp<0>([](Ct<0> ct, const Tensor& x, Skip, Out<1> indices) {
@@ -166,6 +177,7 @@ void pooling() {
       .linear<0>([](Ct<0> ct, Skip, Skip, const Tensor& indices) { return at_indices(*ct, indices, 2); })
       .inactive<1>();
   op<at::_ops::adaptive_max_pool3d>()
+      .depends(Depends::on_plane)
       .folds_into_items(5)
       .nondifferentiable_outputs<1>()
       .vjp<0>([](Ct<0> ct, const Tensor& x, Skip, Out<1> indices) {

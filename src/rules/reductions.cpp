@@ -6,10 +6,12 @@
 #include <limits>
 
 #include "core/reuse.h"
+#include "numbers/small.h"
 #include "records/demands.h"
 #include "records/dims.h"
 #include "records/masks.h"
 #include "records/op.h"
+#include "rules/folds.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -136,23 +138,24 @@ Tensor extremum_jvp(const Tensor& dx, const Tensor& x, const Tensor& y, const In
 }
 
 // Of everything, over some dimensions.
-template <class... Op>
-void extrema_over_dims() {
-  (op<Op>()
-       .along({1}, EmptyDims::all)
-       .template vjp<0>([](Ct<0> ct, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
-         return extremum_vjp(*ct, x, *y, dims, keepdim);
-       })
-       .template jvp<0>([](Tan<0> dx, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
-         return extremum_jvp(*dx, x, *y, dims, keepdim);
-       }),
-   ...);
+template <class Op>
+Rule<Op> extremum_over_dims() {
+  return op<Op>()
+      .depends(Depends::on_reduced)
+      .along({1}, EmptyDims::all)
+      .template vjp<0>([](Ct<0> ct, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
+        return extremum_vjp(*ct, x, *y, dims, keepdim);
+      })
+      .template jvp<0>([](Tan<0> dx, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
+        return extremum_jvp(*dx, x, *y, dims, keepdim);
+      });
 }
 
 // One number for the whole tensor that is one of its elements, or several of them.
 template <class Op>
-void one_of_all(VmapRule batched) {
-  op<Op>()
+Rule<Op> one_of_all(VmapRule batched) {
+  return op<Op>()
+      .depends(Depends::on_reduced)
       .vmap(std::move(batched))
       .template vjp<0>([](Ct<0> ct, const Tensor& x, Out<0> y) { return extremum_vjp(*ct, x, *y, {}, false); })
       .template jvp<0>([](Tan<0> dx, const Tensor& x, Out<0> y) { return extremum_jvp(*dx, x, *y, {}, false); });
@@ -168,17 +171,17 @@ Tensor select_jvp(const Tensor& dx, int64_t dim, bool keepdim, const Tensor& ind
   if (keepdim || dx.dim() == 0) return gathered(dx, dim, index);
   return gathered(dx, dim, index.unsqueeze(dim)).squeeze(dim);
 }
-template <class... Op>
-void one_along_dim() {
-  (op<Op>()
+template <class Op>
+Rule<Op> one_along_dim() {
+  return op<Op>()
+       .depends(Depends::on_reduced)
        .along({1})
        .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, bool keepdim, Out<1> index) {
          return select_vjp(*ct, x, dim, keepdim, *index);
        })
        .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, bool keepdim, Out<1> index) {
          return select_jvp(*dx, dim, keepdim, *index);
-       }),
-   ...);
+       });
 }
 
 // ---- products ----
@@ -224,6 +227,16 @@ Tensor real_product(const Tensor& slope, const Tensor& dx) {
   return slope.is_complex() ? at::real(slope.conj() * dx) : slope * dx;
 }
 
+compiler::SmallResults trace_of_small(const compiler::SmallCall& c) {
+  const compiler::Small& a = *c.operands[0];
+  compiler::E sum = c.constant(c.type(0), 0);
+  for (size_t i = 0; i < std::min(a.size(0), a.size(1)); ++i) {
+    const compiler::E next = c.at(a, i * a.size(1) + i, 0);
+    sum = i == 0 ? next : sum + next;
+  }
+  return c.give({}, {sum});
+}
+
 Tensor distances(const Tensor& a, const Tensor& b, double p) {
   return at::linalg_vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, at::IntArrayRef{-1});
 }
@@ -265,17 +278,20 @@ Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.def
 
 void reductions() {
   // ---- sums and means ----
-  op<at::_ops::sum>()
+  op<at::_ops::sum>().fold(over_all(), folds::sum)
+      .depends(Depends::on_reduced)
       .vmap(over_all_but_batch(
           [](const Tensor& t, at::IntArrayRef dims, const Stack& args) { return sum_of_rows(t, dims, args[1]); }))
       .linear<0>([](Ct<0> ct, Shape x) { return ct->expand(x.sizes); });
-  op<at::_ops::sum_dim_IntList>()
+  op<at::_ops::sum_dim_IntList>().fold(over(1), folds::sum)
+      .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .evaluated_by(evaluate_sum)
       .linear<0>([](Ct<0> ct, Shape x, const MaybeDims& dims, bool keepdim) {
         return spread(*ct, x, all_if_none(dims), keepdim);
       });
-  op<at::_ops::mean>()
+  op<at::_ops::mean>().fold(over_all(), folds::mean)
+      .depends(Depends::on_reduced)
       .vmap(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack& args) {
         const auto type = args[1].isNone() ? t.scalar_type() : args[1].toScalarType();
         const bool has_mean = at::isFloatingType(type) || at::isComplexType(type);
@@ -283,21 +299,25 @@ void reductions() {
         return t.mean(dims, false, args[1].to<MaybeType>());
       }))
       .linear<0>([](Ct<0> ct, Shape x) { return shared(*ct, product(x.sizes)).expand(x.sizes); });
-  op<at::_ops::mean_dim>()
+  op<at::_ops::mean_dim>().fold(over(1), folds::mean)
+      .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .linear<0>([](Ct<0> ct, Shape x, const MaybeDims& dims, bool keepdim) {
         return spread(shared(*ct, count(x, all_if_none(dims))), x, all_if_none(dims), keepdim);
       });
-  op<at::_ops::nansum>().decomposes([](const Tensor& x, const MaybeDims& dims, bool keepdim, const MaybeType& type) {
-    return zero_where(x.isnan(), x).sum(all_if_none(dims), keepdim, type);
-  });
-  op<at::_ops::trace>().decomposes([](const Tensor& x) {
+  op<at::_ops::nansum>().fold(over(1), folds::nansum)
+      .depends(Depends::on_reduced)
+      .decomposes([](const Tensor& x, const MaybeDims& dims, bool keepdim, const MaybeType& type) {
+        return zero_where(x.isnan(), x).sum(all_if_none(dims), keepdim, type);
+      });
+  op<at::_ops::trace>().small(trace_of_small).decomposes([](const Tensor& x) {
     TORCH_CHECK(x.dim() == 2, "trace: expected a matrix, but got tensor with dim ", x.dim());
     return x.diagonal().sum();
   });
 
   // ---- products ----
-  op<at::_ops::prod>()
+  op<at::_ops::prod>().fold(over_all(), folds::product)
+      .depends(Depends::on_reduced)
       .vmap(
           over_rows([](const Tensor& rows, const Stack& args) { return rows.prod(1, false, args[1].to<MaybeType>()); }))
       .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeType& type) {
@@ -306,7 +326,8 @@ void reductions() {
       .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeType& type) {
         return (in_type(*dx, type).reshape(-1) * products_of_others(in_type(x, type).reshape(-1), 0)).sum();
       });
-  op<at::_ops::prod_dim_int>()
+  op<at::_ops::prod_dim_int>().fold(over(1), folds::product)
+      .depends(Depends::on_reduced)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, bool keepdim, const MaybeType& type) {
         return keep(*ct, x, {dim}, keepdim) * products_of_others(in_type(x, type), dim).conj();
@@ -316,12 +337,19 @@ void reductions() {
       });
 
   // ---- extrema ----
-  extrema_over_dims<at::_ops::amax, at::_ops::amin>();
-  one_along_dim<at::_ops::max_dim, at::_ops::min_dim, at::_ops::median_dim, at::_ops::nanmedian_dim, at::_ops::mode>();
+  extremum_over_dims<at::_ops::amax>().fold(over(1), folds::greatest);
+  extremum_over_dims<at::_ops::amin>().fold(over(1), folds::least);
+  one_along_dim<at::_ops::max_dim>().fold(over(1), folds::greatest_and_place);
+  one_along_dim<at::_ops::min_dim>().fold(over(1), folds::least_and_place);
+  one_along_dim<at::_ops::median_dim>();
+  one_along_dim<at::_ops::nanmedian_dim>();
+  one_along_dim<at::_ops::mode>();
   one_of_all<at::_ops::max>(
-      over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amax(dims); }));
+      over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amax(dims); }))
+      .fold(over_all(), folds::greatest);
   one_of_all<at::_ops::min>(
-      over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amin(dims); }));
+      over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amin(dims); }))
+      .fold(over_all(), folds::least);
   // Of no elements each gives what it gives of none in plain.
   one_of_all<at::_ops::median>(over_rows([](const Tensor& rows, const Stack&) {
     if (rows.size(1) == 0) return at::median(rows.new_empty({0})).repeat({rows.size(0)});
@@ -332,6 +360,7 @@ void reductions() {
     return std::get<0>(rows.nanmedian(1));
   }));
   op<at::_ops::kthvalue>()
+      .depends(Depends::on_reduced)
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, bool keepdim, Out<1> index) {
         return select_vjp(*ct, x, dim, keepdim, *index);
@@ -339,32 +368,33 @@ void reductions() {
       .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, bool keepdim, Out<1> index) {
         return select_jvp(*dx, dim, keepdim, *index);
       });
-  op<at::_ops::aminmax>().decomposes([](const Tensor& x, const MaybeDim& dim, bool keepdim) {
+  op<at::_ops::aminmax>().fold(over(1), folds::least_and_greatest).decomposes([](const Tensor& x, const MaybeDim& dim, bool keepdim) {
     const Ints dims = dim ? Ints{*dim} : Ints{};
     return std::tuple(x.amin(dims, keepdim), x.amax(dims, keepdim));
   });
-  op<at::_ops::argmax>().vmap(arg_vmap).no_derivative();
-  op<at::_ops::argmin>().vmap(arg_vmap).no_derivative();
+  op<at::_ops::argmax>().fold(over(1), folds::place_of_greatest).vmap(arg_vmap).no_derivative();
+  op<at::_ops::argmin>().fold(over(1), folds::place_of_least).vmap(arg_vmap).no_derivative();
 
   // ---- questions ----
-  op<at::_ops::any>().vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); })).no_derivative();
-  op<at::_ops::all>().vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); })).no_derivative();
+  op<at::_ops::any>().fold(over_all(), folds::any).vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); })).no_derivative();
+  op<at::_ops::all>().fold(over_all(), folds::every).vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); })).no_derivative();
   op<at::_ops::_is_any_true>()
       .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); }))
       .no_derivative();
   op<at::_ops::_is_all_true>()
       .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); }))
       .no_derivative();
-  op<at::_ops::any_dim>().along({1}).no_derivative();
-  op<at::_ops::all_dim>().along({1}).no_derivative();
-  op<at::_ops::any_dims>().vmap(any_dims_vmap).no_derivative();
-  op<at::_ops::all_dims>().vmap(any_dims_vmap).no_derivative();
-  op<at::_ops::count_nonzero_dim_IntList>().along({1}, EmptyDims::all).no_derivative();
-  op<at::_ops::count_nonzero>().no_derivative().decomposes(
+  op<at::_ops::any_dim>().fold(over(1), folds::any).along({1}).no_derivative();
+  op<at::_ops::all_dim>().fold(over(1), folds::every).along({1}).no_derivative();
+  op<at::_ops::any_dims>().fold(over(1), folds::any).vmap(any_dims_vmap).no_derivative();
+  op<at::_ops::all_dims>().fold(over(1), folds::every).vmap(any_dims_vmap).no_derivative();
+  op<at::_ops::count_nonzero_dim_IntList>().fold(over(1), folds::count_nonzero).along({1}, EmptyDims::all).no_derivative();
+  op<at::_ops::count_nonzero>().fold(over(1), folds::count_nonzero).no_derivative().decomposes(
       [](const Tensor& x, const MaybeDim& dim) { return dim ? x.ne(0).sum(*dim) : x.ne(0).sum(); });
 
   // ---- norms ----
-  op<at::_ops::linalg_vector_norm>()
+  op<at::_ops::linalg_vector_norm>().fold(over(2), folds::norm)
+      .depends(Depends::on_reduced)
       .along({2}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, const Tensor& x, const Scalar& p, const MaybeDims& dims, bool keepdim, const MaybeType& type,
                  Out<0> y) {
@@ -377,19 +407,25 @@ void reductions() {
         const Tensor slope = norm_slope(in_type(x, type), keep(*y, x, over, keepdim), p, over);
         return sum_over(real_product(slope, *dx), over, keepdim);
       });
-  op<at::_ops::norm_Scalar>().decomposes([](const Tensor& x, const Scalar& p) { return at::linalg_vector_norm(x, p); });
-  op<at::_ops::norm_ScalarOpt_dtype>().decomposes(
-      [](const Tensor& x, const std::optional<Scalar>& p, at::ScalarType type) {
+  op<at::_ops::norm_Scalar>().fold(over_all(), folds::norm).depends(Depends::on_reduced).decomposes([](const Tensor& x, const Scalar& p) {
+    return at::linalg_vector_norm(x, p);
+  });
+  op<at::_ops::norm_ScalarOpt_dtype>()
+      .depends(Depends::on_reduced)
+      .decomposes([](const Tensor& x, const std::optional<Scalar>& p, at::ScalarType type) {
         return at::linalg_vector_norm(x, p.value_or(2), std::nullopt, false, type);
       });
-  op<at::_ops::norm_ScalarOpt_dim>().decomposes(
-      [](const Tensor& x, const std::optional<Scalar>& p, const Ints& dims, bool keepdim) {
+  op<at::_ops::norm_ScalarOpt_dim>().fold(over(2), folds::norm)
+      .depends(Depends::on_reduced)
+      .decomposes([](const Tensor& x, const std::optional<Scalar>& p, const Ints& dims, bool keepdim) {
         return at::linalg_vector_norm(x, p.value_or(2), at::IntArrayRef(dims), keepdim);
       });
-  op<at::_ops::norm_ScalarOpt_dim_dtype>().decomposes(
-      [](const Tensor& x, const std::optional<Scalar>& p, const Ints& dims, bool keepdim, at::ScalarType type) {
-        return at::linalg_vector_norm(x, p.value_or(2), at::IntArrayRef(dims), keepdim, type);
-      });
+  op<at::_ops::norm_ScalarOpt_dim_dtype>()
+      .depends(Depends::on_reduced)
+      .decomposes(
+          [](const Tensor& x, const std::optional<Scalar>& p, const Ints& dims, bool keepdim, at::ScalarType type) {
+            return at::linalg_vector_norm(x, p.value_or(2), at::IntArrayRef(dims), keepdim, type);
+          });
   op<at::_ops::dist>().decomposes(
       [](const Tensor& a, const Tensor& b, const Scalar& p) { return at::linalg_vector_norm(a - b, p); });
 
@@ -427,7 +463,8 @@ void reductions() {
 
   // ---- variances ----
   using Correction = std::optional<Scalar>;
-  op<at::_ops::var_correction>()
+  op<at::_ops::var_correction>().fold(over(1), folds::variance)
+      .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
         return var_vjp(*ct, x, all_if_none(dims), c, keepdim);
@@ -435,7 +472,8 @@ void reductions() {
       .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
         return var_jvp(*dx, x, all_if_none(dims), c, keepdim);
       });
-  op<at::_ops::std_correction>()
+  op<at::_ops::std_correction>().fold(over(1), folds::deviation)
+      .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim, Out<0> y) {
         return var_vjp(through_root(*ct, *y), x, all_if_none(dims), c, keepdim);
@@ -444,6 +482,7 @@ void reductions() {
         return through_root(var_jvp(*dx, x, all_if_none(dims), c, keepdim), *y);
       });
   op<at::_ops::var_mean_correction>()
+      .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, Ct<1> ct_mean, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
         const Ints over = all_if_none(dims);
@@ -455,6 +494,7 @@ void reductions() {
         return std::tuple(var_jvp(*dx, x, over, c, keepdim), dx->mean(over, keepdim));
       });
   op<at::_ops::std_mean_correction>()
+      .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, Ct<1> ct_mean, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim,
                  Out<0> y) {

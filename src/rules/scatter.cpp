@@ -418,7 +418,8 @@ void pull_back_by_index(VjpFrame& f) {
 
 template <class... Op>
 void puts_by_index() {
-  (op<Op>().vmap(index_put_vmap).evaluated_by(evaluate_overwriting<Op, write_by_index>), ...);
+  (op<Op>().depends(Depends::by_indices).vmap(index_put_vmap).evaluated_by(evaluate_overwriting<Op, write_by_index>),
+   ...);
   (overwrites(record_of(Op::name, Op::overload_name), 2, Keeps{Mask{1} << 1, Mask{1} << 2, 0}, pull_back_by_index),
    ...);
 }
@@ -462,34 +463,46 @@ void scatter() {
   constexpr Keeps kIndexAndShape{Mask{1} << 2, Mask{1} << 3, 0};
   // ---- along a dimension ----
   op<at::_ops::scatter_src>()
+      .depends(Depends::by_scatter)
       .vmap(scatter_vmap)
       .evaluated_by(evaluate_in_rows<at::_ops::scatter_src, write_along<false>>);
   overwrites(record_of("aten::scatter", "src"), 3, kIndexAndShape, pull_back_scatter);
   op<at::_ops::scatter_value>()
+      .depends(Depends::by_scatter)
       .vmap(scatter_vmap)
       .evaluated_by(evaluate_in_rows<at::_ops::scatter_value, write_number_along>);
   overwrites_with_number(record_of("aten::scatter", "value"), 3);
   op<at::_ops::scatter_add>()
+      .depends(Depends::by_scatter)
       .vmap(scatter_vmap)
       .evaluated_by(evaluate_in_rows<at::_ops::scatter_add, write_along<true>>)
       .vjp<0>([](Ct<0> ct) { return *ct; })
       .vjp<3>(
           [](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
   linear_by_overwriting(record_of("aten::scatter_add", ""), 3);
-  op<at::_ops::scatter_reduce_two>().vmap(scatter_vmap).vjp<0, 3>(scatter_reduce_vjp).jvp<0, 3>(scatter_reduce_jvp);
+  op<at::_ops::scatter_reduce_two>()
+      .depends(Depends::by_scatter)
+      .vmap(scatter_vmap)
+      .vjp<0, 3>(scatter_reduce_vjp)
+      .jvp<0, 3>(scatter_reduce_jvp);
   // The older spelling of the same: "add" and "multiply".
-  op<at::_ops::scatter_reduce>().decomposes(
-      [](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const std::string& reduce) {
-        return at::scatter_reduce(self, dim, index, src, reduce == "add" ? "sum" : "prod", true);
-      });
-  op<at::_ops::scatter_value_reduce>().decomposes(
-      [](const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, const std::string& reduce) {
-        const Tensor src = at::full(index.sizes(), value, self.options());
-        return at::scatter_reduce(self, dim, index, src, reduce == "add" ? "sum" : "prod", true);
-      });
+  op<at::_ops::scatter_reduce>()
+      .depends(Depends::by_scatter)
+      .decomposes(
+          [](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, const std::string& reduce) {
+            return at::scatter_reduce(self, dim, index, src, reduce == "add" ? "sum" : "prod", true);
+          });
+  op<at::_ops::scatter_value_reduce>()
+      .depends(Depends::by_scatter)
+      .decomposes(
+          [](const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, const std::string& reduce) {
+            const Tensor src = at::full(index.sizes(), value, self.options());
+            return at::scatter_reduce(self, dim, index, src, reduce == "add" ? "sum" : "prod", true);
+          });
 
   // ---- slices by index ----
   op<at::_ops::index_add>()
+      .depends(Depends::by_index_along)
       .vmap(index_write_vmap<true>)
       .evaluated_by(evaluate_in_rows<at::_ops::index_add, write_slices<true>>)
       .vjp<0>([](Ct<0> ct) { return *ct; })
@@ -498,15 +511,18 @@ void scatter() {
       });
   linear_by_overwriting(record_of("aten::index_add", ""), 3);
   op<at::_ops::index_copy>()
+      .depends(Depends::on_moved)
       .vmap(index_write_vmap<false>)
       .evaluated_by(evaluate_in_rows<at::_ops::index_copy, write_slices<false>>);
   overwrites(record_of("aten::index_copy", ""), 3, kIndexAndShape, pull_back_slices);
   op<at::_ops::index_fill_int_Scalar>()
+      .depends(Depends::on_moved)
       .vmap(index_fill_vmap)
       .evaluated_by(evaluate_overwriting<at::_ops::index_fill_int_Scalar, write_number_to_slices>);
   overwrites_with_number(record_of("aten::index_fill", "int_Scalar"), 3);
-  op<at::_ops::index_fill_int_Tensor>().decomposes(
-      [](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& value) {
+  op<at::_ops::index_fill_int_Tensor>()
+      .depends(Depends::on_moved)
+      .decomposes([](const Tensor& self, int64_t dim, const Tensor& index, const Tensor& value) {
         TORCH_CHECK(value.dim() == 0, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
                     value.dim(), " dimension(s).");
         const Tensor mask = at::zeros(self.sizes(), self.options().dtype(at::kBool)).index_fill(dim, index, 1);

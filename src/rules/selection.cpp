@@ -103,12 +103,14 @@ void selection() {
       .derivative<2>([](Along t, const Tensor& mask) { return zero_where(mask, *t); });
 
   op<at::_ops::masked_fill_Scalar>()
+      .depends(Depends::on_shown)
       .pointwise()
       .evaluated_by(evaluate_in_rows<at::_ops::masked_fill_Scalar, fill_where>)
       .element([](E x, Raw mask, E value) { return where(mask, value, x); })
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& mask) { return t->masked_fill(mask, 0); });
   op<at::_ops::masked_fill_Tensor>()
+      .depends(Depends::on_shown)
       .element([](E x, Raw mask, E value) { return where(mask, value, x); })
       .vmap(vmap_masked_fill)
       .inactive<1>()

@@ -225,11 +225,13 @@ Tensor chunked_side_by_side(const std::vector<Tensor>& tensors, int64_t dim, int
 
 void shapes() {
   // ---- joining ----
-  op<at::_ops::cat>().vmap(cat_vmap).jointly_linear<0>().vjp<0>(cat_transpose);
-  op<at::_ops::stack>().vmap(stack_vmap).jointly_linear<0>().vjp<0>([](Ct<0> ct, Skip, int64_t dim) {
-    return ct->unbind(dim);
-  });
-  op<at::_ops::block_diag>().decomposes(block_diagonal);
+  op<at::_ops::cat>().moves(Moves::elements).vmap(cat_vmap).jointly_linear<0>().vjp<0>(cat_transpose);
+  op<at::_ops::stack>()
+      .moves(Moves::elements)
+      .vmap(stack_vmap)
+      .jointly_linear<0>()
+      .vjp<0>([](Ct<0> ct, Skip, int64_t dim) { return ct->unbind(dim); });
+  op<at::_ops::block_diag>().depends(Depends::on_moved).decomposes(block_diagonal);
   op<at::_ops::_chunk_cat>().decomposes(chunked_side_by_side);
 
   // ---- questions ----
@@ -248,10 +250,12 @@ void shapes() {
   op<at::_ops::is_pinned>().vmap([](VmapFrame& f) { f.call(); }).no_derivative();
 
   // ---- copies ----
-  op<at::_ops::clone>().element([](Raw x) { return x; }).vmap(copy_vmap<1>).linear<0>(itself);
-  op<at::_ops::_to_copy>().element([](Raw x) { return x; }).vmap(copy_vmap<6>).linear<0>([](Ct<0> ct, Shape x) {
-    return ct->device() == x.device ? *ct : ct->to(x.device);
-  });
+  op<at::_ops::clone>().moves(Moves::nothing).element([](Raw x) { return x; }).vmap(copy_vmap<1>).linear<0>(itself);
+  op<at::_ops::_to_copy>()
+      .depends(Depends::on_its_place)
+      .element([](Raw x) { return x; })
+      .vmap(copy_vmap<6>)
+      .linear<0>([](Ct<0> ct, Shape x) { return ct->device() == x.device ? *ct : ct->to(x.device); });
   op<at::_ops::_pin_memory>()
       .vmap([](VmapFrame& f) {
         f.out_dims.assign(1, f.in_dims[0]);
@@ -260,45 +264,61 @@ void shapes() {
       .linear<0>(itself);
 
   // ---- orders ----
-  op<at::_ops::flip>().along({1}).linear<0>([](Ct<0> ct, Skip, const Ints& dims) { return ct->flip(dims); });
-  op<at::_ops::roll>().vmap(roll_vmap).linear<0>(
-      [](Ct<0> ct, Skip, const Ints& shifts, const Ints& dims) { return ct->roll(negated(shifts), dims); });
-  op<at::_ops::rot90>().along({2}).linear<0>(
-      [](Ct<0> ct, Skip, int64_t k, const Ints& dims) { return ct->rot90(-k, dims); });
+  op<at::_ops::flip>().moves(Moves::elements).along({1}).linear<0>([](Ct<0> ct, Skip, const Ints& dims) {
+    return ct->flip(dims);
+  });
+  op<at::_ops::roll>()
+      .moves(Moves::elements)
+      .vmap(roll_vmap)
+      .linear<0>([](Ct<0> ct, Skip, const Ints& shifts, const Ints& dims) { return ct->roll(negated(shifts), dims); });
+  op<at::_ops::rot90>().moves(Moves::elements).along({2}).linear<0>([](Ct<0> ct, Skip, int64_t k, const Ints& dims) {
+    return ct->rot90(-k, dims);
+  });
 
   // ---- sizes ----
-  op<at::_ops::repeat>().vmap(repeat_vmap).linear<0>(repeat_transpose);
+  op<at::_ops::repeat>().moves(Moves::elements).vmap(repeat_vmap).linear<0>(repeat_transpose);
   op<at::_ops::constant_pad_nd>()
+      .moves(Moves::elements_or_value)
       .vmap(pad_vmap)
       .vjp<0>([](Ct<0> ct, Skip, const Ints& pad) { return at::constant_pad_nd(*ct, negated(pad)); })
       .jvp<0>([](Tan<0> dx, Skip, const Ints& pad) { return at::constant_pad_nd(*dx, pad); });
 
   // ---- matrices ----
   op<at::_ops::diag_embed>()
+      .moves(Moves::elements_or_zero)
       .vmap(diag_embed_vmap)
       .linear<0>(
           [](Ct<0> ct, Skip, int64_t offset, int64_t dim1, int64_t dim2) { return ct->diagonal(offset, dim1, dim2); });
-  op<at::_ops::tril>().vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) { return ct->tril(k); });
-  op<at::_ops::triu>().vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) { return ct->triu(k); });
+  op<at::_ops::tril>().moves(Moves::elements_or_zero).vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) {
+    return ct->tril(k);
+  });
+  op<at::_ops::triu>().moves(Moves::elements_or_zero).vmap(with_matrices(2)).linear<0>([](Ct<0> ct, Skip, int64_t k) {
+    return ct->triu(k);
+  });
 
   // ---- images ----
-  op<at::_ops::pixel_shuffle>().vmap(image_vmap).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
+  op<at::_ops::pixel_shuffle>().moves(Moves::elements).vmap(image_vmap).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
     return unshuffled(*ct, factor);
   });
-  op<at::_ops::pixel_unshuffle>().vmap(pixel_unshuffle_vmap).linear<0>([](Ct<0> ct, Skip, int64_t factor) {
-    return at::pixel_shuffle(*ct, factor);
-  });
-  op<at::_ops::channel_shuffle>().vmap(shuffle_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t groups) {
-    return at::channel_shuffle(*ct, x.sizes[1] / groups);
-  });
+  op<at::_ops::pixel_unshuffle>()
+      .moves(Moves::elements)
+      .vmap(pixel_unshuffle_vmap)
+      .linear<0>([](Ct<0> ct, Skip, int64_t factor) { return at::pixel_shuffle(*ct, factor); });
+  op<at::_ops::channel_shuffle>()
+      .moves(Moves::elements)
+      .vmap(shuffle_vmap)
+      .linear<0>([](Ct<0> ct, Shape x, int64_t groups) { return at::channel_shuffle(*ct, x.sizes[1] / groups); });
   op<at::_ops::native_channel_shuffle>().vmap(shuffle_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t groups) {
     return at::channel_shuffle(*ct, x.sizes[1] / groups);
   });
-  op<at::_ops::im2col>().folds_into_items(4).linear<0>(
-      [](Ct<0> ct, Shape x, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
-        const size_t rank = x.sizes.size();
-        return at::col2im(*ct, {x.sizes[rank - 2], x.sizes[rank - 1]}, kernel, dilation, padding, stride);
-      });
+  op<at::_ops::im2col>()
+      .depends(Depends::on_moved)
+      .folds_into_items(4)
+      .linear<0>(
+          [](Ct<0> ct, Shape x, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
+            const size_t rank = x.sizes.size();
+            return at::col2im(*ct, {x.sizes[rank - 2], x.sizes[rank - 1]}, kernel, dilation, padding, stride);
+          });
   op<at::_ops::col2im>().folds_into_items(3).linear<0>(
       [](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
         return at::im2col(*ct, kernel, dilation, padding, stride);

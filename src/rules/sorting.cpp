@@ -152,10 +152,12 @@ void bincount_vmap(VmapFrame& f) {
 
 void sorting() {
   op<at::_ops::sort>()
+      .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Out<1> index) { return put_back(*ct, x, dim, *index); })
       .jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });
   op<at::_ops::sort_stable>()
+      .depends(Depends::on_dim)
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, Out<1> index) { return put_back(*ct, x, dim, *index); })
       .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });

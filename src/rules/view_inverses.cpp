@@ -169,21 +169,24 @@ void demand_strides(const Example& e) { check_strides(e[2].toIntVector()); }
 
 void view_inverses() {
   // ---- a part of the base replaced ----
-  op<at::_ops::select_scatter>().vmap(write_back({2}));
-  op<at::_ops::slice_scatter>().vmap(write_back({2}));
-  op<at::_ops::diagonal_scatter>().vmap(write_back({3, 4}));
+  op<at::_ops::select_scatter>().moves(Moves::elements).vmap(write_back({2}));
+  op<at::_ops::slice_scatter>().moves(Moves::elements).vmap(write_back({2}));
+  op<at::_ops::diagonal_scatter>().moves(Moves::elements).vmap(write_back({3, 4}));
   scatters_of_views();
 
   // ---- zeros around a part ----
   op<at::_ops::select_backward>()
+      .moves(Moves::elements_or_zero)
       .vmap(zeros_around({2}))
       .linear<0>([](Ct<0> ct, Skip, Skip, int64_t dim, int64_t index) { return ct->select(dim, index); });
   op<at::_ops::slice_backward>()
+      .moves(Moves::elements_or_zero)
       .vmap(zeros_around({2}))
       .linear<0>([](Ct<0> ct, Skip, Skip, int64_t dim, int64_t start, int64_t end, int64_t step) {
         return at::slice(*ct, dim, start, end, step);
       });
   op<at::_ops::diagonal_backward>()
+      .moves(Moves::elements_or_zero)
       .vmap(zeros_around({3, 4}))
       .linear<0>([](Ct<0> ct, Skip, Skip, int64_t offset, int64_t dim1, int64_t dim2) {
         return ct->diagonal(offset, dim1, dim2);
@@ -195,6 +198,7 @@ void view_inverses() {
 
   // ---- memory by address ----
   op<at::_ops::as_strided>()
+      .depends(Depends::on_all)
       .decomposes(read_strided)
       .inverse([](const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t) {
         return write_strided(base, written, args[1].toIntVector(), args[2].toIntVector(), args[3].to<MaybeInt>());

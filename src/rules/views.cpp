@@ -355,14 +355,21 @@ std::vector<Tensor> cloned(std::vector<Tensor> views) {
 void views() {
   // ---- shapes ----
   op<at::_ops::view>()
+      .moves(Moves::in_order)
       .vmap(view_vmap)
       .vjp<0>(back_to_shape)
       .jvp<0>(to_shape)
       .inverse(reshaped_back)
       .keeps_dims(view_keeps);
-  op<at::_ops::_unsafe_view>().vmap(view_vmap).vjp<0>(back_to_shape).jvp<0>(to_shape).keeps_dims(view_keeps);
+  op<at::_ops::_unsafe_view>()
+      .moves(Moves::in_order)
+      .vmap(view_vmap)
+      .vjp<0>(back_to_shape)
+      .jvp<0>(to_shape)
+      .keeps_dims(view_keeps);
   // The strides that it is given belong to the memory of one value: nothing may be read by them elsewhere.
   op<at::_ops::_reshape_alias>()
+      .moves(Moves::in_order)
       .vmap(view_vmap)
       .decomposes([](const Tensor& x, const Ints& sizes) { return viewed(x, sizes); })
       .inverse(reshaped_back);
@@ -376,12 +383,14 @@ void views() {
         return dims;
       });
   op<at::_ops::expand>()
+      .moves(Moves::broadcast)
       .vmap(expand_vmap)
       .linear<0>([](Ct<0> ct, Shape x) { return summed_to(*ct, x.sizes); })
       .inverse(reshaped_back)
       .repeats(expands)
       .keeps_dims(expand_keeps);
   op<at::_ops::squeeze>()
+      .moves(Moves::in_order)
       .vmap(squeeze_vmap)
       .linear<0>(back_to_shape)
       .inverse(reshaped_back)
@@ -390,16 +399,19 @@ void views() {
         return squeeze_keeps(base, Ints(all.begin(), all.end()));
       });
   op<at::_ops::squeeze_dim>()
+      .moves(Moves::in_order)
       .vmap(squeeze_dim_vmap)
       .linear<0>(back_to_shape)
       .inverse(reshaped_back)
       .keeps_dims([](const Sizes& base, Args args, size_t) { return squeeze_keeps(base, {args[1].toInt()}); });
   op<at::_ops::squeeze_dims>()
+      .moves(Moves::in_order)
       .vmap(squeeze_each_vmap)
       .linear<0>(back_to_shape)
       .inverse(reshaped_back)
       .keeps_dims([](const Sizes& base, Args args, size_t) { return squeeze_keeps(base, args[1].toIntVector()); });
   op<at::_ops::unsqueeze>()
+      .moves(Moves::in_order)
       .vmap(unsqueeze_vmap)
       .linear<0>([](Ct<0> ct, Skip, int64_t dim) { return ct->squeeze(dim); })
       .inverse(reshaped_back)
@@ -407,11 +419,13 @@ void views() {
 
   // ---- orders of dimensions ----
   op<at::_ops::transpose_int>()
+      .moves(Moves::elements)
       .vmap(transpose_vmap)
       .linear<0>([](Ct<0> ct, Skip, int64_t a, int64_t b) { return ct->transpose(a, b); })
       .inverse(transposed_back)
       .keeps_dims(transpose_keeps);
   op<at::_ops::t>()
+      .moves(Moves::elements)
       .vmap(t_vmap)
       .linear<0>([](Ct<0> ct) { return ct->t(); })
       .inverse([](const Tensor&, const Tensor& written, Args, size_t) { return written.t(); })
@@ -420,6 +434,7 @@ void views() {
         return Sizes(dims.rbegin(), dims.rend());
       });
   op<at::_ops::permute>()
+      .moves(Moves::elements)
       .vmap(permute_vmap)
       .linear<0>([](Ct<0> ct, Skip, const Ints& order) { return ct->permute(inverse_permutation(order)); })
       .inverse([](const Tensor&, const Tensor& written, Args args, size_t) {
@@ -429,6 +444,7 @@ void views() {
 
   // ---- parts ----
   op<at::_ops::select_int>()
+      .moves(Moves::elements)
       .vmap(without_dim(1))
       .linear<0>(
           [](Ct<0> ct, Shape x, int64_t dim, int64_t index) { return at::select_backward(*ct, x.sizes, dim, index); })
@@ -437,6 +453,7 @@ void views() {
       })
       .keeps_dims(keeps_others(1));
   op<at::_ops::slice_Tensor>()
+      .moves(Moves::elements)
       .vmap(at_dim(1))
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, const MaybeInt& start, const MaybeInt& end, int64_t step) {
         return at::slice_backward(*ct, x.sizes, dim, start.value_or(0), end_of(end), step);
@@ -447,6 +464,7 @@ void views() {
       })
       .keeps_dims(slice_keeps);
   op<at::_ops::diagonal>()
+      .moves(Moves::elements)
       .vmap(diagonal_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t offset, int64_t dim1, int64_t dim2) {
         return at::diagonal_backward(*ct, x.sizes, offset, dim1, dim2);
@@ -456,6 +474,7 @@ void views() {
       })
       .keeps_dims(diagonal_keeps);
   op<at::_ops::unfold>()
+      .moves(Moves::elements)
       .vmap(unfold_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, int64_t size, int64_t step) {
         return at::unfold_backward(*ct, x.sizes, dim, size, step);
@@ -464,6 +483,7 @@ void views() {
       .repeats(windows_overlap)
       .keeps_dims(unfold_keeps);
   op<at::_ops::unbind_int>()
+      .moves(Moves::elements)
       .vmap(without_dim(1))
       .linear<0>(stack_parts)
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t out) {
@@ -471,6 +491,7 @@ void views() {
       })
       .keeps_dims(keeps_others(1));
   op<at::_ops::split_Tensor>()
+      .moves(Moves::elements)
       .vmap(at_dim(2))
       .linear<0>(cat_equal_parts)
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t out) {
@@ -478,6 +499,7 @@ void views() {
       })
       .keeps_dims(keeps_all_but(2));
   op<at::_ops::split_with_sizes>()
+      .moves(Moves::elements)
       .vmap(at_dim(2))
       .linear<0>([](Cts cts, Shape x, const Ints& sizes, int64_t dim) { return cat_parts(cts, x, sizes, dim); })
       .inverse([](const Tensor& base, const Tensor& written, Args args, size_t out) {
@@ -487,18 +509,34 @@ void views() {
         return write_slice(base, written, args[2].toInt(), start);
       })
       .keeps_dims(keeps_all_but(2));
-  op<at::_ops::unsafe_split_Tensor>().vmap(at_dim(2)).linear<0>(cat_equal_parts).keeps_dims(keeps_all_but(2));
+  op<at::_ops::unsafe_split_Tensor>()
+      .moves(Moves::elements)
+      .vmap(at_dim(2))
+      .linear<0>(cat_equal_parts)
+      .keeps_dims(keeps_all_but(2));
   op<at::_ops::unsafe_split_with_sizes>()
+      .moves(Moves::elements)
       .vmap(at_dim(2))
       .linear<0>([](Cts cts, Shape x, const Ints& sizes, int64_t dim) { return cat_parts(cts, x, sizes, dim); })
       .keeps_dims(keeps_all_but(2));
 
   // ---- the whole ----
-  op<at::_ops::alias>().vmap(same_vmap).linear<0>(itself).inverse(written_itself).keeps_dims(keeps_all);
-  op<at::_ops::lift_fresh>().vmap(same_vmap).linear<0>(itself).inverse(written_itself).keeps_dims(keeps_all);
-  op<at::_ops::lift>().vmap(same_vmap).linear<0>(itself).keeps_dims(keeps_all);
+  op<at::_ops::alias>()
+      .moves(Moves::nothing)
+      .vmap(same_vmap)
+      .linear<0>(itself)
+      .inverse(written_itself)
+      .keeps_dims(keeps_all);
+  op<at::_ops::lift_fresh>()
+      .moves(Moves::nothing)
+      .vmap(same_vmap)
+      .linear<0>(itself)
+      .inverse(written_itself)
+      .keeps_dims(keeps_all);
+  op<at::_ops::lift>().moves(Moves::nothing).vmap(same_vmap).linear<0>(itself).keeps_dims(keeps_all);
   // What is written to a detached tensor changes the values of the tensor it was detached from, not its derivatives.
   op<at::_ops::detach>()
+      .moves(Moves::nothing)
       .vmap(same_vmap)
       .no_derivative()
       .inverse([](const Tensor& base, const Tensor& written, Args, size_t) {
@@ -507,46 +545,56 @@ void views() {
       .keeps_dims(keeps_all);
 
   // ---- views of which a copy is asked for, which lie by rows ----
-  op<at::_ops::view_copy>().decomposes(
-      [](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(kRows); });
+  op<at::_ops::view_copy>().moves(Moves::in_order).decomposes([](const Tensor& x, const Ints& sizes) {
+    return x.reshape(sizes).clone(kRows);
+  });
   op<at::_ops::view_copy_dtype>().decomposes(
       [](const Tensor& x, at::ScalarType type) { return x.view(type).clone(kRows); });
   op<at::_ops::_reshape_copy>().decomposes(
       [](const Tensor& x, const Ints& sizes) { return x.reshape(sizes).clone(kRows); });
   op<at::_ops::_reshape_alias_copy>().decomposes(
       [](const Tensor& x, const Ints& sizes, Skip) { return x.reshape(sizes).clone(kRows); });
-  op<at::_ops::expand_copy>().decomposes(
-      [](const Tensor& x, const Ints& sizes, bool implicit) { return x.expand(sizes, implicit).clone(kRows); });
+  op<at::_ops::expand_copy>().moves(Moves::elements).decomposes([](const Tensor& x, const Ints& sizes, bool implicit) {
+    return x.expand(sizes, implicit).clone(kRows);
+  });
   op<at::_ops::squeeze_copy>().decomposes([](const Tensor& x) { return x.squeeze().clone(kRows); });
   op<at::_ops::squeeze_copy_dim>().decomposes([](const Tensor& x, int64_t dim) { return x.squeeze(dim).clone(kRows); });
   op<at::_ops::squeeze_copy_dims>().decomposes(
       [](const Tensor& x, const Ints& dims) { return x.squeeze(dims).clone(kRows); });
-  op<at::_ops::unsqueeze_copy>().decomposes([](const Tensor& x, int64_t dim) { return x.unsqueeze(dim).clone(kRows); });
+  op<at::_ops::unsqueeze_copy>().depends(Depends::on_moved).decomposes([](const Tensor& x, int64_t dim) {
+    return x.unsqueeze(dim).clone(kRows);
+  });
   op<at::_ops::transpose_copy_int>().decomposes(
       [](const Tensor& x, int64_t a, int64_t b) { return x.transpose(a, b).clone(kRows); });
   op<at::_ops::t_copy>().decomposes([](const Tensor& x) { return x.t().clone(kRows); });
-  op<at::_ops::permute_copy>().decomposes(
-      [](const Tensor& x, const Ints& order) { return x.permute(order).clone(kRows); });
+  op<at::_ops::permute_copy>().moves(Moves::elements).decomposes([](const Tensor& x, const Ints& order) {
+    return x.permute(order).clone(kRows);
+  });
   op<at::_ops::select_copy_int>().decomposes(
       [](const Tensor& x, int64_t dim, int64_t index) { return x.select(dim, index).clone(kRows); });
   op<at::_ops::slice_copy_Tensor>().decomposes(
       [](const Tensor& x, int64_t dim, const MaybeInt& start, const MaybeInt& end, int64_t step) {
         return at::slice(x, dim, start, end, step).clone(kRows);
       });
-  op<at::_ops::narrow_copy>().decomposes([](const Tensor& x, int64_t dim, int64_t start, int64_t length) {
-    return x.narrow(dim, start, length).clone(kRows);
-  });
+  op<at::_ops::narrow_copy>()
+      .moves(Moves::elements)
+      .decomposes([](const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+        return x.narrow(dim, start, length).clone(kRows);
+      });
   op<at::_ops::diagonal_copy>().decomposes([](const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2) {
     return x.diagonal(offset, dim1, dim2).clone(kRows);
   });
-  op<at::_ops::unfold_copy>().decomposes(
-      [](const Tensor& x, int64_t dim, int64_t size, int64_t step) { return x.unfold(dim, size, step).clone(kRows); });
+  op<at::_ops::unfold_copy>()
+      .depends(Depends::on_moved)
+      .decomposes([](const Tensor& x, int64_t dim, int64_t size, int64_t step) {
+        return x.unfold(dim, size, step).clone(kRows);
+      });
   op<at::_ops::unbind_copy_int>().decomposes([](const Tensor& x, int64_t dim) { return cloned(x.unbind(dim)); });
   op<at::_ops::split_copy_Tensor>().decomposes(
       [](const Tensor& x, int64_t size, int64_t dim) { return cloned(x.split(size, dim)); });
   op<at::_ops::split_with_sizes_copy>().decomposes(
       [](const Tensor& x, const Ints& sizes, int64_t dim) { return cloned(x.split_with_sizes(sizes, dim)); });
-  op<at::_ops::alias_copy>().decomposes([](const Tensor& x) { return x.clone(kRows); });
+  op<at::_ops::alias_copy>().depends(Depends::on_its_place).decomposes([](const Tensor& x) { return x.clone(kRows); });
   op<at::_ops::lift_fresh_copy>().decomposes([](const Tensor& x) { return x.clone(kRows); });
   op<at::_ops::detach_copy>().decomposes([](const Tensor& x) { return x.detach().clone(kRows); });
 }

@@ -32,6 +32,7 @@ Tensor united_rows(Sets& sets, const Tensor& ids, int64_t length) {
 
 Tensor united_over(Sets& sets, const Tensor& ids, std::vector<int64_t> dims) {
   const int64_t rank = ids.dim();
+  if (rank == 0) return ids;  // which a dimension may be named of all the same
   std::vector<bool> over(static_cast<size_t>(rank), dims.empty());
   for (const int64_t d : dims) over[static_cast<size_t>(d < 0 ? d + rank : d)] = true;
   std::vector<int64_t> order, sizes;

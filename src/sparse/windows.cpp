@@ -132,8 +132,8 @@ std::vector<Tensor> pooled(const CallWithIds& call) {
     return arg == call.op.num_args() ? nullptr : &call.args[arg];
   };
   if (named("ceil_mode")->toBool()) return {};
-  const std::string& op = call.op.name();
-  const auto rank = static_cast<size_t>(op[op.find("pool") + 4] - '0');
+  // `int[2] kernel_size`: a single number stands for as many.
+  const auto rank = static_cast<size_t>(*call.op.schema().arguments()[call.argument("kernel_size")].N());
   const auto numbers = [&](const char* name, const Ints& otherwise) {
     const IValue* value = named(name);
     Ints found = value ? value->toIntVector() : Ints();

@@ -1,5 +1,5 @@
 // Regions over rows: what all elements of a row come to, with what is computed before and after, against LibTorch.
-#include "fuse/folds.h"
+#include "numbers/fold.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>

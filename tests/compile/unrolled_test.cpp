@@ -209,8 +209,8 @@ TEST(SmallRules, AgreeWithTheirOperatorsOnTheDatabase) {
   const char* folder = std::getenv("TOWER_OP_DB");
   std::set<std::string> checked;
   for (const op_db::Entry& entry : op_db::load(folder ? folder : TOWER_OP_DB_DIR)) {
-    if (!entry.op || entry.unspecified || !compiler::small_rule(tower::Operator::of(*entry.op))) continue;
-    const bool moves = compiler::moves(tower::Operator::of(*entry.op));
+    if (!entry.op || entry.unspecified || !compiler::has_small_form(tower::Operator::of(*entry.op))) continue;
+    const bool moves = tower::Operator::of(*entry.op).moves != tower::Moves::no;
     for (const auto dtype : {at::kDouble, at::kFloat, at::kLong}) {
       if (dtype != at::kLong && !entry.real) continue;
       if (dtype != at::kDouble && moves) continue;  // what moves is numbers of elements

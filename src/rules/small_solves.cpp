@@ -1,21 +1,22 @@
 // Factorizations of small matrices and what is solved with them. Rows are exchanged by each lane for itself: where one
 // may go to several places, each of these chooses.
+#include "rules/small_solves.h"
+
 #include <cmath>
 
-#include "fuse/small.h"
+namespace tower::rules::small {
 
-namespace tower::compiler {
+using namespace compiler;
+
 namespace {
 
 using Grid = std::vector<std::vector<E>>;
 
 constexpr int64_t kMostWrittenOut = 11;  // rows of a system
 
-size_t size_at(const Small& t, size_t d) { return static_cast<size_t>(t.sizes[d]); }
-
 Grid grid_of(const SmallCall& c, const Small& t) {
-  Grid grid(size_at(t, 0));
-  const size_t columns = t.sizes.size() > 1 ? size_at(t, 1) : 1;  // a vector is a column
+  Grid grid(t.size(0));
+  const size_t columns = t.sizes.size() > 1 ? t.size(1) : 1;  // a vector is a column
   for (size_t i = 0; i < grid.size(); ++i)
     for (size_t j = 0; j < columns; ++j) grid[i].push_back(c.at(t, i * columns + j));
   return grid;
@@ -143,7 +144,7 @@ std::vector<E> inverse_diagonal(const Grid& a) {
 
 // Where the call is told to check for errors, its results come after a check that the matrix could be factored.
 SmallResults checked(const SmallCall& c, const E& info, SmallResults results) {
-  if (!c.call.checks()) return results;
+  if (!c.checks) return results;
   const Id failed = (info != 0).id();
   for (Small& t : results) t.ids = c.graph.checked(failed, std::move(t.ids));
   return results;
@@ -168,6 +169,8 @@ SmallResults solve_in_memory(const SmallCall& c, const Small& a, const Small& b)
                  {Small{b.sizes, std::move(x), c.dtypes[0]}, Small{}, Small{}, Small{{}, {info}, c.dtypes[3]}});
 }
 
+}  // namespace
+
 // (A, B, left, check_errors) → solution, LU, pivots, info
 SmallResults solve(const SmallCall& c) {
   const Small &a = *c.operands[0], &b = *c.operands[1];
@@ -185,7 +188,7 @@ SmallResults solve(const SmallCall& c) {
 SmallResults lu_factor(const SmallCall& c) {
   const Small& a = *c.operands[0];
   if (!fits(c, a) || !c.arg(1).toBool()) return {};
-  Grid nothing(size_at(a, 0));
+  Grid nothing(a.size(0));
   const Factored f = factor(c, grid_of(c, a), nothing);
   return checked(c, *f.info,
                  {small_of(f.lu, a.sizes, c.dtypes[0]), small_of(pivots(c, f), c.dtypes[1]),
@@ -197,7 +200,7 @@ SmallResults lu_solve(const SmallCall& c) {
   const Small &lu = *c.operands[0], &rows = *c.operands[1], &b = *c.operands[2];
   if (!fits(c, lu) || b.dtype != lu.dtype || b.sizes.size() != 2 || rows.sizes.size() != 1) return {};
   const bool left = c.arg(3).toBool(), adjoint = c.arg(4).toBool();
-  const size_t n = size_at(lu, 0);
+  const size_t n = lu.size(0);
   const Grid factors = grid_of(c, lu);
   // From the right: the transposed problem from the left.
   Grid x = left ? grid_of(c, b) : transposed(grid_of(c, b));
@@ -225,7 +228,7 @@ SmallResults lu_solve(const SmallCall& c) {
 SmallResults inverse(const SmallCall& c) {
   const Small& a = *c.operands[0];
   if (!fits(c, a)) return {};
-  const size_t n = size_at(a, 0);
+  const size_t n = a.size(0);
   Grid nothing(n);
   const Factored f = factor(c, grid_of(c, a), nothing);
   // Of L U first, whose zeros are known; then columns go back to where the rows came from.
@@ -251,7 +254,7 @@ SmallResults inverse(const SmallCall& c) {
 SmallResults determinant(const SmallCall& c) {
   const Small& a = *c.operands[0];
   if (!fits(c, a)) return {};
-  Grid nothing(size_at(a, 0));
+  Grid nothing(a.size(0));
   const Factored f = factor(c, grid_of(c, a), nothing);
   E product = f.lu[0][0];
   for (size_t k = 1; k < f.lu.size(); ++k) product = product * f.lu[k][k];
@@ -266,7 +269,7 @@ SmallResults cholesky(const SmallCall& c) {
   const Small& a = *c.operands[0];
   if (!fits(c, a)) return {};
   const bool upper = c.arg(1).toBool();
-  const size_t n = size_at(a, 0);
+  const size_t n = a.size(0);
   Grid l = upper ? transposed(grid_of(c, a)) : grid_of(c, a);
   E info = c.constant(Type::i32, 0);
   for (size_t j = 0; j < n; ++j) {
@@ -299,19 +302,4 @@ SmallResults solve_triangular(const SmallCall& c) {
   return {small_of(left ? x : transposed(x), b.sizes, c.dtypes[0])};
 }
 
-}  // namespace
-
-const SmallRules& small_solves() {
-  static const SmallRules& rules = *new SmallRules{
-      {"aten::_linalg_solve_ex", solve},
-      {"aten::linalg_lu_factor_ex", lu_factor},
-      {"aten::linalg_lu_solve", lu_solve},
-      {"aten::linalg_inv_ex", inverse},
-      {"aten::_linalg_det", determinant},
-      {"aten::linalg_cholesky_ex", cholesky},
-      {"aten::linalg_solve_triangular", solve_triangular},
-  };
-  return rules;
-}
-
-}  // namespace tower::compiler
+}  // namespace tower::rules::small
