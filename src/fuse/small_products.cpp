@@ -62,12 +62,12 @@ SmallResults contracted(const SmallCall& c) {
   std::vector<E> elements;
   for (size_t i = 0; i < of_a.size(); ++i) {
     // Each term is rounded with the sum.
-    E sum = c.constant(c.type(0), 0);
+    std::optional<E> sum;
     for (size_t k = 0; k < along_a.size(); ++k) {
       const E x = c.at(left, of_a[i] + along_a[k], 0), y = c.at(right, of_b[i] + along_b[k], 0);
-      sum = k == 0 ? x * y : fma(x, y, sum);
+      sum = sum ? fma(x, y, *sum) : x * y;
     }
-    elements.push_back(sum);
+    elements.push_back(sum ? *sum : c.constant(c.type(0), 0));
   }
   if (!how.adds) return c.give(sizes, elements);
 

@@ -76,6 +76,18 @@ TEST(Contraction, SumsOfSquaresAndNormsOverAnyDimensions) {
   EXPECT_EQ(contractions(sums([](const Tensor& g) { return g.transpose(1, 2).norm(2, {1, 2}); }), pair(64)), 1u);
 }
 
+TEST(Contraction, BatchesOfMatrixProductsAreSummedAsThoseOfElements) {
+  const auto product = [](const Tensors& in) { return in[0].unsqueeze(2).bmm(in[1].unsqueeze(1)); };
+  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{product(in).sum(0)}; }, pair(64)), 1u);
+  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{product(in).mul(0.5).permute({2, 0, 1}).sum({1})}; },
+                         pair(64)),
+            0u);  // half of each is no product of two tensors
+  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{product(in).permute({2, 0, 1}).sum({1})}; }, pair(64)),
+            1u);
+  const Tensor of_columns = at::randn({64, 30, 1});
+  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{product(in).bmm(of_columns).sum(0)}; }, pair(64)), 1u);
+}
+
 TEST(Contraction, SquaresAreSummedInARangeThatHoldsThem) {
   // Neither factor's square is a float32; those of the products are.
   const Tensors in{at::full({64, 20}, 1e-30), at::full({64, 30}, 1e30)};

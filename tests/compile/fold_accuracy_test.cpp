@@ -156,8 +156,9 @@ void expect_accurate(bool lanes, int64_t n, Numbers of) {
       const double* begin = wide.const_data_ptr<double>() + r * n;
       const Row row(begin, begin + n), exact = fold.exact(row);
       const long double size = fold.size(row), ours = error(found[r], exact, size), its = error(plain[r], exact, size);
+      // Of squares that LibTorch takes in this type: its layer_norm is then NaN or 0, by the length of the row.
+      if (std::isinf(its)) continue;
       EXPECT_TRUE(at::equal(found[r].isnan(), plain[r].isnan())) << fold.name << ' ' << of.scale << found[r];
-      if (std::isinf(its) && std::isinf(ours)) continue;  // of squares that LibTorch takes in this type, too
       EXPECT_LE(static_cast<double>(ours), static_cast<double>(4 * its + 16 * eps))
           << fold.name << " of " << n << ' ' << toString(dtype) << (lanes ? ", mapped" : "") << ", offset " << of.offset
           << ", scale " << of.scale << ": " << found[r].flatten()[0].item<double>() << ", LibTorch "
