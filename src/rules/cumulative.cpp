@@ -61,12 +61,15 @@ compiler::SmallResults running(const compiler::SmallCall& c) {
 }  // namespace
 
 void cumulative() {
-  op<at::_ops::cumsum>().small(running<true>).depends(Depends::on_dim).along({1}).linear<0>([](Ct<0> ct, Skip, int64_t dim) {
-    return ct->flip(dim).cumsum(dim).flip(dim);
-  });
+  op<at::_ops::cumsum>()
+      .small(running<true>)
+      .depends(Depends::on_dim)
+      .along({1})
+      .linear<0>([](Ct<0> ct, Skip, int64_t dim) { return ct->flip(dim).cumsum(dim).flip(dim); });
 
   // dy[k] = x[k] dy[k-1] + y[k-1] dx[k]
-  op<at::_ops::cumprod>().small(running<false>)
+  op<at::_ops::cumprod>()
+      .small(running<false>)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, const MaybeType& type, Out<0> y) {

@@ -330,7 +330,8 @@ void factorizations() {
         auto [dl, du] = lu_forward(*da, *p, *l, *u);
         return std::tuple(Tensor(), dl, du);
       });
-  op<at::_ops::linalg_lu_factor_ex>().small(small::lu_factor)
+  op<at::_ops::linalg_lu_factor_ex>()
+      .small(small::lu_factor)
       .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<1, 2>()

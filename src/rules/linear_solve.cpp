@@ -153,7 +153,8 @@ Tensor adjugate(const Tensor& a, const Tensor& det, const Tensor& kept) {
 
 void linear_solve() {
   // A X = B:  dX = A⁻¹ (dB - dA X)
-  op<at::_ops::_linalg_solve_ex>().small(small::solve)
+  op<at::_ops::_linalg_solve_ex>()
+      .small(small::solve)
       .depends(Depends::on_matrices)
       .vmap(solve_vmap)
       .nondifferentiable_outputs<1, 2, 3>()
@@ -173,14 +174,16 @@ void linear_solve() {
         return solve_jvp(*da, *db, a, b, left, *x);
       });
 
-  op<at::_ops::linalg_inv_ex>().small(small::inverse)
+  op<at::_ops::linalg_inv_ex>()
+      .small(small::inverse)
       .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<1>()
       .vjp<0>([](Ct<0> ct, Skip, Skip, Out<0> inv) { return -at::matmul(inv->mH(), at::matmul(*ct, inv->mH())); })
       .jvp<0>([](Tan<0> da, Skip, Skip, Out<0> inv) { return -at::matmul(*inv, at::matmul(*da, *inv)); });
 
-  op<at::_ops::linalg_solve_triangular>().small(small::solve_triangular)
+  op<at::_ops::linalg_solve_triangular>()
+      .small(small::solve_triangular)
       .depends(Depends::on_matrices)
       .batches_natively()
       .vjp<0, 1>([](Ct<0> ct, const Tensor& a, Shape b, bool upper, bool left, bool unit, Out<0> x, Wants<0> wants_a) {
@@ -211,7 +214,8 @@ void linear_solve() {
       });
 
   // A = L Lᴴ:  dL = L φ(L⁻¹ dA L⁻ᴴ), φ = the lower half. The gradient is taken in the space of Hermitian matrices.
-  op<at::_ops::linalg_cholesky_ex>().small(small::cholesky)
+  op<at::_ops::linalg_cholesky_ex>()
+      .small(small::cholesky)
       .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<1>()
@@ -246,7 +250,8 @@ void linear_solve() {
   });
 
   // d det = tr(adj(A) dA)
-  op<at::_ops::_linalg_det>().small(small::determinant)
+  op<at::_ops::_linalg_det>()
+      .small(small::determinant)
       .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<1, 2>()

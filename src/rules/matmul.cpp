@@ -7,8 +7,8 @@
 
 #include "records/demands.h"
 #include "records/op.h"
-#include "rules/products.h"
 #include "rules/folds.h"
+#include "rules/products.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -124,7 +124,8 @@ void matmul() {
       .linear<0>([](Ct<0> ct, Skip, const Tensor& v) { return at::outer(*ct, conjugate(v)); })
       .linear<1>([](Ct<0> ct, const Tensor& m) { return adjoint_of(m).mv(*ct); });
 
-  op<at::_ops::dot>().fold(over_all(), folds::dot)
+  op<at::_ops::dot>()
+      .fold(over_all(), folds::dot)
       .contracts("k,k->")
       .vmap(dot_vmap)
       .linear<0>([](Ct<0> ct, Skip, const Tensor& b) { return at::mul(*ct, conjugate(b)); })

@@ -12,8 +12,8 @@
 #include "frontend/mutation.h"
 #include "records/demands.h"
 #include "records/op.h"
-#include "rules/losses.h"
 #include "rules/folds.h"
+#include "rules/losses.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
@@ -336,7 +336,8 @@ void demand_batch_norm(const Example& e, std::initializer_list<size_t> parameter
 }  // namespace
 
 void normalization() {
-  op<at::_ops::native_layer_norm>().maps_rows(over_last(1), folds::layer_norm)
+  op<at::_ops::native_layer_norm>()
+      .maps_rows(over_last(1), folds::layer_norm)
       .depends(Depends::on_last_dims)
       .vmap(layer_norm_vmap)
       .vjp<0, 2, 3>(layer_norm_vjp)

@@ -174,14 +174,14 @@ Tensor select_jvp(const Tensor& dx, int64_t dim, bool keepdim, const Tensor& ind
 template <class Op>
 Rule<Op> one_along_dim() {
   return op<Op>()
-       .depends(Depends::on_reduced)
-       .along({1})
-       .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, bool keepdim, Out<1> index) {
-         return select_vjp(*ct, x, dim, keepdim, *index);
-       })
-       .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, bool keepdim, Out<1> index) {
-         return select_jvp(*dx, dim, keepdim, *index);
-       });
+      .depends(Depends::on_reduced)
+      .along({1})
+      .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, bool keepdim, Out<1> index) {
+        return select_vjp(*ct, x, dim, keepdim, *index);
+      })
+      .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, bool keepdim, Out<1> index) {
+        return select_jvp(*dx, dim, keepdim, *index);
+      });
 }
 
 // ---- products ----
@@ -278,19 +278,22 @@ Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.def
 
 void reductions() {
   // ---- sums and means ----
-  op<at::_ops::sum>().fold(over_all(), folds::sum)
+  op<at::_ops::sum>()
+      .fold(over_all(), folds::sum)
       .depends(Depends::on_reduced)
       .vmap(over_all_but_batch(
           [](const Tensor& t, at::IntArrayRef dims, const Stack& args) { return sum_of_rows(t, dims, args[1]); }))
       .linear<0>([](Ct<0> ct, Shape x) { return ct->expand(x.sizes); });
-  op<at::_ops::sum_dim_IntList>().fold(over(1), folds::sum)
+  op<at::_ops::sum_dim_IntList>()
+      .fold(over(1), folds::sum)
       .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .evaluated_by(evaluate_sum)
       .linear<0>([](Ct<0> ct, Shape x, const MaybeDims& dims, bool keepdim) {
         return spread(*ct, x, all_if_none(dims), keepdim);
       });
-  op<at::_ops::mean>().fold(over_all(), folds::mean)
+  op<at::_ops::mean>()
+      .fold(over_all(), folds::mean)
       .depends(Depends::on_reduced)
       .vmap(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack& args) {
         const auto type = args[1].isNone() ? t.scalar_type() : args[1].toScalarType();
@@ -299,13 +302,15 @@ void reductions() {
         return t.mean(dims, false, args[1].to<MaybeType>());
       }))
       .linear<0>([](Ct<0> ct, Shape x) { return shared(*ct, product(x.sizes)).expand(x.sizes); });
-  op<at::_ops::mean_dim>().fold(over(1), folds::mean)
+  op<at::_ops::mean_dim>()
+      .fold(over(1), folds::mean)
       .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .linear<0>([](Ct<0> ct, Shape x, const MaybeDims& dims, bool keepdim) {
         return spread(shared(*ct, count(x, all_if_none(dims))), x, all_if_none(dims), keepdim);
       });
-  op<at::_ops::nansum>().fold(over(1), folds::nansum)
+  op<at::_ops::nansum>()
+      .fold(over(1), folds::nansum)
       .depends(Depends::on_reduced)
       .decomposes([](const Tensor& x, const MaybeDims& dims, bool keepdim, const MaybeType& type) {
         return zero_where(x.isnan(), x).sum(all_if_none(dims), keepdim, type);
@@ -316,7 +321,8 @@ void reductions() {
   });
 
   // ---- products ----
-  op<at::_ops::prod>().fold(over_all(), folds::product)
+  op<at::_ops::prod>()
+      .fold(over_all(), folds::product)
       .depends(Depends::on_reduced)
       .vmap(
           over_rows([](const Tensor& rows, const Stack& args) { return rows.prod(1, false, args[1].to<MaybeType>()); }))
@@ -326,7 +332,8 @@ void reductions() {
       .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeType& type) {
         return (in_type(*dx, type).reshape(-1) * products_of_others(in_type(x, type).reshape(-1), 0)).sum();
       });
-  op<at::_ops::prod_dim_int>().fold(over(1), folds::product)
+  op<at::_ops::prod_dim_int>()
+      .fold(over(1), folds::product)
       .depends(Depends::on_reduced)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, bool keepdim, const MaybeType& type) {
@@ -344,12 +351,12 @@ void reductions() {
   one_along_dim<at::_ops::median_dim>();
   one_along_dim<at::_ops::nanmedian_dim>();
   one_along_dim<at::_ops::mode>();
-  one_of_all<at::_ops::max>(
-      over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amax(dims); }))
-      .fold(over_all(), folds::greatest);
-  one_of_all<at::_ops::min>(
-      over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) { return t.amin(dims); }))
-      .fold(over_all(), folds::least);
+  one_of_all<at::_ops::max>(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) {
+    return t.amax(dims);
+  })).fold(over_all(), folds::greatest);
+  one_of_all<at::_ops::min>(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) {
+    return t.amin(dims);
+  })).fold(over_all(), folds::least);
   // Of no elements each gives what it gives of none in plain.
   one_of_all<at::_ops::median>(over_rows([](const Tensor& rows, const Stack&) {
     if (rows.size(1) == 0) return at::median(rows.new_empty({0})).repeat({rows.size(0)});
@@ -368,16 +375,24 @@ void reductions() {
       .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, bool keepdim, Out<1> index) {
         return select_jvp(*dx, dim, keepdim, *index);
       });
-  op<at::_ops::aminmax>().fold(over(1), folds::least_and_greatest).decomposes([](const Tensor& x, const MaybeDim& dim, bool keepdim) {
-    const Ints dims = dim ? Ints{*dim} : Ints{};
-    return std::tuple(x.amin(dims, keepdim), x.amax(dims, keepdim));
-  });
+  op<at::_ops::aminmax>()
+      .fold(over(1), folds::least_and_greatest)
+      .decomposes([](const Tensor& x, const MaybeDim& dim, bool keepdim) {
+        const Ints dims = dim ? Ints{*dim} : Ints{};
+        return std::tuple(x.amin(dims, keepdim), x.amax(dims, keepdim));
+      });
   op<at::_ops::argmax>().fold(over(1), folds::place_of_greatest).vmap(arg_vmap).no_derivative();
   op<at::_ops::argmin>().fold(over(1), folds::place_of_least).vmap(arg_vmap).no_derivative();
 
   // ---- questions ----
-  op<at::_ops::any>().fold(over_all(), folds::any).vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); })).no_derivative();
-  op<at::_ops::all>().fold(over_all(), folds::every).vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); })).no_derivative();
+  op<at::_ops::any>()
+      .fold(over_all(), folds::any)
+      .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); }))
+      .no_derivative();
+  op<at::_ops::all>()
+      .fold(over_all(), folds::every)
+      .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); }))
+      .no_derivative();
   op<at::_ops::_is_any_true>()
       .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); }))
       .no_derivative();
@@ -388,12 +403,18 @@ void reductions() {
   op<at::_ops::all_dim>().fold(over(1), folds::every).along({1}).no_derivative();
   op<at::_ops::any_dims>().fold(over(1), folds::any).vmap(any_dims_vmap).no_derivative();
   op<at::_ops::all_dims>().fold(over(1), folds::every).vmap(any_dims_vmap).no_derivative();
-  op<at::_ops::count_nonzero_dim_IntList>().fold(over(1), folds::count_nonzero).along({1}, EmptyDims::all).no_derivative();
-  op<at::_ops::count_nonzero>().fold(over(1), folds::count_nonzero).no_derivative().decomposes(
-      [](const Tensor& x, const MaybeDim& dim) { return dim ? x.ne(0).sum(*dim) : x.ne(0).sum(); });
+  op<at::_ops::count_nonzero_dim_IntList>()
+      .fold(over(1), folds::count_nonzero)
+      .along({1}, EmptyDims::all)
+      .no_derivative();
+  op<at::_ops::count_nonzero>()
+      .fold(over(1), folds::count_nonzero)
+      .no_derivative()
+      .decomposes([](const Tensor& x, const MaybeDim& dim) { return dim ? x.ne(0).sum(*dim) : x.ne(0).sum(); });
 
   // ---- norms ----
-  op<at::_ops::linalg_vector_norm>().fold(over(2), folds::norm)
+  op<at::_ops::linalg_vector_norm>()
+      .fold(over(2), folds::norm)
       .depends(Depends::on_reduced)
       .along({2}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, const Tensor& x, const Scalar& p, const MaybeDims& dims, bool keepdim, const MaybeType& type,
@@ -407,15 +428,17 @@ void reductions() {
         const Tensor slope = norm_slope(in_type(x, type), keep(*y, x, over, keepdim), p, over);
         return sum_over(real_product(slope, *dx), over, keepdim);
       });
-  op<at::_ops::norm_Scalar>().fold(over_all(), folds::norm).depends(Depends::on_reduced).decomposes([](const Tensor& x, const Scalar& p) {
-    return at::linalg_vector_norm(x, p);
-  });
+  op<at::_ops::norm_Scalar>()
+      .fold(over_all(), folds::norm)
+      .depends(Depends::on_reduced)
+      .decomposes([](const Tensor& x, const Scalar& p) { return at::linalg_vector_norm(x, p); });
   op<at::_ops::norm_ScalarOpt_dtype>()
       .depends(Depends::on_reduced)
       .decomposes([](const Tensor& x, const std::optional<Scalar>& p, at::ScalarType type) {
         return at::linalg_vector_norm(x, p.value_or(2), std::nullopt, false, type);
       });
-  op<at::_ops::norm_ScalarOpt_dim>().fold(over(2), folds::norm)
+  op<at::_ops::norm_ScalarOpt_dim>()
+      .fold(over(2), folds::norm)
       .depends(Depends::on_reduced)
       .decomposes([](const Tensor& x, const std::optional<Scalar>& p, const Ints& dims, bool keepdim) {
         return at::linalg_vector_norm(x, p.value_or(2), at::IntArrayRef(dims), keepdim);
@@ -463,7 +486,8 @@ void reductions() {
 
   // ---- variances ----
   using Correction = std::optional<Scalar>;
-  op<at::_ops::var_correction>().fold(over(1), folds::variance)
+  op<at::_ops::var_correction>()
+      .fold(over(1), folds::variance)
       .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
@@ -472,7 +496,8 @@ void reductions() {
       .jvp<0>([](Tan<0> dx, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
         return var_jvp(*dx, x, all_if_none(dims), c, keepdim);
       });
-  op<at::_ops::std_correction>().fold(over(1), folds::deviation)
+  op<at::_ops::std_correction>()
+      .fold(over(1), folds::deviation)
       .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim, Out<0> y) {

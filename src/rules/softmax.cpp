@@ -39,7 +39,8 @@ Tensor safe_softmax(const Tensor& x, int64_t dim, const std::optional<Type>& dty
 
 void softmax() {
   // dy = y (dx - Σ y dx)
-  op<at::_ops::_softmax>().maps_rows(over(1), folds::softmax)
+  op<at::_ops::_softmax>()
+      .maps_rows(over(1), folds::softmax)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Skip, Out<0> y) {
@@ -50,7 +51,8 @@ void softmax() {
         return weighted - *y * sum_along(weighted, dim);
       });
 
-  op<at::_ops::_safe_softmax>().maps_rows(over(1), folds::safe_softmax)
+  op<at::_ops::_safe_softmax>()
+      .maps_rows(over(1), folds::safe_softmax)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Skip, Out<0> y) {
@@ -67,7 +69,8 @@ void softmax() {
       });
 
   // dx = y (ct - Σ ct y), as a function of ct and y.
-  op<at::_ops::_softmax_backward_data>().maps_rows(over(2), folds::softmax_backward)
+  op<at::_ops::_softmax_backward_data>()
+      .maps_rows(over(2), folds::softmax_backward)
       .along({2})
       .vjp<0>([](Ct<0> ct, Skip, const Tensor& y, int64_t dim) {
         const Tensor c = in_dtype(*ct, y.scalar_type());
@@ -92,7 +95,8 @@ void softmax() {
       });
 
   // dy = dx - Σ e^y dx
-  op<at::_ops::_log_softmax>().maps_rows(over(1), folds::log_softmax)
+  op<at::_ops::_log_softmax>()
+      .maps_rows(over(1), folds::log_softmax)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Skip, Out<0> y) {
@@ -101,7 +105,8 @@ void softmax() {
       .jvp<0>([](Tan<0> dx, Skip, int64_t dim, Skip, Out<0> y) { return *dx - sum_along(y->exp() * *dx, dim); });
 
   // dx = ct - e^y Σ ct, as a function of ct and y.
-  op<at::_ops::_log_softmax_backward_data>().maps_rows(over(2), folds::log_softmax_backward)
+  op<at::_ops::_log_softmax_backward_data>()
+      .maps_rows(over(2), folds::log_softmax_backward)
       .along({2})
       .vjp<0>([](Ct<0> ct, Skip, const Tensor& y, int64_t dim) {
         const Tensor c = in_dtype(*ct, y.scalar_type());
@@ -116,7 +121,8 @@ void softmax() {
       });
 
   // dy = Σ e^(x - y) dx
-  op<at::_ops::logsumexp>().fold(over(1), folds::logsumexp)
+  op<at::_ops::logsumexp>()
+      .fold(over(1), folds::logsumexp)
       .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, const Tensor& x, const Ints& dims, bool keepdim, Out<0> y) {
