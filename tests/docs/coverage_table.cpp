@@ -10,9 +10,12 @@
 #include <sstream>
 #include <vector>
 
+#include "core/operator.h"
 #include "decomposition_costs.h"
 #include "fused.h"
+#include "missing_rules.h"
 #include "support.h"
+#include "verbs.h"
 
 namespace docs {
 namespace {
@@ -38,12 +41,28 @@ bool writes(const c10::OperatorHandle& op) {
 
 bool fills_out(const c10::FunctionSchema& schema) { return schema.arguments().back().is_out(); }
 
+// What a record says of elements.
+struct Known {
+  std::string kernels, patterns;
+  auto operator<=>(const Known&) const = default;
+};
+
 struct Covered {
   std::map<std::string, Service> functional;
+  std::map<std::string, Known> known;                 // of those, where there is something
   std::map<std::string, std::array<int, 2>> writing;  // how operators that write are served -> how many in place, out=
   std::map<std::string, std::set<std::string>> unwritten;  // why operators that write are refused
   std::map<std::string, std::set<std::string>> reasons;    // why operators are refused
 };
+
+void note_elements(const tower::Operator& op, std::map<std::string, Known>& known) {
+  Known words{known_to_kernels(op), known_to_patterns(op)};
+  if (words == Known{}) return;
+  for (std::string* text : {&words.kernels, &words.patterns})
+    if (text->empty()) *text = op.decomposes() ? "its parts" : "-";
+  if (op.no_derivative()) words.patterns = "no derivative";
+  known[op.name().substr(6)] = std::move(words);
+}
 
 Covered covered() {
   Covered result;
@@ -52,6 +71,7 @@ Covered covered() {
     if (name.name.starts_with("aten::"))
       if (auto op = c10::Dispatcher::singleton().findSchema(name)) {
         functional[c10::toString(name)] = !writes(*op);
+        if (!writes(*op)) note_elements(tower::Operator::of(*op), result.known);
         out[c10::toString(name)] = !op->schema().arguments().empty() && fills_out(op->schema());
       }
   for (const auto& row : tower::coverage()) {
@@ -83,6 +103,42 @@ void counts(std::ostream& out, const Covered& all) {
     out << "| " << kind << " | " << n[0] << " | " << n[1] << " | " << n[2] << " |\n";
   out << "| **all** | **" << all.functional.size() << "** | **" << all.functional.size() << "** | **"
       << all.functional.size() << "** |\n";
+}
+
+void by_reasons(std::ostream& out) {
+  out << "\n## Missing rules\n\n"
+      << "Operators that have a rule for one interpreter and lack one for another (`tests/docs/missing_rules.txt`). "
+         "Where\n"
+      << "kernels of compiled functions have none, LibTorch is called between them; where patterns of sparsity have "
+         "none,\n"
+      << "all elements depend on all.\n\n"
+      << "| lack one for | why | | operators |\n|---|---|--:|---|\n";
+  for (const auto& [interpreter, why, ops] : reasons_for_missing_rules()) {
+    out << "| " << interpreter << " | " << why << " | " << ops.size() << " |";
+    for (const auto& op : ops) out << " `" << op << "`";
+    out << " |\n";
+  }
+}
+
+void by_verbs(std::ostream& out, const std::map<std::string, Known>& known) {
+  out << "\n## What becomes of elements\n\n"
+      << "What operators' records say of single elements\n"
+      << "([how](adding_an_operator.md#what-compiled-functions-and-sparse-jacobians-know)): to kernels of compiled "
+         "functions, and\n"
+      << "to patterns of sparsity, where the words are what an element of a result depends on.\n\n"
+      << "- **element**: one of the result, of those in its place. **fold**, **rows**: of a row, one number or one for "
+         "each.\n"
+      << "- **moves**: nothing is computed. **contracts**: a product. **small**: a rule for tensors that are small "
+         "enough.\n"
+      << "- **its parts**: it is opened up. **-**: LibTorch's, between kernels; all depends on all.\n\n"
+      << "| kernels | patterns | | operators |\n|---|---|--:|---|\n";
+  std::map<Known, std::vector<std::string>> alike;
+  for (const auto& [op, words] : known) alike[words].push_back(op);
+  for (const auto& [words, ops] : alike) {
+    out << "| " << words.kernels << " | " << words.patterns << " | " << ops.size() << " |";
+    for (const auto& op : ops) out << " `" << op << "`";
+    out << " |\n";
+  }
 }
 
 }  // namespace
@@ -129,6 +185,7 @@ std::string coverage_document() {
     out << " | " << why << " |\n";
   }
 
+  by_reasons(out);
   out << "\n## Decompositions\n\n"
       << "How many kernels one call becomes (views are not counted), under the transforms that the decomposition "
          "serves, for the\noperator's first sample in the op database. With a rule of its own an operator is about one "
@@ -149,6 +206,7 @@ std::string coverage_document() {
       out << " |\n";
     }
   }
+  by_verbs(out, all.known);
   out << "\n## Compiled functions\n\n"
       << "Which operators of the database `tests/op_db/` are computed in kernels by functions that are compiled "
          "(docs/compile.md),\nalone, under vmap, and as gradients under vmap: in all of their samples, in some, or in "
