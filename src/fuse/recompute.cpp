@@ -4,11 +4,10 @@
 #include <map>
 #include <set>
 
+#include "numbers/thresholds.h"
+
 namespace tower::compiler {
 namespace {
-
-// Operations that take as long as one element's way to memory, or back.
-constexpr int64_t kOfMove = 6;
 
 class Recomputing {
  public:
@@ -66,7 +65,7 @@ class Recomputing {
       open.pop_back();
       const size_t maker = maker_[at(id)];
       if (maker == kNobody || of_[maker] != from) {
-        if (operands.insert(id).second && !readers_[at(id)].count(g)) gain -= kOfMove * elements(id);
+        if (operands.insert(id).second && !readers_[at(id)].count(g)) gain -= of_move_ * elements(id);
         continue;
       }
       if (!calls.insert(maker).second) continue;
@@ -75,7 +74,7 @@ class Recomputing {
       open.insert(open.end(), read.begin(), read.end());
     }
     for (const ValueId id : values)
-      gain += kOfMove * elements(id) * (readers_[at(id)] == std::set{g} || is_only_read_at_home(id, from, g) ? 2 : 1);
+      gain += of_move_ * elements(id) * (readers_[at(id)] == std::set{g} || is_only_read_at_home(id, from, g) ? 2 : 1);
     if (gain <= 0) return;
     copies_[g].insert(calls.begin(), calls.end());
     for (const ValueId id : values) readers_[at(id)].erase(g);
@@ -164,6 +163,7 @@ class Recomputing {
   Graph& graph_;
   std::vector<Regions::Calls>& groups_;
   const Costs& costs_;
+  const int64_t of_move_ = thresholds().of_move;
   std::vector<size_t> of_, maker_;
   std::vector<std::set<size_t>> readers_;  // of each value: groups, kNobody for others
   std::vector<std::set<size_t>> copies_;   // of each group: calls

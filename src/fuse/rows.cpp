@@ -10,24 +10,13 @@
 #include "fuse/row_kernel.h"
 #include "numbers/fold.h"
 #include "numbers/reports.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kMostCalls = 3000;  // in a region
-// Each may be a pass over the row, which computes anew what it needs of those before: of a chain of such calls in one
-// kernel, the code grows with the square.
-constexpr int64_t kMostCallsOverRows = 16;
-constexpr int64_t kShortestRow = 32;          // for which a kernel is started anew
-constexpr int64_t kMostAdded = 16;            // in a sum, one after the other, as LibTorch does
-constexpr int64_t kShortestOfMany = 64;       // for which it is not better to call LibTorch
-constexpr int64_t kMostForOneThread = 65536;  // elements, where there are more threads than rows
-constexpr int64_t kFewRows = 16;              // which may be short
-constexpr int64_t kFewElements = 256;         // which may lie otherwise: they are copied first
-// What is computed once for each row takes a vector for it.
-constexpr int kMostOfRow = 8;
-constexpr int64_t kFewForAnyDepth = 64;  // rows
 const Sizes kNoRows{-1};
+// Limits of a sum's error: kernels/print_folds.cpp.
 constexpr int64_t kLongestWithoutBlocks = 256, kBlock = 16;
 
 }  // namespace
@@ -199,7 +188,7 @@ class RowWriter {
     }
     int64_t row = 1;
     for (size_t d = outer_; d < lanes_.size(); ++d) row *= lanes_[d];
-    return row >= kShortestRow ? outer_ : for_sums;
+    return row >= thresholds().shortest_row ? outer_ : for_sums;
   }
 
   const Rows& rows_;
@@ -236,12 +225,12 @@ Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(value
     } else if (const auto form = form_of(call)) {
       space = Space{form->lanes, false, form->row};
       add_call_over_rows(call, *form);
-      cost = kMostCalls / kMostCallsOverRows;
+      cost = thresholds().most_calls / thresholds().most_calls_over_rows;
     }
     joining_.spaces.push_back(std::move(space));
     joining_.costs.push_back(cost);
   }
-  joining_.most = kMostCalls;
+  joining_.most = thresholds().most_calls;
   joining_.reads_inside = [this](const Call& call, size_t k) { return reads_inside(call, k); };
 }
 
@@ -318,12 +307,14 @@ std::optional<Rows::Form> Rows::form_of(const Call& call) const {
     form.row.push_back(static_cast<int64_t>(call.vmaps.size()) + d);
   std::sort(form.row.begin(), form.row.end());
   const int64_t all = count(form.lanes), length = form.length();
-  if (all == 0 || (length < kShortestOfMany && all > kFewRows * length) || length > std::numeric_limits<int32_t>::max())
+  const Thresholds& limits = thresholds();
+  if (all == 0 || (length < limits.shortest_of_many && all > limits.few_rows * length) ||
+      length > std::numeric_limits<int32_t>::max())
     return std::nullopt;
   // A row is one thread's.
-  if (all / length < at::get_num_threads() && all > kMostForOneThread) return std::nullopt;
+  if (all / length < at::get_num_threads() && all > limits.most_for_one_thread) return std::nullopt;
   int64_t expected = 1;
-  for (size_t k = form.row.size(); k-- > 0 && all > kFewElements;) {
+  for (size_t k = form.row.size(); k-- > 0 && all > limits.few_elements;) {
     const auto d = static_cast<size_t>(form.row[k]);
     if (form.lanes[d] != 1 && (at[d] < 0 || terms.strides[static_cast<size_t>(at[d])] != expected)) return std::nullopt;
     expected *= form.lanes[d];
@@ -379,7 +370,7 @@ std::optional<Rows::OfRow> Rows::computed_of_row(const Call& call) const {
     const Places at = pointwise_.places(call, k);
     OfRow result{made->form, {}, made->depth + 1};
     const int64_t rows = count(made->form.lanes) / made->form.length();
-    if (result.depth > kMostOfRow && rows > kFewForAnyDepth) return std::nullopt;
+    if (result.depth > thresholds().most_of_row && rows > thresholds().few_rows_for_any_depth) return std::nullopt;
     const Sizes& sizes = pointwise_.lanes(call);
     std::vector<bool> found(at.size());
     for (size_t lane = 0; lane < made->places.size(); ++lane) {
@@ -463,7 +454,7 @@ std::optional<Rows::Sum> Rows::sum_of(const Call& call) const {
     if (result.places[d] < 0) added *= terms.sizes[d];
     else if (added == 1) row *= terms.sizes[d];
   }
-  if (added > kMostAdded || row < kShortestRow) return std::nullopt;
+  if (added > thresholds().most_added || row < thresholds().shortest_row) return std::nullopt;
   return result;
 }
 

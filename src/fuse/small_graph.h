@@ -11,7 +11,7 @@ int64_t lane_of_results(const Call& call, uint64_t axis);
 Sizes without(const Sizes& sizes, int64_t lane);
 
 /// Whether the tensor is small enough for one lane of a kernel; `lane` is the dimension of the lanes.
-bool fits_lane(const Value& v, int64_t lane, int64_t most = 128);
+bool fits_lane(const Value& v, int64_t lane, int64_t most);
 /// Puts the elements of a constant into `t`, which has its sizes; false for other values, and for constants that differ
 /// between lanes.
 bool add_constant(Expressions& expressions, const Value& v, int64_t lane, Small& t);

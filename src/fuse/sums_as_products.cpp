@@ -6,12 +6,10 @@
 #include "fuse/contraction.h"
 #include "graph/pointwise.h"
 #include "numbers/fold.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 namespace {
-
-constexpr int64_t kFewTerms = 4096;     // that are not worth a call
-constexpr int64_t kFewOfExample = 128;  // that one lane of a kernel computes
 
 // What a call computes with its elements, where that is a product of two of them; the same one twice: its square.
 enum class ByElements : uint8_t { other, product, square };
@@ -49,7 +47,7 @@ class SummedProducts {
     const bool by_elements = by_elements_of(call) == ByElements::product;
     if ((!by_elements && !contracts(call)) || call.operands.size() != 2) return std::nullopt;
     const Value& result = value(call.results[0]);
-    if (!at::isFloatingType(result.dtype) || !result.device.is_cpu() || count(result.sizes) < kFewTerms)
+    if (!at::isFloatingType(result.dtype) || !result.device.is_cpu() || count(result.sizes) < thresholds().fewest_terms)
       return std::nullopt;
     Product product{{}, {}, {}, n};
     for (const int64_t size : result.sizes) product.dims.push_back(new_labels(product, size));
@@ -327,7 +325,7 @@ class SummedProducts {
     const Call& call = graph_.calls[product.first];
     const Sizes& sizes = value(call.results[0]).sizes;
     return !call.vmaps.empty() && !product.dims.empty() && has(product.dims[0], 0) && sizes[0] > 1 &&
-           count(sizes) / sizes[0] <= kFewOfExample;
+           count(sizes) / sizes[0] <= thresholds().few_of_example;
   }
 
   // ---- replacing ----

@@ -12,15 +12,13 @@
 #include "graph/operand_dims.h"
 #include "graph/raises.h"
 #include "numbers/reports.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kMostInstructions = 2500;  // in a region
-constexpr int64_t kOfFunction = 20;          // operations that take as long as a function of the vector library
-constexpr int64_t kOfLoop = 10000;           // functions that its steps stand for: it is not computed again
-constexpr int64_t kMostOfLoop = 1024;        // elements of what a loop reads or gives, for one lane
-constexpr int64_t kMostOfCall = 64;          // operations of a call, on the average: above, elements are better lanes
+constexpr int64_t kOfLoop = 10000;     // functions that its steps stand for: it is not computed again
+constexpr int64_t kMostOfLoop = 1024;  // elements of what a loop reads or gives, for one lane
 
 }  // namespace
 
@@ -38,7 +36,7 @@ Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leav
   for (const ValueId id : graph.results)
     if (id != kNoValue) is_read_[static_cast<size_t>(id)] = true;
   std::fill(maker_.begin(), maker_.end(), graph.calls.size());
-  joining_.most = kMostInstructions;
+  joining_.most = thresholds().most_operations;
   for (size_t n = 0; n < graph.calls.size(); ++n) {
     const Call& call = graph.calls[n];
     Space space{{}, true};
@@ -78,7 +76,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   for (const Mapped& vmap : call.vmaps)
     if (vmap.batch_size == 0 && vmap.axis != axis) return std::nullopt;
   const auto fits = [&](const Value& v, int64_t lane) {
-    return code_in_numbers(op) ? fits_lane(v, lane, kMostOfLoop) : fits_lane(v, lane);
+    return fits_lane(v, lane, code_in_numbers(op) ? kMostOfLoop : thresholds().most_of_lane);
   };
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false, read = false;
@@ -124,7 +122,7 @@ void Unrolled::settle(Graph& graph, std::vector<Regions::Calls>& groups) {
   // Where there are writes, a call that is computed again would read what was written meanwhile.
   if (!writes_) {
     Costs costs;
-    costs.operations = [this](size_t n) { return joining_.costs[n] + kOfFunction * functions_[n]; };
+    costs.operations = [this](size_t n) { return joining_.costs[n] + thresholds().of_function * functions_[n]; };
     costs.elements = [this](ValueId id) {
       const Value& v = graph_.values[static_cast<size_t>(id)];
       const size_t maker = maker_[static_cast<size_t>(id)];
@@ -186,7 +184,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
     cost += joining_.costs[n];
   }
   if (fewest == 1) return has_lanes && !same;
-  return has_lanes && !same && computes && cost <= kMostOfCall * static_cast<int64_t>(calls.size());
+  return has_lanes && !same && computes && cost <= thresholds().most_of_call * static_cast<int64_t>(calls.size());
 }
 
 // ---- kernels as operators ----

@@ -23,6 +23,7 @@
 
 #include "kernels/printer.h"
 #include "numbers/system.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 std::vector<bool> Region::needed() const {
@@ -62,7 +63,7 @@ Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.
   once_ = same_for_all_lanes(region);
   place_nodes();
   if (region.has_rows()) plan_rows();
-  many_ = region.inputs.size() + region.outputs.size() + kept_.size() > kFewAccesses;
+  many_ = region.inputs.size() + region.outputs.size() + kept_.size() > static_cast<size_t>(thresholds().few_accesses);
 }
 
 KernelText Printer::print(const std::string& name) {
@@ -79,7 +80,7 @@ KernelText Printer::print(const std::string& name) {
   print_pointers();
   print_memory();
   if (region_.has_rows()) print_rows();
-  else print_loops(calls && operations <= kMostTogether);
+  else print_loops(calls && operations <= thresholds().most_together);
 
   std::string text;
   for (const std::string& signature : declared_) text += "declare " + signature + "\n";
@@ -96,7 +97,8 @@ void Printer::print_loops(bool together) {
   body_ += "  br label %enter0\n";
   std::string begin = "%begin";
   int loops = 0;
-  if (together && inside_.size() == 1 && solvers_.empty()) print_loop(loops++, kTogether, begin);
+  if (together && inside_.size() == 1 && solvers_.empty())
+    print_loop(loops++, static_cast<int>(thresholds().together), begin);
   print_loop(loops++, 1, begin);
   body_ += "enter" + std::to_string(loops) + ":\n  ret void\n}\n";
 }
@@ -228,7 +230,7 @@ void Printer::print_turn(const std::vector<Id>& nodes, const std::vector<size_t>
   size_t accesses = 0;
   const auto count = [&](size_t more) {
     accesses += more;
-    if (!many_ || accesses < kFewAccesses) return;
+    if (!many_ || accesses < static_cast<size_t>(thresholds().few_accesses)) return;
     body_ += "  fence syncscope(\"singlethread\") seq_cst\n";
     accesses = 0;
   };

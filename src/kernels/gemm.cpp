@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "numbers/thresholds.h"
 #include "tower/errors.h"
 
 namespace tower::compiler {
@@ -199,8 +200,7 @@ template <class T>
 void multiply_here(const Matrices<T>& m) {
   static const bool by_32 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   static const bool by_64 = by_32 && __builtin_cpu_supports("avx512f");
-  // Measured: of few columns too many lanes are empty.
-  if (by_64 && m.columns.size >= 2 * kLanes<T, 64>) multiply_by_64(m);
+  if (by_64 && m.columns.size >= thresholds().fewest_wide_vectors * kLanes<T, 64>) multiply_by_64(m);
   else if (by_32) multiply_by_32(m);
   else multiply_matrices<T, 32>(m);
 }
@@ -213,11 +213,14 @@ void multiply_here(const Matrices<T>& m) {
 
 // ---- which are small ----
 
-// Measured beside LibTorch's products, which are better where there is a vector, or much of everything.
+// LibTorch's products are better where there is a vector, or much of everything.
 bool is_small(int64_t rows, int64_t columns, int64_t terms) {
-  if (rows < 4 || columns == 1) return rows * columns * terms <= 4096;
-  return columns < 32 || terms <= 16 || (columns <= 256 && terms <= 256) || rows * columns * terms <= 256 * 256 * 256 ||
-         (rows <= 128 && columns <= 128);
+  const Thresholds& limits = thresholds();
+  const int64_t all = rows * columns * terms;
+  if (rows < 4 || columns == 1) return all <= limits.most_of_vector;
+  return columns < limits.few_columns || terms <= limits.few_of_sum ||
+         std::max(columns, terms) <= limits.most_of_panel || all <= limits.most_of_product ||
+         std::max(rows, columns) <= limits.most_of_square;
 }
 
 // A few columns of many rows are better than a few rows.
@@ -301,8 +304,6 @@ struct Products {
   }
 };
 
-constexpr int64_t kGrain = 1 << 18;  // terms that are worth a thread
-
 template <class T>
 void run_small(const Products& p, const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) {
   const T *pa = a.const_data_ptr<T>(), *pb = b.const_data_ptr<T>(), *ps = s.defined() ? s.const_data_ptr<T>() : nullptr;
@@ -318,13 +319,14 @@ void run_small(const Products& p, const at::Tensor& a, const at::Tensor& b, cons
     m.rows.size = end - begin;
     m.multiply();
   };
+  const int64_t grain = thresholds().grain_of_product;
   const int64_t matrices = p.count(), terms_of_row = std::max<int64_t>(p.columns.size * p.inner.size, 1),
                 terms = p.rows.size * terms_of_row;
   if (matrices == 1) {
-    at::parallel_for(0, p.rows.size, std::max<int64_t>(kGrain / terms_of_row, 1),
+    at::parallel_for(0, p.rows.size, std::max<int64_t>(grain / terms_of_row, 1),
                      [&](int64_t begin, int64_t end) { multiply({}, begin, end); });
   } else {
-    at::parallel_for(0, matrices, std::max<int64_t>(kGrain / std::max<int64_t>(terms, 1), 1),
+    at::parallel_for(0, matrices, std::max<int64_t>(grain / std::max<int64_t>(terms, 1), 1),
                      [&](int64_t begin, int64_t end) {
                        for (int64_t n = begin; n < end; ++n) multiply(p.place(n), 0, p.rows.size);
                      });

@@ -10,13 +10,11 @@
 #include <cstring>
 #include <utility>
 
+#include "numbers/thresholds.h"
 #include "tower/loops.h"
 
 namespace tower::compiler {
 namespace {
-
-// As LibTorch has it for its cheapest kernels, in operations.
-constexpr int64_t kGrain = 32768;
 
 constexpr size_t kVectorBytes = 64;  // of the widest there is
 struct alignas(kVectorBytes) Vector {
@@ -70,7 +68,7 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
     if (!region.is_once(k)) facts_.bytes_a_lane += size_of(outputs_[k]);
   facts_.milliseconds = now() - start;
   // Whole vectors, so that only the last thread has a rest.
-  const int64_t lanes = kGrain * 8 / (text.instructions + 8);
+  const int64_t lanes = thresholds().grain_of_kernel * 8 / (text.instructions + 8);
   grain_ = (lanes / text.lanes + 1) * text.lanes;
 }
 

@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "kernels/printer.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 namespace {
@@ -170,7 +171,9 @@ bool Printer::is_in_blocks(Id id) const {
 void Printer::print_pass(size_t number) {
   const Pass& pass = passes_[number];
   const std::string n = std::to_string(number);
-  const int together = static_cast<int>(pass.nodes.size()) <= kMostTogether ? kTogether : 1;
+  const Thresholds& limits = thresholds();
+  const auto operations = static_cast<int64_t>(pass.nodes.size());
+  const int together = operations <= limits.most_together ? static_cast<int>(limits.together) : 1;
   const int64_t step = lanes_ * together;
   const auto accumulator = [&](const char* where, Id id, int part) {
     return "%" + std::string(where) + n + "_" + std::to_string(id) + "_" + std::to_string(part);

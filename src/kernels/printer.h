@@ -8,10 +8,6 @@
 
 namespace tower::compiler {
 
-constexpr int kTogether = 4;         // vectors in a turn of the first loop
-constexpr int kMostTogether = 100;   // instructions for which that is worth its registers
-constexpr size_t kFewAccesses = 64;  // loads and stores that LLVM may compare with each other
-
 class Printer : private Lines {
  public:
   Printer(const Region& region, int64_t lanes, Math math);

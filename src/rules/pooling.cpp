@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "numbers/thresholds.h"
 #include "records/demands.h"
 #include "records/dims.h"
 #include "records/op.h"
@@ -53,9 +54,9 @@ void fractional_max_pool() {
 // for channels last compares a vector of channels at a time. Where there are enough of them, that and the copies there
 // and back take a quarter of the time.
 void evaluate_max_pool2d(Stack& stack) {
-  constexpr int64_t kVector = 8;
   Tensor x = stack[0].toTensor();
-  const bool by_channels = x.is_cpu() && x.dim() == 4 && x.size(1) >= kVector && x.is_contiguous();
+  const bool by_channels =
+      x.is_cpu() && x.dim() == 4 && x.size(1) >= compiler::thresholds().fewest_channels && x.is_contiguous();
   if (by_channels) x = x.contiguous(at::MemoryFormat::ChannelsLast);
   auto [y, indices] = at::max_pool2d_with_indices(x, stack[1].toIntVector(), stack[2].toIntVector(),
                                                   stack[3].toIntVector(), stack[4].toIntVector(), stack[5].toBool());

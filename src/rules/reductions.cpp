@@ -7,6 +7,7 @@
 
 #include "core/reuse.h"
 #include "numbers/small.h"
+#include "numbers/thresholds.h"
 #include "records/demands.h"
 #include "records/dims.h"
 #include "records/masks.h"
@@ -47,7 +48,6 @@ Tensor sum_over(const Tensor& t, const Ints& dims, bool keepdim) { return t.sum(
 // Coordinates, components, small examples in large batches: many rows of a few numbers. LibTorch's sum takes some 14 ns
 // for a row of two or three, and 3 for one of sixteen; a product with ones takes a fraction of that.
 Tensor sum_of_short_rows(const Stack& args) {
-  constexpr int64_t kLongest = 16, kFewest = 256;
   if (!args[0].isTensor() || !args[1].isIntList()) return {};
   const Tensor& t = args[0].toTensor();
   const auto type = t.scalar_type();
@@ -61,7 +61,8 @@ Tensor sum_of_short_rows(const Stack& args) {
     if ((d < 0 ? d + rank : d) < kept) return {};
   const auto lengths = t.sizes().slice(static_cast<size_t>(kept));
   const int64_t length = c10::multiply_integers(lengths);
-  if (length < 2 || length > kLongest || t.numel() < kFewest * length) return {};
+  const compiler::Thresholds& limits = compiler::thresholds();
+  if (length < 2 || length > limits.longest_short_row || t.numel() < limits.fewest_short_rows * length) return {};
   Sizes sizes(t.sizes().begin(), t.sizes().begin() + kept);
   if (args[2].toBool()) sizes.append(dims.size(), 1);
   return at::mv(t.view({-1, length}), at::ones({length}, t.options())).view(sizes);

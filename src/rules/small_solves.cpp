@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "numbers/thresholds.h"
+
 namespace tower::rules::small {
 
 using namespace compiler;
@@ -11,8 +13,6 @@ using namespace compiler;
 namespace {
 
 using Grid = std::vector<std::vector<E>>;
-
-constexpr int64_t kMostWrittenOut = 11;  // rows of a system
 
 Grid grid_of(const SmallCall& c, const Small& t) {
   Grid grid(t.size(0));
@@ -175,7 +175,7 @@ SmallResults solve_in_memory(const SmallCall& c, const Small& a, const Small& b)
 SmallResults solve(const SmallCall& c) {
   const Small &a = *c.operands[0], &b = *c.operands[1];
   if (!fits(c, a) || b.dtype != a.dtype || !is_right_side(a, b) || !c.arg(2).toBool()) return {};
-  if (a.sizes[0] > kMostWrittenOut) return solve_in_memory(c, a, b);
+  if (a.sizes[0] > thresholds().most_written_out) return solve_in_memory(c, a, b);
   Grid x = grid_of(c, b);
   const Factored f = factor(c, grid_of(c, a), x);
   solve_upper(f.lu, f.inverse, x);
