@@ -38,6 +38,7 @@
 namespace {
 
 using at::Tensor;
+using tower::compiler::OtherThresholds;
 using tower::compiler::Thresholds;
 using tower::dynamic::Function;
 using tower::dynamic::Tensors;
@@ -49,14 +50,6 @@ constexpr int64_t kElements = 65536, kExamples = 1024;
 // ---- ways ----
 
 using Work = std::function<void()>;
-
-class With {
- public:
-  explicit With(const Thresholds& numbers) { tower::compiler::thresholds_to_measure() = numbers; }
-  ~With() { tower::compiler::thresholds_to_measure() = {}; }
-  With(const With&) = delete;
-  With& operator=(const With&) = delete;
-};
 
 enum class Threads : uint8_t { one, all };
 
@@ -81,7 +74,7 @@ std::vector<double> seconds_of(const std::vector<Thresholds>& ways, const std::f
   std::vector<Work> works;
   std::vector<int64_t> times;
   for (const Thresholds& way : ways) {
-    const With numbers(way);
+    const OtherThresholds numbers(way);
     works.push_back(make());
     for (int call = 0; call < 3; ++call) works.back()();
     times.push_back(1 + static_cast<int64_t>(kTurn / time(works.back(), 3)));
@@ -89,7 +82,7 @@ std::vector<double> seconds_of(const std::vector<Thresholds>& ways, const std::f
   std::vector<double> best(ways.size(), std::numeric_limits<double>::infinity());
   for (int round = 0; round < kRounds; ++round)
     for (size_t k = 0; k < ways.size(); ++k) {
-      const With numbers(ways[k]);
+      const OtherThresholds numbers(ways[k]);
       best[k] = std::min(best[k], time(works[k], times[k]));
     }
   return best;

@@ -1,12 +1,15 @@
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
+namespace {
 
-Thresholds& thresholds_to_measure() {
-  static constinit Thresholds known;
-  return known;
-}
+constinit Thresholds in_use;
 
-const Thresholds& thresholds() { return thresholds_to_measure(); }
+}  // namespace
+
+const Thresholds& thresholds() { return in_use; }
+
+OtherThresholds::OtherThresholds(const Thresholds& numbers) { in_use = numbers; }
+OtherThresholds::~OtherThresholds() { in_use = {}; }
 
 }  // namespace tower::compiler

@@ -119,8 +119,14 @@ struct Thresholds {
 
 const Thresholds& thresholds();
 
-/// The same, to be changed: for what measures them, while nothing else compiles or runs. A compiled function keeps much
-/// of what was decided for it.
-Thresholds& thresholds_to_measure();
+/// Other numbers while it lives, for what measures or tests them while nothing else compiles or runs. What a compiled
+/// function decides when it is compiled it keeps.
+class OtherThresholds {
+ public:
+  explicit OtherThresholds(const Thresholds& numbers);
+  ~OtherThresholds();
+  OtherThresholds(const OtherThresholds&) = delete;
+  OtherThresholds& operator=(const OtherThresholds&) = delete;
+};
 
 }  // namespace tower::compiler
