@@ -126,7 +126,7 @@ inline constexpr bool is_tensors_alone = std::is_same_v<T, at::Tensor>;
 template <class... T>
 inline constexpr bool is_tensors_alone<std::tuple<T...>> = (is_tensors_alone<T> && ...);
 template <class A, class B>
-inline constexpr bool is_tensors_alone<std::pair<A, B>> = is_tensors_alone<A> && is_tensors_alone<B>;
+inline constexpr bool is_tensors_alone<std::pair<A, B>> = is_tensors_alone<A>&& is_tensors_alone<B>;
 template <class T, std::size_t n>
 inline constexpr bool is_tensors_alone<std::array<T, n>> = is_tensors_alone<T>;
 template <>

@@ -237,7 +237,7 @@ auto scan_trees(Step step, const Carry& start, const ScanOptions& options, const
 
 /// dynamic::scan for trees: `step(carry, element)` returns {carry, output}.
 template <class Step, class Carry, class Inputs>
-  requires TensorTree<Inputs>
+requires TensorTree<Inputs>
 auto scan(Step step, const Carry& start, const Inputs& inputs, ScanOptions options = {}) {
   return detail::scan_trees(std::move(step), start, options, inputs);
 }

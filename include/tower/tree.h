@@ -289,9 +289,7 @@ class Fields {
  private:
   template <class Visit>
   void each(Visit&& visit) const {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (visit(std::get<I>(members_), std::get<I>(values_)), ...);
-    }
+    [&]<std::size_t... I>(std::index_sequence<I...>) { (visit(std::get<I>(members_), std::get<I>(values_)), ...); }
     (std::make_index_sequence<std::tuple_size_v<Members>>{});
   }
 

@@ -239,13 +239,13 @@ class Operator : public c10::intrusive_ptr_target {
   std::function<Tensor(const Tensor& base, const Tensor& written, c10::ArrayRef<IValue> args, size_t out)> view_inverse;
   /// For a view that can show an element of its base more than once (expand, unfold, …): whether this one does.
   std::function<bool(const Tensor& base, c10::ArrayRef<IValue> args)> view_repeats;
-  /// For a view: which dimension of its base each dimension of result `out` shows whole, whatever its size; -1: none (it
-  /// is a new one, or shows a part). Null: that is known of none.
+  /// For a view: which dimension of its base each dimension of result `out` shows whole, whatever its size; -1: none
+  /// (it is a new one, or shows a part). Null: that is known of none.
   std::function<Sizes(const Sizes& base, c10::ArrayRef<IValue> args, size_t out)> view_keeps;
   /// Whether the shape of a result depends on the arguments' values. Null: LibTorch's tag says it, of all calls.
   std::function<bool(c10::ArrayRef<IValue> args)> shape_by_values;
   std::optional<std::string> unsupported[kKinds];  // by Kind: why not, and what to do
-  bool reads_shapes_alone = false;  // zeros_like and its kin: the result is the same whatever the values
+  bool reads_shapes_alone = false;                 // zeros_like and its kin: the result is the same whatever the values
   Moves moves = Moves::no;
   std::optional<Contraction> contraction;
   Depends depends = Depends::unsaid;

@@ -39,7 +39,8 @@ inline std::pair<const char*, const char*> exception(std::string_view op) {
 /// Whether kernels lay their results out in memory as LibTorch 2.13's do, of which the tests have a list.
 constexpr bool kLaysAs213 = kMinor <= 13;
 
-/// Whether attention's gradient in bfloat16 is as near to the exact one as LibTorch 2.13's: 2.15's is off by twice that.
+/// Whether attention's gradient in bfloat16 is as near to the exact one as LibTorch 2.13's: 2.15's is off by twice
+/// that.
 constexpr bool kAttentionIsNear = kMinor <= 13;
 
 /// How LibTorch's graph holds its nodes: by std::shared_ptr before 2.13.

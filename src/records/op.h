@@ -23,7 +23,8 @@
 //   Along                  in derivative<i>: what the partial derivative multiplies (a tangent or cotangent)
 //   Out<k>, OutShape<k>    value of output k; only its shape
 //   Wants<i>               whether the gradient of argument i is asked for
-//   Like<i>                in vjp<i>: what the gradient is to be like, shape, dtype, device and order in memory of argument i
+//   Like<i>                in vjp<i>: what the gradient is to be like, shape, dtype, device and order in memory of
+//   argument i
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -569,7 +570,8 @@ class Rule {
     return *this;
   }
 
-  /// A view: which dimension of its base each of its own dimensions shows whole, whatever the size (Operator::view_keeps).
+  /// A view: which dimension of its base each of its own dimensions shows whole, whatever the size
+  /// (Operator::view_keeps).
   Rule& keeps_dims(std::function<Sizes(const Sizes& base, c10::ArrayRef<IValue> args, size_t out)> keeps) {
     record_.view_keeps = std::move(keeps);
     return *this;

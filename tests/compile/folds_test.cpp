@@ -1,6 +1,4 @@
 // Regions over rows: what all elements of a row come to, with what is computed before and after, against LibTorch.
-#include "numbers/fold.h"
-
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -12,6 +10,7 @@
 
 #include "compile/kernels.h"
 #include "graph/plan.h"
+#include "numbers/fold.h"
 
 namespace {
 
