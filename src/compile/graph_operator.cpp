@@ -38,7 +38,7 @@ struct Derivative {
 
   DerivativeKind kind;
   CompiledGraph whole;  // of operands and directions
-  std::vector<ValueId> from_operands;
+  std::vector<size_t> from_operands;
   CompiledGraph first, second;
 };
 
@@ -194,7 +194,7 @@ class GraphOperator::Images {
       const bool is_first_half = saved.other == derivative;
       if (is_first_half) {
         args.clear();
-        for (const ValueId i : derivative->from_operands) args.push_back(saved.tensors[static_cast<size_t>(i)]);
+        for (const size_t i : derivative->from_operands) args.push_back(saved.tensors[i]);
         args.insert(args.end(), end, saved.tensors.end());
       }
       args.insert(args.end(), along.begin(), along.end());

@@ -269,16 +269,15 @@ void collect_captured(const Graph& graph, Tensors& captured) {
 // Makes arguments of captured tensors, behind those that the graph has.
 void pass_captured(Graph& graph, const Tensors& captured) {
   for (const Tensor& t : captured) {
-    const auto found = std::find_if(graph.values.begin(), graph.values.end(), [&](const Value& v) {
-      return v.origin == Origin::captured && v.tensor.is_same(t);
-    });
-    if (found == graph.values.end()) {
-      graph.arguments.push_back(kNoValue);
-      continue;
+    ValueId& argument = graph.arguments.emplace_back(kNoValue);
+    for (const ValueId id : graph.values.ids()) {
+      Value& v = graph.values[id];
+      if (v.origin != Origin::captured || !v.tensor.is_same(t)) continue;
+      argument = id;
+      v.origin = Origin::argument;
+      v.tensor = Tensor();
+      break;
     }
-    graph.arguments.push_back(found - graph.values.begin());
-    found->origin = Origin::argument;
-    found->tensor = Tensor();
   }
 }
 

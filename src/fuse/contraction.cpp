@@ -51,7 +51,7 @@ Tensor in_order(const Term& term, const Labels& order) {
 
 int64_t size_of(const Labels& labels, const std::vector<int64_t>& sizes) {
   int64_t n = 1;
-  for (const int label : labels) n *= sizes[static_cast<size_t>(label)];
+  for (const int label : labels) n *= along(sizes, label);
   return n;
 }
 
@@ -72,8 +72,8 @@ class Contraction final : public KernelOperator {
       left_.insert(left_.end(), labels.begin(), labels.end());
       int64_t stride = strides_[d];
       for (size_t k = labels.size(); k-- > 0;) {
-        strides_of_labels_[static_cast<size_t>(labels[k])] = stride;
-        stride *= product_.sizes[static_cast<size_t>(labels[k])];
+        along(strides_of_labels_, labels[k]) = stride;
+        stride *= along(product_.sizes, labels[k]);
       }
     }
   }
@@ -134,7 +134,7 @@ class Contraction final : public KernelOperator {
     Labels order = kept;
     int64_t n = 1;
     for (const int64_t d : own) {
-      order.push_back(term.labels[static_cast<size_t>(d)]);
+      order.push_back(along(term.labels, d));
       n *= term.t.size(d);
     }
     const Tensor rows = in_order(term, order).reshape({size_of(kept, product_.sizes), n}).contiguous();
@@ -149,11 +149,10 @@ class Contraction final : public KernelOperator {
     for (const int label : b.labels)
       if (!has(a.labels, label)) labels.push_back(label);
     Sizes shape;
-    for (const int label : labels) shape.push_back(product_.sizes[static_cast<size_t>(label)]);
+    for (const int label : labels) shape.push_back(along(product_.sizes, label));
     const Tensor product = at::detail::empty_cpu(shape, a.t.scalar_type());
     std::vector<int64_t> strides(product_.sizes.size());
-    for (size_t d = 0; d < labels.size(); ++d)
-      strides[static_cast<size_t>(labels[d])] = product.stride(static_cast<int64_t>(d));
+    for (size_t d = 0; d < labels.size(); ++d) along(strides, labels[d]) = product.stride(static_cast<int64_t>(d));
     write_product(a, b, product, strides);
     return {product, labels};
   }
@@ -196,7 +195,7 @@ class Contraction final : public KernelOperator {
     const auto stride = [&](int label) {
       return larger.t.stride(std::find(larger.labels.begin(), larger.labels.end(), label) - larger.labels.begin());
     };
-    const auto goes = [&](int label) { return strides[static_cast<size_t>(label)] == 0; };
+    const auto goes = [&](int label) { return along(strides, label) == 0; };
     std::stable_sort(order.begin(), order.end(), [&](int x, int y) { return stride(x) > stride(y); });
     const bool goes_last = goes(order.back());
     std::stable_partition(order.begin(), order.end(), [&](int label) { return goes(label) != goes_last; });

@@ -19,15 +19,14 @@ namespace {
 // Calls that give their operand, on plain tensors that nothing follows, where nobody outside sees which of the two it
 // is.
 void remove_identities(Graph& graph) {
-  std::vector<bool> leaves(graph.values.size());
+  ById<ValueId, bool> leaves(graph.values.size());
   for (const ValueId id : graph.results)
-    if (id != kNoValue) leaves[static_cast<size_t>(id)] = true;
+    if (id != kNoValue) leaves[id] = true;
   std::unordered_map<ValueId, ValueId> stands_for;
   std::erase_if(graph.calls, [&](Call& call) {
     for (ValueId& id : call.operands)
       if (const auto found = stands_for.find(id); found != stands_for.end()) id = found->second;
-    if (call.op->moves != Moves::nothing || !call.op->is_view() || leaves[static_cast<size_t>(call.results[0])])
-      return false;
+    if (call.op->moves != Moves::nothing || !call.op->is_view() || leaves[call.results[0]]) return false;
     // Under a vmap the examples may have been elsewhere.
     for (size_t v = 0; v < call.vmaps.size(); ++v)
       if (call.vmaps[v].dims[0] != 0) return false;
@@ -47,50 +46,44 @@ bool reads_all_operands(const Graph& graph, const Call& call) {
   for (const ValueId id : call.operands)
     inputs.push_back(trial.input(*type_of(pointwise.value(id).dtype), inputs.size()));
   const std::vector<Id> results = pointwise.elements_of(trial, call, [&](size_t k) { return inputs[k]; });
-  const std::vector<bool> needed = trial.needed(results);
-  return !results.empty() &&
-         std::all_of(inputs.begin(), inputs.end(), [&](Id id) { return needed[static_cast<size_t>(id)]; });
+  const ById<Id, bool> needed = trial.needed(results);
+  return !results.empty() && std::all_of(inputs.begin(), inputs.end(), [&](Id id) { return needed[id]; });
 }
 
 // Where another operand of a pointwise call has all elements, the call reads an expanded operand as it was before
 // `expand`: then it is known which dimensions the operand repeats along, and the operand may be made in the same
 // kernel.
 void read_before_expanding(Graph& graph) {
-  std::vector<ValueId> before(graph.values.size(), kNoValue);
-  const auto value = [&](ValueId id) -> const Value& { return graph.values[static_cast<size_t>(id)]; };
+  ById<ValueId, ValueId> before(graph.values.size(), kNoValue);
+  const auto value = [&](ValueId id) -> const Value& { return graph.values[id]; };
   for (Call& call : graph.calls) {
     if (!call.vmaps.empty() || call.results.empty() || call.results[0] == kNoValue) continue;
     if (call.op->moves == Moves::broadcast) {
       const ValueId from = call.operands[0];
-      const ValueId earlier = before[static_cast<size_t>(from)];
-      before[static_cast<size_t>(call.results[0])] = earlier == kNoValue ? from : earlier;
+      const ValueId earlier = before[from];
+      before[call.results[0]] = earlier == kNoValue ? from : earlier;
     }
     if (call.effect || call.opaque() || !element_rule(*call.op) || !reads_all_operands(graph, call)) continue;
     const Value& result = value(call.results[0]);
-    const auto is_whole = [&](ValueId id) {
-      return before[static_cast<size_t>(id)] == kNoValue && value(id).sizes == result.sizes;
-    };
+    const auto is_whole = [&](ValueId id) { return before[id] == kNoValue && value(id).sizes == result.sizes; };
     // One dtype: what has no dimensions counts less in type promotion.
     const auto is_alike = [&](ValueId id) { return value(id).dtype == value(call.operands[0]).dtype; };
     if (!std::all_of(call.operands.begin(), call.operands.end(), is_alike) ||
         std::none_of(call.operands.begin(), call.operands.end(), is_whole))
       continue;
     for (ValueId& id : call.operands)
-      if (const ValueId from = before[static_cast<size_t>(id)]; from != kNoValue) id = from;
+      if (const ValueId from = before[id]; from != kNoValue) id = from;
   }
 }
 
 // Leaves only the values that a call or the graph reads or gives: a plan makes room for every value.
 void remove_unused_values(Graph& graph) {
-  std::vector<ValueId> number(graph.values.size(), kNoValue);
-  std::vector<Value> kept;
+  ById<ValueId, ValueId> number(graph.values.size(), kNoValue);
+  ById<ValueId, Value> kept;
   const auto keep = [&](ValueId& id) {
     if (id == kNoValue) return;
-    ValueId& n = number[static_cast<size_t>(id)];
-    if (n == kNoValue) {
-      n = static_cast<ValueId>(kept.size());
-      kept.push_back(graph.values[static_cast<size_t>(id)]);
-    }
+    ValueId& n = number[id];
+    if (n == kNoValue) n = kept.add(graph.values[id]);
     id = n;
   };
   for (ValueId& id : graph.arguments) keep(id);

@@ -6,9 +6,9 @@ namespace tower::compiler {
 
 Readers::Readers(const Graph& graph) : graph_(graph), uses_(graph.values.size()) {
   for (const Call& call : graph.calls)
-    for (const ValueId id : call.operands) ++uses_[static_cast<size_t>(id)];
+    for (const ValueId id : call.operands) ++uses_[id];
   for (const ValueId id : graph.results)
-    if (id != kNoValue) ++uses_[static_cast<size_t>(id)];
+    if (id != kNoValue) ++uses_[id];
 }
 
 std::vector<ValueId> Readers::elsewhere(const std::vector<size_t>& calls) const {
@@ -18,7 +18,7 @@ std::vector<ValueId> Readers::elsewhere(const std::vector<size_t>& calls) const 
   std::vector<ValueId> ids;
   for (const size_t n : calls)
     for (const ValueId id : graph_.calls[n].results)
-      if (id != kNoValue && uses_[static_cast<size_t>(id)] > here[id]) ids.push_back(id);
+      if (id != kNoValue && uses_[id] > here[id]) ids.push_back(id);
   // Nobody reads anything: what is computed last stands for it.
   if (ids.empty()) ids.push_back(graph_.calls[calls.back()].results[0]);
   return ids;

@@ -27,7 +27,7 @@ class Readers {
 
  private:
   const Graph& graph_;
-  std::vector<size_t> uses_;
+  ById<ValueId, size_t> uses_;
 };
 
 }  // namespace tower::compiler

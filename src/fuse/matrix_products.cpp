@@ -60,7 +60,7 @@ bool is_one(const IValue& v) { return v.toScalar().equal(1); }
 std::optional<Call> product_of_matrices(const Graph& graph, const Call& call) {
   const std::optional<Contraction>& form = call.op->contraction;
   if (!form || (form->adds && (!is_one(call.args[3]) || !is_one(call.args[4])))) return std::nullopt;
-  const auto value = [&](ValueId id) -> const Value& { return graph.values[static_cast<size_t>(id)]; };
+  const auto value = [&](ValueId id) -> const Value& { return graph.values[id]; };
   const Value& result = value(call.results[0]);
   const auto order = order_in_memory(result);
   if (!order || (result.dtype != at::kFloat && result.dtype != at::kDouble)) return std::nullopt;

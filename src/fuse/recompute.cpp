@@ -22,12 +22,12 @@ class Recomputing {
     for (size_t g = 0; g < groups.size(); ++g)
       for (const size_t n : groups[g]) of_[n] = g;
     for (size_t n = 0; n < graph.calls.size(); ++n) {
-      for (const ValueId id : graph.calls[n].operands) readers_[at(id)].insert(of_[n]);
+      for (const ValueId id : graph.calls[n].operands) readers_[id].insert(of_[n]);
       for (const ValueId id : graph.calls[n].results)
-        if (id != kNoValue) maker_[at(id)] = n;
+        if (id != kNoValue) maker_[id] = n;
     }
     for (const ValueId id : graph.results)
-      if (id != kNoValue) readers_[at(id)].insert(kNobody);
+      if (id != kNoValue) readers_[id].insert(kNobody);
   }
 
   std::vector<size_t> run() {
@@ -37,7 +37,7 @@ class Recomputing {
       for (const size_t n : groups_[g])
         for (size_t k = 0; k < graph_.calls[n].operands.size(); ++k) {
           const ValueId id = graph_.calls[n].operands[k];
-          const size_t maker = maker_[at(id)];
+          const size_t maker = maker_[id];
           if (maker == kNobody || of_[maker] == kNobody || of_[maker] == g) continue;
           read[of_[maker]].insert(id);
           if (!costs_.reads_inside(n, k)) other.insert(of_[maker]);
@@ -52,7 +52,6 @@ class Recomputing {
 
  private:
   static constexpr size_t kNobody = static_cast<size_t>(-1);
-  static size_t at(ValueId id) { return static_cast<size_t>(id); }
 
   void consider(size_t g, size_t from, const std::set<ValueId>& values) {
     // The calls that give the values, and what these read.
@@ -63,9 +62,9 @@ class Recomputing {
     while (!open.empty()) {
       const ValueId id = open.back();
       open.pop_back();
-      const size_t maker = maker_[at(id)];
+      const size_t maker = maker_[id];
       if (maker == kNobody || of_[maker] != from) {
-        if (operands.insert(id).second && !readers_[at(id)].count(g)) gain -= of_move_ * elements(id);
+        if (operands.insert(id).second && !readers_[id].count(g)) gain -= of_move_ * elements(id);
         continue;
       }
       if (!calls.insert(maker).second) continue;
@@ -74,20 +73,18 @@ class Recomputing {
       open.insert(open.end(), read.begin(), read.end());
     }
     for (const ValueId id : values)
-      gain += of_move_ * elements(id) * (readers_[at(id)] == std::set{g} || is_only_read_at_home(id, from, g) ? 2 : 1);
+      gain += of_move_ * elements(id) * (readers_[id] == std::set{g} || is_only_read_at_home(id, from, g) ? 2 : 1);
     if (gain <= 0) return;
     copies_[g].insert(calls.begin(), calls.end());
-    for (const ValueId id : values) readers_[at(id)].erase(g);
-    for (const ValueId id : operands) readers_[at(id)].insert(g);
+    for (const ValueId id : values) readers_[id].erase(g);
+    for (const ValueId id : operands) readers_[id].insert(g);
   }
 
   bool is_only_read_at_home(ValueId id, size_t home, size_t g) const {
-    return std::all_of(readers_[at(id)].begin(), readers_[at(id)].end(),
+    return std::all_of(readers_[id].begin(), readers_[id].end(),
                        [&](size_t reader) { return reader == home || reader == g; });
   }
-  int64_t elements(ValueId id) const {
-    return graph_.values[at(id)].origin == Origin::constant ? 0 : costs_.elements(id);
-  }
+  int64_t elements(ValueId id) const { return graph_.values[id].origin == Origin::constant ? 0 : costs_.elements(id); }
 
   // A copy stands behind the call that it is one of.
   std::vector<size_t> renumber() {
@@ -115,8 +112,7 @@ class Recomputing {
         Call copy = graph_.calls[n];
         for (ValueId& id : copy.results) {
           if (id == kNoValue) continue;
-          const auto number = static_cast<ValueId>(graph_.values.size());
-          graph_.values.push_back(Value(graph_.values[at(id)]));
+          const ValueId number = graph_.values.add(graph_.values[id]);
           stands_for[g].emplace(id, number);
           id = number;
         }
@@ -129,19 +125,20 @@ class Recomputing {
 
   // Calls in groups whose results nobody reads any more.
   void remove_unread(std::vector<size_t>& origin) {
-    std::vector<bool> in_group(graph_.calls.size()), needed(graph_.values.size());
+    std::vector<bool> in_group(graph_.calls.size());
+    ById<ValueId, bool> needed(graph_.values.size());
     for (const auto& group : groups_)
       for (const size_t n : group) in_group[n] = true;
     for (const ValueId id : graph_.results)
-      if (id != kNoValue) needed[at(id)] = true;
+      if (id != kNoValue) needed[id] = true;
     std::vector<size_t> number(graph_.calls.size(), kNobody);
     for (size_t n = graph_.calls.size(); n-- > 0;) {
       const Call& call = graph_.calls[n];
       if (in_group[n] && std::none_of(call.results.begin(), call.results.end(),
-                                      [&](ValueId id) { return id != kNoValue && needed[at(id)]; }))
+                                      [&](ValueId id) { return id != kNoValue && needed[id]; }))
         continue;
       number[n] = 0;
-      for (const ValueId id : call.operands) needed[at(id)] = true;
+      for (const ValueId id : call.operands) needed[id] = true;
     }
     size_t next = 0;
     for (size_t n = 0; n < number.size(); ++n) {
@@ -164,9 +161,10 @@ class Recomputing {
   std::vector<Regions::Calls>& groups_;
   const Costs& costs_;
   const int64_t of_move_ = thresholds().of_move;
-  std::vector<size_t> of_, maker_;
-  std::vector<std::set<size_t>> readers_;  // of each value: groups, kNobody for others
-  std::vector<std::set<size_t>> copies_;   // of each group: calls
+  std::vector<size_t> of_;                   // of each call: its group
+  ById<ValueId, size_t> maker_;              // of each value: the call
+  ById<ValueId, std::set<size_t>> readers_;  // of each value: groups, kNobody for others
+  std::vector<std::set<size_t>> copies_;     // of each group: calls
 };
 
 }  // namespace

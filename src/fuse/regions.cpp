@@ -30,7 +30,7 @@ Regions::Regions(const Graph& graph, const Joining& joining, const std::vector<C
     of_.push_back(n);
     epoch += call.effect;
     for (size_t k = 0; k < call.operands.size(); ++k) {
-      const size_t maker = maker_[static_cast<size_t>(call.operands[k])];
+      const size_t maker = maker_[call.operands[k]];
       if (maker == kNobody) continue;
       groups_[n].reads.insert(maker);
       if (!groups_[n].space || !joining.reads_inside(call, k)) groups_[n].waits_for.insert(maker);
@@ -41,7 +41,7 @@ Regions::Regions(const Graph& graph, const Joining& joining, const std::vector<C
       last_ordered = n;
     }
     for (const ValueId id : call.results)
-      if (id != kNoValue) maker_[static_cast<size_t>(id)] = n;
+      if (id != kNoValue) maker_[id] = n;
   }
   for (const Calls& calls : made)
     for (const size_t n : calls) join(root(calls[0]), root(n));
@@ -92,7 +92,7 @@ void Regions::join_what_is_read(size_t n) {
   const Call& call = graph_.calls[n];
   for (size_t k = 0; k < call.operands.size(); ++k) {
     if (!joining_.reads_inside(call, k)) continue;
-    const auto id = static_cast<size_t>(call.operands[k]);
+    const ValueId id = call.operands[k];
     if (maker_[id] != kNobody) try_join(maker_[id], n);
     // A neighbour that reads the same.
     const auto [neighbour, is_first] = reader_.try_emplace(id, n);

@@ -70,9 +70,9 @@ class Regions {
   const Joining& joining_;
   bool exact_;
   std::vector<Group> groups_;
-  std::vector<size_t> of_;                     // of each group: itself, or a group that it was joined to
-  std::vector<size_t> maker_;                  // of each value: the call
-  std::unordered_map<size_t, size_t> reader_;  // of a value, inside: the last call
+  std::vector<size_t> of_;                      // of each group: itself, or a group that it was joined to
+  ById<ValueId, size_t> maker_;                 // of each value: the call
+  std::unordered_map<ValueId, size_t> reader_;  // of a value, inside: the last call
 };
 
 }  // namespace tower::compiler

@@ -27,7 +27,7 @@ class RowKernel final : public KernelOperator {
       rows_.of_outputs.emplace_back();
       for (size_t d = 0; d < outer_; ++d) {
         const int64_t at = w.places[d];
-        rows_.of_outputs.back().push_back(at < 0 ? 0 : w.strides[static_cast<size_t>(at)]);
+        rows_.of_outputs.back().push_back(at < 0 ? 0 : along(w.strides, at));
         if (at < 0 && lanes_[d] != 1) alone = std::min(alone, d);
       }
     }

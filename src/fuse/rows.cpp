@@ -56,14 +56,14 @@ class RowWriter {
     const Value& model = pointwise_.value(first ? first->terms : results.at(0));
     order_ = *order_in_memory(model);
     const auto summed = [&](int64_t d) {
-      return model.sizes[static_cast<size_t>(d)] != 1 && std::any_of(results.begin(), results.end(), [&](ValueId id) {
+      return along(model.sizes, d) != 1 && std::any_of(results.begin(), results.end(), [&](ValueId id) {
                const Rows::Sum* sum = rows_.sum(id);
-               return sum && sum->places[static_cast<size_t>(d)] < 0;
+               return sum && along(sum->places, d) < 0;
              });
     };
     // A row is not summed over.
-    const auto last = std::find_if(order_.rbegin(), order_.rend(),
-                                   [&](int64_t d) { return model.sizes[static_cast<size_t>(d)] != 1; });
+    const auto last =
+        std::find_if(order_.rbegin(), order_.rend(), [&](int64_t d) { return along(model.sizes, d) != 1; });
     if (last != order_.rend() && summed(*last)) std::stable_partition(order_.begin(), order_.end(), summed);
     lanes_ = ordered(model.sizes, order_);
     outer_ = outer_dimensions(calls, results);
@@ -74,8 +74,8 @@ class RowWriter {
     const Places at = rows_.lane_places(call, 0);
     const Value& terms = pointwise_.value(call.operands[0]);
     const auto stride = [&](int64_t d) {
-      const int64_t p = at[static_cast<size_t>(d)];
-      return p < 0 ? 0 : terms.strides[static_cast<size_t>(p)];
+      const int64_t p = along(at, d);
+      return p < 0 ? 0 : along(terms.strides, p);
     };
     order_.clear();
     for (size_t d = 0; d < form_->lanes.size(); ++d)
@@ -158,7 +158,7 @@ class RowWriter {
     bool varies = false, repeats = false;
     for (size_t d = outer_; d < lanes_.size(); ++d) {
       if (lanes_[d] == 1) continue;
-      const bool has = places[d] >= 0 && sizes[static_cast<size_t>(places[d])] != 1;
+      const bool has = places[d] >= 0 && along(sizes, places[d]) != 1;
       (has ? varies : repeats) = true;
     }
     return varies && repeats ? Row::mixed : repeats ? Row::repeated : Row::whole;
@@ -247,7 +247,7 @@ bool Rows::reads_inside(const Call& call, size_t k) const {
   if (made->form.lanes != lanes || (form && *form != made->form)) return false;
   for (size_t d = 0; d < lanes.size(); ++d) {
     if (lanes[d] == 1 || at[d] == made->places[d]) continue;
-    if (at[d] >= 0 && (made->places[d] >= 0 || v.sizes[static_cast<size_t>(at[d])] != 1)) return false;
+    if (at[d] >= 0 && (made->places[d] >= 0 || along(v.sizes, at[d]) != 1)) return false;
     if (at[d] < 0 && made->places[d] >= 0) return false;
   }
   return true;
@@ -261,8 +261,7 @@ Places Rows::lane_places(const Call& call, size_t k) const {
   if (only_views(call)) return of_row(call.operands[0])->places;
   const Places of_result = pointwise_.places(call, k);
   Places places;
-  for (const int64_t d : of_row(call.results[0])->places)
-    places.push_back(d < 0 ? -1 : of_result[static_cast<size_t>(d)]);
+  for (const int64_t d : of_row(call.results[0])->places) places.push_back(d < 0 ? -1 : along(of_result, d));
   return places;
 }
 
@@ -270,7 +269,7 @@ Places Rows::lane_places(const Call& call, size_t k) const {
 
 int64_t Rows::Form::length() const {
   int64_t n = 1;
-  for (const int64_t d : row) n *= lanes[static_cast<size_t>(d)];
+  for (const int64_t d : row) n *= along(lanes, d);
   return n;
 }
 
@@ -302,7 +301,7 @@ std::optional<Rows::Form> Rows::form_of(const Call& call) const {
   const size_t dims = call.vmaps.size() + of_example;
   const Places at = places_of(call, 0, static_cast<int64_t>(terms.sizes.size()), static_cast<int64_t>(dims));
   for (size_t d = 0; d < dims; ++d)
-    form.lanes.push_back(at[d] < 0 ? call.vmaps[d].batch_size : terms.sizes[static_cast<size_t>(at[d])]);
+    form.lanes.push_back(at[d] < 0 ? call.vmaps[d].batch_size : along(terms.sizes, at[d]));
   for (const int64_t d : rule->dims(call.args, static_cast<int64_t>(of_example)))
     form.row.push_back(static_cast<int64_t>(call.vmaps.size()) + d);
   std::sort(form.row.begin(), form.row.end());
@@ -316,7 +315,7 @@ std::optional<Rows::Form> Rows::form_of(const Call& call) const {
   int64_t expected = 1;
   for (size_t k = form.row.size(); k-- > 0 && all > limits.few_elements;) {
     const auto d = static_cast<size_t>(form.row[k]);
-    if (form.lanes[d] != 1 && (at[d] < 0 || terms.strides[static_cast<size_t>(at[d])] != expected)) return std::nullopt;
+    if (form.lanes[d] != 1 && (at[d] < 0 || along(terms.strides, at[d]) != expected)) return std::nullopt;
     expected *= form.lanes[d];
   }
   for (size_t k = 0; k < call.operands.size(); ++k) {
@@ -324,7 +323,7 @@ std::optional<Rows::Form> Rows::form_of(const Call& call) const {
     const Places places = places_of(call, k, static_cast<int64_t>(v.sizes.size()), static_cast<int64_t>(dims));
     if (!pointwise_.fits(v) || places.size() != dims) return std::nullopt;
     for (size_t d = 0; d < dims; ++d)
-      if (const int64_t p = places[d]; p >= 0 && v.sizes[static_cast<size_t>(p)] != form.lanes[d]) return std::nullopt;
+      if (const int64_t p = places[d]; p >= 0 && along(v.sizes, p) != form.lanes[d]) return std::nullopt;
   }
   for (size_t k = 0; k < call.results.size(); ++k) {
     const Value& v = pointwise_.value(call.results[k]);
@@ -348,8 +347,7 @@ std::optional<Rows::OfRow> Rows::result_of_row(const Form& form, const Value& re
     const bool gone = form.in_row(d);
     of_row.places.push_back(gone ? -1 : next);
     if (gone && !keeps) continue;
-    if (next == static_cast<int64_t>(result.sizes.size()) ||
-        result.sizes[static_cast<size_t>(next)] != (gone ? 1 : form.lanes[d]))
+    if (next == static_cast<int64_t>(result.sizes.size()) || along(result.sizes, next) != (gone ? 1 : form.lanes[d]))
       return std::nullopt;
     ++next;
   }
@@ -391,7 +389,7 @@ std::optional<Rows::OfRow> Rows::computed_of_row(const Call& call) const {
 // The same with dimensions of one element, or without.
 std::optional<Rows::OfRow> Rows::viewed_of_row(const Call& call) const {
   const OfRow* made = call.operands.size() == 1 ? of_row(call.operands[0]) : nullptr;
-  if (!made || !gives_view(call) || call.results.size() != 1 || leaves_[static_cast<size_t>(call.results[0])] ||
+  if (!made || !gives_view(call) || call.results.size() != 1 || leaves_[call.results[0]] ||
       !std::all_of(call.vmaps.begin(), call.vmaps.end(), [](const Mapped& vmap) { return vmap.dims[0] == 0; }))
     return std::nullopt;
   if (call.op->moves != Moves::in_order) return std::nullopt;
@@ -430,22 +428,22 @@ std::optional<Rows::Sum> Rows::sum_of(const Call& call) const {
   if (dims == 0) return std::nullopt;
   const bool keep = to.sizes.size() == call.vmaps.size() + s.of_example.size();
   std::vector<bool> gone(s.of_example.size());
-  for (const int64_t d : fold_rule(*call.op)->dims(call.args, dims)) gone[static_cast<size_t>(d)] = true;
+  for (const int64_t d : fold_rule(*call.op)->dims(call.args, dims)) along(gone, d) = true;
   Places places(from.sizes.size(), -1);
   int64_t next = 0;
   for (const int64_t d : s.of_vmaps) {
     if (d < 0) return std::nullopt;
-    places[static_cast<size_t>(d)] = next++;
+    along(places, d) = next++;
   }
   for (size_t d = 0; d < gone.size(); ++d) {
-    if (!gone[d]) places[static_cast<size_t>(s.of_example[d])] = next;
+    if (!gone[d]) along(places, s.of_example[d]) = next;
     if (!gone[d] || keep) ++next;
   }
   Sum result{before ? before->terms : call.operands[0], places};
   if (before) {
     result.places = before->places;
     for (int64_t& d : result.places)
-      if (d >= 0) d = places[static_cast<size_t>(d)];
+      if (d >= 0) d = along(places, d);
   }
   // Few are added, and rows between are long.
   int64_t added = 1, row = 1;

@@ -77,7 +77,7 @@ class Rows {
   std::unordered_map<ValueId, Sum> sums_;
   std::unordered_map<ValueId, Form> forms_;    // of calls over rows, by their first results
   std::unordered_map<ValueId, OfRow> of_row_;  // values with one element for each row
-  std::vector<bool> leaves_;                   // values that somebody outside may see
+  ById<ValueId, bool> leaves_;                 // values that somebody outside may see
   Joining joining_;
 };
 

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "fuse/small.h"
+#include "graph/operand_dims.h"
 #include "numbers/fold.h"
 
 namespace tower::compiler {
@@ -55,11 +56,11 @@ class WrittenOut {
   WrittenOut(const SmallCall& call, const Expressions& pattern, const std::vector<OfRow>& of_row,
              const std::vector<std::vector<size_t>>& read, const std::vector<size_t>& row)
       : call_(call), pattern_(pattern), of_row_(of_row), read_(read), row_(row), folds_(of_row.size(), kNone) {
-    made_.assign(row.size(), std::vector<Id>(static_cast<size_t>(pattern.size()), kNone));
+    made_.assign(row.size(), ById<Id, Id>(pattern.size(), kNone));
   }
 
   Id at(Id id, size_t lane) {
-    Id& known = made_[lane][static_cast<size_t>(id)];
+    Id& known = made_[lane][id];
     if (known == kNone) known = make(pattern_[id], lane);
     return known;
   }
@@ -87,7 +88,7 @@ class WrittenOut {
   const std::vector<OfRow>& of_row_;
   const std::vector<std::vector<size_t>>& read_;  // of each element, each operand's
   const std::vector<size_t>& row_;
-  std::vector<std::vector<Id>> made_;  // by lanes
+  std::vector<ById<Id, Id>> made_;  // by lanes
   std::vector<Id> folds_;
 };
 
@@ -99,8 +100,8 @@ SmallResults folded(const SmallCall& c) {
   std::vector<bool> in_row(sizes.size());
   int64_t length = 1;
   for (const int64_t d : rule.dims(c.args, static_cast<int64_t>(sizes.size()))) {
-    in_row[static_cast<size_t>(d)] = true;
-    length *= sizes[static_cast<size_t>(d)];
+    along(in_row, d) = true;
+    length *= along(sizes, d);
   }
   if (c10::multiply_integers(sizes) == 0) return {};
   std::vector<std::vector<size_t>> read;

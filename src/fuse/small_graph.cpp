@@ -7,7 +7,7 @@ namespace {
 
 // Limits inside a loop, of which the state alone is in memory.
 constexpr int64_t kMostElements = 1024;
-constexpr Id kMostNumbers = 60000;
+constexpr size_t kMostNumbers = 60000;
 
 }  // namespace
 
@@ -52,15 +52,15 @@ Small part(const Small& t, const Seen& s, c10::ArrayRef<int64_t> example) {
   for (size_t d = t.sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * t.sizes[d];
   int64_t first = 0;
   for (size_t v = 0; v < example.size(); ++v)
-    if (s.of_vmaps[v] >= 0) first += example[v] * strides[static_cast<size_t>(s.of_vmaps[v])];
+    if (s.of_vmaps[v] >= 0) first += example[v] * along(strides, s.of_vmaps[v]);
   std::vector<int64_t> numbers{first};
   Small result{{}, {}, t.dtype, t.number};
   for (const int64_t d : s.of_example) {
-    const int64_t n = t.sizes[static_cast<size_t>(d)];
+    const int64_t n = along(t.sizes, d);
     result.sizes.push_back(n);
     std::vector<int64_t> next;
     for (const int64_t number : numbers)
-      for (int64_t i = 0; i < n; ++i) next.push_back(number + i * strides[static_cast<size_t>(d)]);
+      for (int64_t i = 0; i < n; ++i) next.push_back(number + i * along(strides, d));
     numbers = std::move(next);
   }
   for (const int64_t number : numbers) result.ids.push_back(t.ids[static_cast<size_t>(number)]);
@@ -73,7 +73,7 @@ SmallResults results_of_lane(Expressions& expressions, const Graph& graph, const
                              c10::ArrayRef<const Small*> operands) {
   std::vector<at::ScalarType> dtypes;
   for (const ValueId id : call.results)
-    dtypes.push_back(id == kNoValue ? at::ScalarType::Undefined : graph.values[static_cast<size_t>(id)].dtype);
+    dtypes.push_back(id == kNoValue ? at::ScalarType::Undefined : graph.values[id].dtype);
   Sizes vmaps;
   int64_t examples = 1;
   for (const Mapped& vmap : call.vmaps) {
@@ -88,7 +88,7 @@ SmallResults results_of_lane(Expressions& expressions, const Graph& graph, const
 
   std::vector<Seen> how;
   for (size_t k = 0; k < operands.size(); ++k)
-    how.push_back(seen(call, k, graph.values[static_cast<size_t>(call.operands[k])].sizes.size(), axis));
+    how.push_back(seen(call, k, graph.values[call.operands[k]].sizes.size(), axis));
   SmallResults all;
   Sizes example(vmaps.size(), 0);
   for (int64_t e = 0; e < examples; ++e) {
@@ -114,11 +114,10 @@ SmallResults results_of_lane(Expressions& expressions, const Graph& graph, const
 
 std::optional<SmallResults> results_of_graph(Expressions& expressions, const Graph& graph,
                                              c10::ArrayRef<const Small*> arguments) {
-  std::vector<Small> values(graph.values.size());
-  const auto at = [&](ValueId id) -> Small& { return values[static_cast<size_t>(id)]; };
+  ById<ValueId, Small> values(graph.values.size());
   for (size_t i = 0; i < arguments.size(); ++i)
-    if (graph.arguments[i] != kNoValue) at(graph.arguments[i]) = *arguments[i];
-  for (size_t id = 0; id < values.size(); ++id) {
+    if (graph.arguments[i] != kNoValue) values[graph.arguments[i]] = *arguments[i];
+  for (const ValueId id : values.ids()) {
     const Value& v = graph.values[id];
     if (v.origin != Origin::constant || !v.tensor.defined()) continue;
     if (!fits_lane(v, kNoLane, kMostElements)) return std::nullopt;
@@ -130,21 +129,20 @@ std::optional<SmallResults> results_of_graph(Expressions& expressions, const Gra
       return std::nullopt;
     std::vector<const Small*> operands;
     for (const ValueId id : call.operands) {
-      if (at(id).ids.empty()) return std::nullopt;
-      operands.push_back(&at(id));
+      if (values[id].ids.empty()) return std::nullopt;
+      operands.push_back(&values[id]);
     }
     for (const ValueId id : call.results)
-      if (id == kNoValue || !fits_lane(graph.values[static_cast<size_t>(id)], kNoLane, kMostElements))
-        return std::nullopt;
+      if (id == kNoValue || !fits_lane(graph.values[id], kNoLane, kMostElements)) return std::nullopt;
     SmallResults results = results_of_lane(expressions, graph, call, kNoAxis, operands);
     if (results.size() != call.results.size()) return std::nullopt;
     if (expressions.size() > kMostNumbers) return std::nullopt;
-    for (size_t k = 0; k < results.size(); ++k) at(call.results[k]) = std::move(results[k]);
+    for (size_t k = 0; k < results.size(); ++k) values[call.results[k]] = std::move(results[k]);
   }
   SmallResults results;
   for (const ValueId id : graph.results) {
-    if (at(id).ids.empty()) return std::nullopt;
-    results.push_back(at(id));
+    if (values[id].ids.empty()) return std::nullopt;
+    results.push_back(values[id]);
   }
   return results;
 }

@@ -29,15 +29,14 @@ class SummedProducts {
         sums_.emplace(n, *product);
         product->sum = n;
       }
-      known_[at(call.results[0])] = std::move(product);
+      known_[call.results[0]] = std::move(product);
     }
     keep_those_that_replace_their_products();
     for (const auto& [n, product] : sums_) replace(n, product);
   }
 
  private:
-  static size_t at(ValueId id) { return static_cast<size_t>(id); }
-  const Value& value(ValueId id) const { return graph_.values[at(id)]; }
+  const Value& value(ValueId id) const { return graph_.values[id]; }
 
   // ---- products ----
 
@@ -61,12 +60,12 @@ class SummedProducts {
         const Places places =
             places_of(call, k, static_cast<int64_t>(v.sizes.size()), static_cast<int64_t>(result.sizes.size()));
         for (size_t d = 0; d < places.size(); ++d)
-          if (places[d] >= 0 && v.sizes[static_cast<size_t>(places[d])] == result.sizes[d])
-            factor.labels[static_cast<size_t>(places[d])] = label_of(d);
+          if (places[d] >= 0 && along(v.sizes, places[d]) == result.sizes[d])
+            along(factor.labels, places[d]) = label_of(d);
       } else {
         const Seen s = seen(call, k, v.sizes.size(), kNoAxis);
         for (size_t m = 0; m < s.of_vmaps.size(); ++m)
-          if (s.of_vmaps[m] >= 0) factor.labels[static_cast<size_t>(s.of_vmaps[m])] = label_of(m);
+          if (s.of_vmaps[m] >= 0) along(factor.labels, s.of_vmaps[m]) = label_of(m);
         const Contraction& how = *call.op->contraction;
         const std::string& letters = k == 0 ? how.a : how.b;
         for (size_t d = 0; d < letters.size(); ++d) {
@@ -109,7 +108,7 @@ class SummedProducts {
     for (const ValueId id : call.operands)
       if (id == kNoValue || value(id).dtype != value(call.results[0]).dtype) return std::nullopt;
     for (size_t k = 0; k < call.operands.size() && k < 2; ++k) {
-      const auto& known = known_[at(call.operands[k])];
+      const auto& known = known_[call.operands[k]];
       if (!known || known->root) continue;
       switch (by_elements_of(call)) {
         case ByElements::product:
@@ -133,9 +132,9 @@ class SummedProducts {
     Dims dims;
     for (const int64_t d : s.of_vmaps) {
       if (d < 0) return std::nullopt;
-      dims.vmaps.push_back(product.dims[static_cast<size_t>(d)]);
+      dims.vmaps.push_back(along(product.dims, d));
     }
-    for (const int64_t d : s.of_example) dims.example.push_back(product.dims[static_cast<size_t>(d)]);
+    for (const int64_t d : s.of_example) dims.example.push_back(along(product.dims, d));
     return dims;
   }
 
@@ -171,7 +170,7 @@ class SummedProducts {
     const bool keep = value(call.results[0]).sizes.size() == call.vmaps.size() + dims.size();
     std::vector<bool> gone(dims.size());
     for (const int64_t d : fold_rule(*call.op)->dims(call.args, static_cast<int64_t>(dims.size())))
-      gone[static_cast<size_t>(d)] = true;
+      along(gone, d) = true;
     std::vector<Labels> left;
     for (size_t d = 0; d < dims.size(); ++d)
       if (!gone[d]) left.push_back(dims[d]);
@@ -183,12 +182,11 @@ class SummedProducts {
   bool permute(std::vector<Labels>& dims, const Call& call) const {
     const Value& base = value(call.operands[0]);
     Sizes sizes;
-    for (const int64_t d : seen(call, 0, base.sizes.size(), kNoAxis).of_example)
-      sizes.push_back(base.sizes[static_cast<size_t>(d)]);
+    for (const int64_t d : seen(call, 0, base.sizes.size(), kNoAxis).of_example) sizes.push_back(along(base.sizes, d));
     const Sizes kept = call.op->view_keeps(sizes, call.args, 0);
     if (kept.size() != dims.size() || std::find(kept.begin(), kept.end(), -1) != kept.end()) return false;
     const std::vector<Labels> before = dims;
-    for (size_t d = 0; d < kept.size(); ++d) dims[d] = before[static_cast<size_t>(kept[d])];
+    for (size_t d = 0; d < kept.size(); ++d) dims[d] = along(before, kept[d]);
     return true;
   }
 
@@ -203,7 +201,7 @@ class SummedProducts {
       int64_t got = 1;
       while (got < size && next < all.size()) {
         grouped.back().push_back(all[next]);
-        got *= of_labels[static_cast<size_t>(all[next++])];
+        got *= along(of_labels, all[next++]);
       }
       if (got != size) return false;
     }
@@ -237,9 +235,9 @@ class SummedProducts {
     const Places places = places_of(call, 1 - k, static_cast<int64_t>(other.sizes.size()), dims);
     Factor factor{call.operands[1 - k], Labels(other.sizes.size(), -1)};
     for (size_t d = 0; d < places.size(); ++d) {
-      if (places[d] < 0 || other.sizes[static_cast<size_t>(places[d])] == 1) continue;
+      if (places[d] < 0 || along(other.sizes, places[d]) == 1) continue;
       if (product.dims[d].size() != 1) return std::nullopt;
-      factor.labels[static_cast<size_t>(places[d])] = product.dims[d][0];
+      along(factor.labels, places[d]) = product.dims[d][0];
     }
     Product all = product;
     all.factors.push_back(std::move(factor));
@@ -257,7 +255,7 @@ class SummedProducts {
     Factor factor{call.operands[1 - k], Labels(other.sizes.size(), -1)};
     const auto give = [&](int64_t dim, const Labels& labels) {
       if (dim < 0 || labels.empty()) return true;
-      if (labels.size() == 1) factor.labels[static_cast<size_t>(dim)] = labels[0];
+      if (labels.size() == 1) along(factor.labels, dim) = labels[0];
       return labels.size() == 1;
     };
     for (size_t v = 0; v < s.of_vmaps.size(); ++v)
@@ -267,7 +265,7 @@ class SummedProducts {
     for (size_t d = 0; d < others.size(); ++d) {
       const int64_t dim = s.of_example[d];
       const bool shared = own.find(others[d]) != std::string::npos;
-      if (shared ? !give(dim, of_letter[others[d]]) : other.sizes[static_cast<size_t>(dim)] != 1) return std::nullopt;
+      if (shared ? !give(dim, of_letter[others[d]]) : along(other.sizes, dim) != 1) return std::nullopt;
     }
     Product result = product;
     result.factors.push_back(std::move(factor));
@@ -345,19 +343,20 @@ class SummedProducts {
   }
 
   std::vector<bool> needed_calls() const {
-    std::vector<bool> values(graph_.values.size()), calls(graph_.calls.size());
+    ById<ValueId, bool> values(graph_.values.size());
+    std::vector<bool> calls(graph_.calls.size());
     for (const ValueId id : graph_.results)
-      if (id != kNoValue) values[at(id)] = true;
+      if (id != kNoValue) values[id] = true;
     for (size_t n = graph_.calls.size(); n-- > 0;) {
       const Call& call = graph_.calls[n];
       calls[n] = call.random() || call.opaque() ||
                  std::any_of(call.results.begin(), call.results.end(),
-                             [&](ValueId id) { return id != kNoValue && values[at(id)]; });
+                             [&](ValueId id) { return id != kNoValue && values[id]; });
       if (!calls[n]) continue;
       if (const auto sum = sums_.find(n); sum != sums_.end())
-        for (const Factor& factor : sum->second.factors) values[at(factor.value)] = true;
+        for (const Factor& factor : sum->second.factors) values[factor.value] = true;
       else
-        for (const ValueId id : call.operands) values[at(id)] = true;
+        for (const ValueId id : call.operands) values[id] = true;
     }
     return calls;
   }
@@ -378,8 +377,8 @@ class SummedProducts {
   }
 
   Graph& graph_;
-  std::vector<std::optional<Product>> known_;  // of each value
-  std::map<size_t, Product> sums_;             // of calls
+  ById<ValueId, std::optional<Product>> known_;
+  std::map<size_t, Product> sums_;  // of calls
 };
 
 }  // namespace

@@ -32,9 +32,9 @@ Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leav
   }
   is_read_.resize(graph.values.size());
   for (const Call& call : graph.calls)
-    for (const ValueId id : call.operands) is_read_[static_cast<size_t>(id)] = true;
+    for (const ValueId id : call.operands) is_read_[id] = true;
   for (const ValueId id : graph.results)
-    if (id != kNoValue) is_read_[static_cast<size_t>(id)] = true;
+    if (id != kNoValue) is_read_[id] = true;
   std::fill(maker_.begin(), maker_.end(), graph.calls.size());
   joining_.most = thresholds().most_operations;
   for (size_t n = 0; n < graph.calls.size(); ++n) {
@@ -48,10 +48,10 @@ Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leav
     if (const auto cost = cost_of(n)) joining_.costs.back() = *cost;
     else joining_.spaces.back().reset();
     for (const ValueId id : call.results)
-      if (id != kNoValue) maker_[static_cast<size_t>(id)] = n;
+      if (id != kNoValue) maker_[id] = n;
   }
   joining_.reads_inside = [this](const Call& call, size_t k) {
-    const auto id = static_cast<size_t>(call.operands[k]);
+    const ValueId id = call.operands[k];
     const size_t maker = maker_[id];
     if (maker == graph_.calls.size()) return true;
     const uint64_t axis = axis_of(static_cast<size_t>(&call - graph_.calls.data())), made_over = axis_of(maker);
@@ -81,9 +81,9 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false, read = false;
   for (const ValueId id : call.results) {
-    if (id == kNoValue || !fits(graph_.values[static_cast<size_t>(id)], made)) return std::nullopt;
-    leaves = leaves || leaves_[static_cast<size_t>(id)];
-    read = read || is_read_[static_cast<size_t>(id)];
+    if (id == kNoValue || !fits(graph_.values[id], made)) return std::nullopt;
+    leaves = leaves || leaves_[id];
+    read = read || is_read_[id];
   }
   if (!read && may_raise(graph_, call)) return std::nullopt;  // a kernel computes what is read
   // A view that leaves has to share memory, and so has a view of memory that is written to.
@@ -92,27 +92,26 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   Expressions trial;
   std::vector<Small> operands;
   for (size_t k = 0; k < call.operands.size(); ++k) {
-    const Value& v = graph_.values[static_cast<size_t>(call.operands[k])];
+    const Value& v = graph_.values[call.operands[k]];
     const int64_t lane = seen(call, k, v.sizes.size(), axis).lane;
     if (!fits(v, lane)) return std::nullopt;
     Small t{without(v.sizes, lane), {}, v.dtype, v.number};
-    for (int64_t i = 0; i < count(t.sizes); ++i)
-      t.ids.push_back(trial.input(*type_of(v.dtype), static_cast<uint64_t>(trial.size())));
+    for (int64_t i = 0; i < count(t.sizes); ++i) t.ids.push_back(trial.input(*type_of(v.dtype), trial.size()));
     operands.push_back(std::move(t));
   }
-  const Id inputs = trial.size();
+  const Id first = trial.next_id();
   std::vector<const Small*> pointers;
   for (const Small& t : operands) pointers.push_back(&t);
   const SmallResults results = results_of_lane(trial, graph_, call, axis, pointers);
   if (results.size() != call.results.size()) return std::nullopt;
   for (size_t k = 0; k < results.size(); ++k) {
-    const auto id = static_cast<size_t>(call.results[k]);
+    const ValueId id = call.results[k];
     if (results[k].ids.empty() ? is_read_[id] : results[k].sizes != without(graph_.values[id].sizes, made))
       return std::nullopt;
   }
-  for (Id id = inputs; id < trial.size(); ++id) functions_[n] += is_function(trial[id].op);
+  for (const Id id : trial.ids(first)) functions_[n] += is_function(trial[id].op);
   if (code_in_numbers(op)) functions_[n] += kOfLoop;
-  return trial.size() - inputs;
+  return plain(trial.next_id()) - plain(first);
 }
 
 // ---- what lies between kernels ----
@@ -124,8 +123,8 @@ void Unrolled::settle(Graph& graph, std::vector<Regions::Calls>& groups) {
     Costs costs;
     costs.operations = [this](size_t n) { return joining_.costs[n] + thresholds().of_function * functions_[n]; };
     costs.elements = [this](ValueId id) {
-      const Value& v = graph_.values[static_cast<size_t>(id)];
-      const size_t maker = maker_[static_cast<size_t>(id)];
+      const Value& v = graph_.values[id];
+      const size_t maker = maker_[id];
       if (maker == graph_.calls.size()) return int64_t{0};
       return count(without(v.sizes, lane_of_results(graph_.calls[maker], axis_of(maker))));
     };
@@ -144,20 +143,21 @@ void Unrolled::settle(Graph& graph, std::vector<Regions::Calls>& groups) {
 }
 
 void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const {
-  std::vector<bool> in_group(graph.calls.size()), elsewhere(graph.values.size());
+  std::vector<bool> in_group(graph.calls.size());
+  ById<ValueId, bool> elsewhere(graph.values.size());
   for (const auto& group : groups)
     for (const size_t n : group) in_group[n] = true;
   for (const ValueId id : graph.results)
-    if (id != kNoValue) elsewhere[static_cast<size_t>(id)] = true;
+    if (id != kNoValue) elsewhere[id] = true;
   for (size_t n = 0; n < graph.calls.size(); ++n)
     if (!in_group[n])
-      for (const ValueId id : graph.calls[n].operands) elsewhere[static_cast<size_t>(id)] = true;
+      for (const ValueId id : graph.calls[n].operands) elsewhere[id] = true;
   for (const auto& group : groups)
     for (const size_t n : group)
       for (const ValueId id : graph.calls[n].results) {
         const int64_t lane = lane_of_results(graph.calls[n], axis_of(n));
-        if (id == kNoValue || elsewhere[static_cast<size_t>(id)] || lane == kNoLane) continue;
-        Value& v = graph.values[static_cast<size_t>(id)];
+        if (id == kNoValue || elsewhere[id] || lane == kNoLane) continue;
+        Value& v = graph.values[id];
         Places order;
         for (size_t d = 0; d < v.sizes.size(); ++d)
           if (static_cast<int64_t>(d) != lane) order.push_back(static_cast<int64_t>(d));
@@ -173,9 +173,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   if (calls.size() < fewest) return false;
   bool same = true, computes = false, has_lanes = false;
   int64_t cost = 0;
-  const auto& sizes = [&](size_t n) -> const Sizes& {
-    return graph_.values[static_cast<size_t>(graph_.calls[n].results[0])].sizes;
-  };
+  const auto& sizes = [&](size_t n) -> const Sizes& { return graph_.values[graph_.calls[n].results[0]].sizes; };
   for (const size_t n : calls) {
     const Operator& op = *graph_.calls[n].op;
     same = same && !has_small_form(op) && sizes(n) == sizes(calls[0]);
@@ -281,7 +279,7 @@ class LaneKernel final : public KernelOperator {
       Tensor& t = *results[k] = at::detail::empty_strided_cpu(written.sizes, written.strides, written.dtype);
       auto* memory = static_cast<char*>(t.mutable_data_ptr());
       const auto size = static_cast<int64_t>(t.element_size());
-      const int64_t stride = written.lane == kNoLane ? 0 : written.strides[static_cast<size_t>(written.lane)];
+      const int64_t stride = written.lane == kNoLane ? 0 : along(written.strides, written.lane);
       for (const int64_t offset : written.offsets) target(memory + offset * size, stride);
     }
   }
@@ -317,7 +315,7 @@ class LaneWriter {
   }
 
   LaneWritten give(ValueId id) {
-    const Value& v = graph_.values[static_cast<size_t>(id)];
+    const Value& v = graph_.values[id];
     const Small& t = made_.at(id);
     region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
     Places order;
@@ -332,12 +330,12 @@ class LaneWriter {
   /// Removes from the region what no output needs. Gives what is left to read of each operand.
   std::vector<LaneRead> finish() {
     keep_reports(region_.graph, region_.outputs);
-    const std::vector<bool> needed = region_.graph.needed(region_.outputs);
+    const ById<Id, bool> needed = region_.graph.needed(region_.outputs);
     std::vector<std::vector<bool>> kept;
     for (const LaneRead& read : reads_) kept.emplace_back(read.elements.size());
     // Inputs in the order in which they are read from the operands.
-    for (Id id = 0; id < region_.graph.size(); ++id)
-      if (needed[static_cast<size_t>(id)] && region_.graph[id].op == Op::input) {
+    for (const Id id : region_.graph.ids())
+      if (needed[id] && region_.graph[id].op == Op::input) {
         const auto [read, element] = inputs_[region_.graph[id].bits];
         kept[read][element] = true;
       }
@@ -369,7 +367,7 @@ class LaneWriter {
  private:
   const Small& outside(const Call& call, size_t k) {
     const ValueId id = call.operands[k];
-    const Value& v = graph_.values[static_cast<size_t>(id)];
+    const Value& v = graph_.values[id];
     const int64_t lane = seen(call, k, v.sizes.size(), axis_).lane;
     const auto [entry, is_new] = read_.try_emplace({id, lane});
     Small& t = entry->second;

@@ -35,10 +35,9 @@ class Unrolled {
   void lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const;
 
   const Graph& graph_;
-  std::vector<bool> leaves_;
-  std::vector<bool> is_read_;  // values
+  ById<ValueId, bool> leaves_, is_read_;
   bool writes_ = false;
-  std::vector<size_t> maker_;       // of each value: the call
+  ById<ValueId, size_t> maker_;     // of each value: the call
   std::vector<int64_t> functions_;  // of each call: how many it calls for one lane
   Joining joining_;
 };

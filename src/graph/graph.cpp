@@ -83,7 +83,7 @@ class Printer {
 
   std::string print() {
     for (ValueId id : graph_.arguments)
-      if (id != kNoValue) text_ << "argument %" << id << " : " << graph_.values[at(id)].describe() << '\n';
+      if (id != kNoValue) text_ << "argument %" << plain(id) << " : " << graph_.values[id].describe() << '\n';
     for (const Call& call : graph_.calls) {
       for (ValueId id : call.operands) introduce(id);
       line(call);
@@ -96,24 +96,22 @@ class Printer {
   }
 
  private:
-  static size_t at(ValueId id) { return static_cast<size_t>(id); }
-
   void list(const std::vector<ValueId>& ids, const char* before_first) {
     const char* before = before_first;
     for (ValueId id : ids) {
       text_ << before;
       if (id == kNoValue) text_ << '-';
-      else text_ << '%' << id;
+      else text_ << '%' << plain(id);
       before = ", ";
     }
   }
 
   // Where a value that no call gives is read first.
   void introduce(ValueId id) {
-    const Value& value = graph_.values[at(id)];
+    const Value& value = graph_.values[id];
     if (value.origin != Origin::captured && value.origin != Origin::constant) return;
     if (!introduced_.insert(id).second) return;
-    text_ << (value.origin == Origin::captured ? "captured %" : "constant %") << id << " : " << value.describe()
+    text_ << (value.origin == Origin::captured ? "captured %" : "constant %") << plain(id) << " : " << value.describe()
           << '\n';
   }
 
@@ -141,7 +139,7 @@ class Printer {
     text_ << ')';
     const char* before = " : ";
     for (ValueId id : call.results) {
-      text_ << before << (id == kNoValue ? "-" : graph_.values[at(id)].describe());
+      text_ << before << (id == kNoValue ? "-" : graph_.values[id].describe());
       before = ", ";
     }
     text_ << '\n';
@@ -162,10 +160,16 @@ tower::Graph published(const Graph& graph) {
   for (const Value& v : graph.values)
     result.values.push_back(
         {v.origin, std::vector<int64_t>(v.sizes.begin(), v.sizes.end()), v.dtype, v.device, v.tensor});
-  result.arguments = graph.arguments;
+  const auto numbers = [](const std::vector<ValueId>& ids) {
+    std::vector<int64_t> numbers;
+    for (const ValueId id : ids) numbers.push_back(plain(id));
+    return numbers;
+  };
+  result.arguments = numbers(graph.arguments);
   for (const Call& c : graph.calls)
-    result.calls.push_back({c.op->name(), attributes_of(c), c.operands, c.results, c.vmaps, c.effect});
-  result.results = graph.results;
+    result.calls.push_back(
+        {c.op->name(), attributes_of(c), numbers(c.operands), numbers(c.results), c.vmaps, c.effect});
+  result.results = numbers(graph.results);
   result.text = graph.print();
   return result;
 }
@@ -177,16 +181,16 @@ bool gives_view(const Call& call) {
 }
 
 // Two results that the function made apart stay apart.
-std::vector<bool> values_that_leave(const Graph& graph) {
-  std::vector<bool> leaves(graph.values.size(), false);
-  for (ValueId id : graph.results) leaves[static_cast<size_t>(id)] = true;
+ById<ValueId, bool> values_that_leave(const Graph& graph) {
+  ById<ValueId, bool> leaves(graph.values.size(), false);
+  for (ValueId id : graph.results) leaves[id] = true;
   for (size_t n = graph.calls.size(); n-- > 0;) {
     const Call& call = graph.calls[n];
     if (!gives_view(call) && !call.opaque()) continue;
     bool any = false;
-    for (ValueId id : call.results) any = any || (id != kNoValue && leaves[static_cast<size_t>(id)]);
+    for (ValueId id : call.results) any = any || (id != kNoValue && leaves[id]);
     for (ValueId id : call.operands)
-      if (any) leaves[static_cast<size_t>(id)] = true;
+      if (any) leaves[id] = true;
   }
   return leaves;
 }
@@ -212,7 +216,7 @@ void write_exactly(std::ostream& out, const IValue& v) {
 std::string key_of(const Call& call) {
   std::ostringstream key;
   key << call.op << ' ' << call.records;
-  for (ValueId id : call.operands) key << ',' << id;
+  for (ValueId id : call.operands) key << ',' << plain(id);
   for (const LeafRef& place : call.places) key << ';' << place.arg << '.' << place.element;
   for (const Mapped& mapped : call.vmaps) {
     key << '|' << mapped.axis << ':' << mapped.batch_size;
@@ -224,22 +228,22 @@ std::string key_of(const Call& call) {
 }
 
 void share_equal_calls(Graph& graph) {
-  const std::vector<bool> leaves = values_that_leave(graph);
+  const ById<ValueId, bool> leaves = values_that_leave(graph);
   std::unordered_map<std::string, const Call*> seen;
-  std::vector<ValueId> stands_for(graph.values.size());
-  for (size_t id = 0; id < stands_for.size(); ++id) stands_for[id] = static_cast<ValueId>(id);
+  ById<ValueId, ValueId> stands_for(graph.values.size());
+  for (const ValueId id : stands_for.ids()) stands_for[id] = id;
   std::vector<Call> kept;
   kept.reserve(graph.calls.size());  // `seen` points into it
   for (Call& call : graph.calls) {
-    for (ValueId& id : call.operands) id = stands_for[static_cast<size_t>(id)];
+    for (ValueId& id : call.operands) id = stands_for[id];
     bool own = call.random() || call.opaque() || call.effect;
-    for (ValueId id : call.results) own = own || (id != kNoValue && leaves[static_cast<size_t>(id)]);
+    for (ValueId id : call.results) own = own || (id != kNoValue && leaves[id]);
     if (call.effect) seen.clear();  // what was read before may have changed
     if (!own) {
       const auto [first, is_new] = seen.try_emplace(key_of(call), nullptr);
       if (!is_new) {
         for (size_t k = 0; k < call.results.size(); ++k)
-          if (call.results[k] != kNoValue) stands_for[static_cast<size_t>(call.results[k])] = first->second->results[k];
+          if (call.results[k] != kNoValue) stands_for[call.results[k]] = first->second->results[k];
         continue;
       }
       kept.push_back(std::move(call));
@@ -251,7 +255,7 @@ void share_equal_calls(Graph& graph) {
   graph.calls = std::move(kept);
   for (Call& maker : graph.makers)
     for (ValueId& id : maker.operands)
-      if (!is_constant(id)) id = stands_for[static_cast<size_t>(id)];
+      if (!is_constant(id)) id = stands_for[id];
 }
 
 // NOTE [Errors of factorizations]
@@ -284,11 +288,11 @@ void let_makers_check(Graph& graph) {
 // What constants that are read were made by. A call that nobody needs is among that, where its result's shape is.
 class Makers {
  public:
-  Makers(Graph& graph, const std::vector<bool>& needed)
+  Makers(Graph& graph, const ById<ValueId, bool>& needed)
       : graph_(graph), values_(needed), constants_(graph.constants.size()) {
     for (size_t n = 0; n < graph.makers.size(); ++n)
       for (const ValueId id : graph.makers[n].results) maker_.try_emplace(id, n);
-    for (size_t id = 0; id < needed.size(); ++id)
+    for (const ValueId id : needed.ids())
       if (needed[id] && is_constant(graph.values[id].made_as)) reach(graph.values[id].made_as);
   }
 
@@ -301,8 +305,7 @@ class Makers {
     while (!next_.empty()) {
       const ValueId id = next_.back();
       next_.pop_back();
-      if (!is_constant(id) && is_constant(graph_.values[static_cast<size_t>(id)].made_as))
-        reach(graph_.values[static_cast<size_t>(id)].made_as);
+      if (!is_constant(id) && is_constant(graph_.values[id].made_as)) reach(graph_.values[id].made_as);
       const auto& from = is_constant(id) ? maker_ : among_dead;
       const auto found = from.find(id);
       if (found == from.end()) continue;
@@ -321,41 +324,42 @@ class Makers {
 
  private:
   void reach(ValueId id) {
-    const bool constant = is_constant(id);
-    std::vector<bool>& reached = constant ? constants_ : values_;
-    const size_t at = constant ? place_of_constant(id) : static_cast<size_t>(id);
-    if (at >= reached.size() || reached[at]) return;
-    reached[at] = true;
+    // A graph may have lost its constants, but not the numbers that speak of them.
+    if (id == kNoValue || (is_constant(id) && place_of_constant(id) >= constants_.size())) return;
+    std::vector<bool>::reference reached = is_constant(id) ? constants_[place_of_constant(id)] : values_[id];
+    if (reached) return;
+    reached = true;
     next_.push_back(id);
   }
 
   Graph& graph_;
-  std::vector<bool> values_, constants_;  // that are reached
+  ById<ValueId, bool> values_;   // that are reached
+  std::vector<bool> constants_;  // that are reached
   std::unordered_map<ValueId, size_t> maker_;
   std::vector<ValueId> next_;
 };
 
 void remove_dead_calls(Graph& graph) {
-  std::vector<bool> needed(graph.values.size(), false);
-  for (ValueId id : graph.results) needed[static_cast<size_t>(id)] = true;
+  ById<ValueId, bool> needed(graph.values.size(), false);
+  for (ValueId id : graph.results) needed[id] = true;
   std::vector<Call> kept, dead;
   for (size_t n = graph.calls.size(); n-- > 0;) {
     Call& call = graph.calls[n];
     // A draw moves the generator, whoever reads it.
     bool used = call.effect || call.random() || call.opaque();
-    for (ValueId id : call.results) used = used || (id != kNoValue && needed[static_cast<size_t>(id)]);
+    for (ValueId id : call.results) used = used || (id != kNoValue && needed[id]);
     used = used || may_raise(graph, call);
     if (!used) {
       dead.push_back(std::move(call));
       continue;
     }
-    for (ValueId id : call.operands) needed[static_cast<size_t>(id)] = true;
+    for (ValueId id : call.operands) needed[id] = true;
     kept.push_back(std::move(call));
   }
   graph.calls.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
   std::reverse(dead.begin(), dead.end());
   Makers(graph, needed).keep(std::move(dead));
-  for (size_t id = 0; id < needed.size(); ++id)
+  for (const ValueId id : needed.ids())
     if (!needed[id]) graph.values[id].tensor = Tensor();
 }
 

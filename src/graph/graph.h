@@ -39,14 +39,15 @@
 #include <string>
 #include <vector>
 
+#include "core/by_id.h"
 #include "core/operator.h"
 #include "tower/graph.h"
 
 namespace tower::compiler {
 
 /// A value's number: its place in Graph::values.
-using ValueId = int64_t;
-constexpr ValueId kNoValue = -1;
+enum class ValueId : int64_t {};
+constexpr ValueId kNoValue{-1};
 
 using Origin = ValueOrigin;
 using Mapped = MappedOver;
@@ -108,12 +109,12 @@ struct Constant {
   Tensor tensor;  // where no call made it: it came from C++ numbers
 };
 /// Constants are numbered downwards.
-constexpr ValueId number_of_constant(size_t k) { return kNoValue - 1 - static_cast<ValueId>(k); }
-constexpr size_t place_of_constant(ValueId number) { return static_cast<size_t>(kNoValue - 1 - number); }
+constexpr ValueId number_of_constant(size_t k) { return ValueId{plain(kNoValue) - 1 - static_cast<int64_t>(k)}; }
+constexpr size_t place_of_constant(ValueId number) { return static_cast<size_t>(plain(kNoValue) - 1 - plain(number)); }
 constexpr bool is_constant(ValueId id) { return id < kNoValue; }
 
 struct Graph {
-  std::vector<Value> values;
+  ById<ValueId, Value> values;
   std::vector<ValueId> arguments;  // kNoValue: an undefined tensor
   std::vector<Call> calls;
   // How constants were made: calls that read constants, or no more than the shapes of values. Nothing runs these calls:
@@ -133,7 +134,7 @@ struct Graph {
 bool gives_view(const Call& call);
 
 /// Of each value, whether it may leave the function as a result, or share memory with one that does.
-std::vector<bool> values_that_leave(const Graph& graph);
+ById<ValueId, bool> values_that_leave(const Graph& graph);
 
 /// The arguments of a call that are not tensors, as "dim=0, index=6".
 std::string attributes_of(const Call& call);

@@ -58,7 +58,7 @@ Call KernelOperator::call_of(c10::intrusive_ptr<KernelOperator> op, const Graph&
   for (size_t k = 0; k < operands.size(); ++k) {
     holes.push_back(hole);
     call.places.push_back({0, static_cast<uint16_t>(k)});
-    const Value& v = graph.values[static_cast<size_t>(operands[k])];
+    const Value& v = graph.values[operands[k]];
     op->read_.push_back({c10::scalarTypeToTypeMeta(v.dtype), v.sizes});
   }
   call.args.assign(1, IValue(std::move(holes)));

@@ -85,7 +85,7 @@ struct OfExample {
   bool operator==(const OfExample&) const = default;
 
   static const Sizes& sizes_of(const Graph& graph, ValueId id) {
-    return is_constant(id) ? graph.constants[place_of_constant(id)].sizes : graph.values[static_cast<size_t>(id)].sizes;
+    return is_constant(id) ? graph.constants[place_of_constant(id)].sizes : graph.values[id].sizes;
   }
 };
 
@@ -291,7 +291,7 @@ LaneGraph::LaneGraph(Graph a, Graph b, Lanes lanes, int64_t fewest)
 
 Graph LaneGraph::with(int64_t n) const {
   Graph graph = first_;
-  for (size_t id = 0; id < graph.values.size(); ++id) {
+  for (const ValueId id : graph.values.ids()) {
     const Value& other = second_.values[id];
     Value& value = graph.values[id];
     const bool differs = value.sizes != other.sizes;

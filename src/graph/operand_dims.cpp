@@ -15,7 +15,7 @@ Places places_of(const Call& call, size_t operand, int64_t operand_dims, int64_t
   Places places;
   for (const Mapped& vmap : call.vmaps) {
     const int64_t d = vmap.dims[operand];
-    places.push_back(d == Mapped::kUnmapped ? -1 : left[static_cast<size_t>(d)]);
+    places.push_back(d == Mapped::kUnmapped ? -1 : along(left, d));
     if (d != Mapped::kUnmapped) left.erase(left.begin() + d);
   }
   while (static_cast<int64_t>(places.size() + left.size()) < result_dims) places.push_back(-1);
@@ -38,7 +38,7 @@ Seen seen(const Call& call, size_t operand, size_t dims, uint64_t axis) {
     const int64_t d = vmap.dims[operand];
     int64_t whole = -1;
     if (d != Mapped::kUnmapped) {
-      whole = left[static_cast<size_t>(d)];
+      whole = along(left, d);
       left.erase(left.begin() + d);
     }
     if (vmap.axis == axis) result.lane = whole;
@@ -76,8 +76,8 @@ Sizes strides_in_order(const Sizes& sizes, const Places& order) {
   Sizes strides(sizes.size(), 1);
   int64_t next = 1;
   for (size_t k = order.size(); k-- > 0;) {
-    strides[static_cast<size_t>(order[k])] = next;
-    next *= std::max<int64_t>(sizes[static_cast<size_t>(order[k])], 1);
+    along(strides, order[k]) = next;
+    next *= std::max<int64_t>(along(sizes, order[k]), 1);
   }
   return strides;
 }

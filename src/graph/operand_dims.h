@@ -7,6 +7,12 @@
 
 namespace tower::compiler {
 
+/// What a list that has something for each dimension (a size, a stride, a place) has for this one.
+template <class T>
+decltype(auto) along(T& of_dimensions, int64_t dim) {
+  return of_dimensions[static_cast<size_t>(dim)];
+}
+
 /// Where each dimension of the results is in the operand's; −1 where the operand repeats.
 using Places = c10::SmallVector<int64_t, 6>;
 
@@ -40,7 +46,7 @@ Sizes strides_in_order(const Sizes& sizes, const Places& order);
 template <class T>
 T ordered(const T& of_dimensions, const Places& order) {
   T result;
-  for (const int64_t d : order) result.push_back(of_dimensions[static_cast<size_t>(d)]);
+  for (const int64_t d : order) result.push_back(along(of_dimensions, d));
   return result;
 }
 

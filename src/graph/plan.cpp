@@ -20,13 +20,13 @@ namespace tower::compiler {
 
 Plan::Plan(Graph graph) : graph_(std::move(graph)) {
   kept_.resize(graph_.values.size(), false);
-  for (size_t id = 0; id < graph_.values.size(); ++id) {
+  for (const ValueId id : graph_.values.ids()) {
     if (!graph_.values[id].tensor.defined()) continue;
     held_.push_back(id);
     if (graph_.values[id].origin == Origin::captured) captured_.push_back(id);
   }
-  std::vector<bool> needed(graph_.values.size(), false);
-  for (ValueId id : graph_.results) needed[static_cast<size_t>(id)] = kept_[static_cast<size_t>(id)] = true;
+  ById<ValueId, bool> needed(graph_.values.size(), false);
+  for (ValueId id : graph_.results) needed[id] = kept_[id] = true;
   steps_.resize(graph_.calls.size());
   static const Operator& view = *Operator::find("aten::view", "");
   for (size_t n = graph_.calls.size(); n-- > 0;) {
@@ -35,7 +35,7 @@ Plan::Plan(Graph graph) : graph_(std::move(graph)) {
     step.kernel = dynamic_cast<const KernelOperator*>(call.op);
     step.last.resize(call.operands.size());
     for (size_t k = call.operands.size(); k-- > 0;) {
-      const auto id = static_cast<size_t>(call.operands[k]);
+      const ValueId id = call.operands[k];
       step.last[k] = !needed[id];
       needed[id] = kept_[id] = true;
     }
@@ -68,8 +68,7 @@ void check_results(const Graph& graph, const Call& call, c10::ArrayRef<Tensor> r
   for (size_t k = 0; k < results.size(); ++k) {
     const bool expected = call.results[k] != kNoValue;
     if (expected != results[k].defined()) refuse_other_results(call);
-    if (expected && !matches(graph.values[static_cast<size_t>(call.results[k])], results[k]))
-      refuse_other_results(call);
+    if (expected && !matches(graph.values[call.results[k]], results[k])) refuse_other_results(call);
   }
 }
 
@@ -94,7 +93,7 @@ void run_call(const Call& call, Stack& stack) {
 }  // namespace
 
 bool Plan::fits() const {
-  return std::all_of(captured_.begin(), captured_.end(), [&](size_t id) {
+  return std::all_of(captured_.begin(), captured_.end(), [&](ValueId id) {
     const Value& v = graph_.values[id];
     return matches(v, v.tensor) && v.tensor.strides().equals(v.strides);
   });
@@ -115,16 +114,16 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   const memory::InTransform here;
   if (!written_.empty()) check_writes(args);
   // What is computed here, and where each value is: there, among the arguments, or in the graph.
-  c10::SmallVector<Tensor, 32> own(graph_.values.size());
-  c10::SmallVector<const Tensor*, 32> at(graph_.values.size());
-  for (size_t id = 0; id < own.size(); ++id) at[id] = &own[id];
+  ById<ValueId, Tensor, c10::SmallVector<Tensor, 32>> own(graph_.values.size());
+  ById<ValueId, const Tensor*, c10::SmallVector<const Tensor*, 32>> at(graph_.values.size());
+  for (const ValueId id : own.ids()) at[id] = &own[id];
   auto* trace = static_cast<Trace*>(tracing());
-  for (const size_t id : held_) {
+  for (const ValueId id : held_) {
     at[id] = &graph_.values[id].tensor;
     if (trace && graph_.values[id].origin == Origin::constant && at[id]->has_storage()) trace->know_constant(*at[id]);
   }
   for (size_t i = 0; i < args.size(); ++i)
-    if (graph_.arguments[i] != kNoValue) at[static_cast<size_t>(graph_.arguments[i])] = &args[i];
+    if (graph_.arguments[i] != kNoValue) at[graph_.arguments[i]] = &args[i];
 
   Stack stack;
   for (size_t n = 0; n < graph_.calls.size(); ++n) {
@@ -132,16 +131,16 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
     const Step& step = steps_[n];
     if (step.kernel) {
       c10::SmallVector<const Tensor*, 8> operands;
-      for (const ValueId id : call.operands) operands.push_back(at[static_cast<size_t>(id)]);
+      for (const ValueId id : call.operands) operands.push_back(at[id]);
       c10::SmallVector<Tensor*, 4> results;
-      for (const ValueId id : call.results) results.push_back(&own[static_cast<size_t>(id)]);
+      for (const ValueId id : call.results) results.push_back(&own[id]);
       step.kernel->run(operands, results);
       for (size_t k = 0; k < call.operands.size(); ++k)
-        if (step.last[k]) own[static_cast<size_t>(call.operands[k])].reset();
+        if (step.last[k]) own[call.operands[k]].reset();
       continue;
     }
     const auto operand = [&](size_t k) {
-      const auto id = static_cast<size_t>(call.operands[k]);
+      const ValueId id = call.operands[k];
       return step.last[k] && at[id] == &own[id] ? std::move(own[id]) : *at[id];
     };
     if (call.vmaps.empty()) {
@@ -165,8 +164,8 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
     stack.clear();
     if (call.opaque()) check_results(graph_, call, results);
     for (size_t k = 0; k < results.size(); ++k) {
-      if (call.results[k] == kNoValue || !kept_[static_cast<size_t>(call.results[k])]) continue;
-      own[static_cast<size_t>(call.results[k])] = without_lazy_conjugation(std::move(results[k]));
+      if (call.results[k] == kNoValue || !kept_[call.results[k]]) continue;
+      own[call.results[k]] = without_lazy_conjugation(std::move(results[k]));
     }
   }
 
@@ -174,8 +173,8 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   results.reserve(graph_.results.size());
   OwnMemory memory;
   for (ValueId id : graph_.results) {
-    const Tensor& t = *at[static_cast<size_t>(id)];
-    results.push_back(graph_.values[static_cast<size_t>(id)].origin == Origin::constant ? memory.copy(t) : t);
+    const Tensor& t = *at[id];
+    results.push_back(graph_.values[id].origin == Origin::constant ? memory.copy(t) : t);
   }
   return results;
 }

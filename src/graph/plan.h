@@ -30,10 +30,10 @@ class Plan {
   void check_writes(const dynamic::Tensors& args) const;
 
   Graph graph_;
-  std::vector<size_t> captured_, held_;  // values: captured ones; captured ones and constants
-  std::vector<Step> steps_;              // one for each call
-  std::vector<bool> kept_;               // values that are read, or returned
-  std::vector<size_t> written_;          // arguments
+  std::vector<ValueId> captured_, held_;  // captured values; these and constants
+  std::vector<Step> steps_;               // one for each call
+  ById<ValueId, bool> kept_;              // values that are read, or returned
+  std::vector<size_t> written_;           // arguments
 };
 
 }  // namespace tower::compiler

@@ -10,7 +10,7 @@ namespace tower::compiler {
 struct Pointwise {
   const Graph& graph;
 
-  const Value& value(ValueId id) const { return graph.values[static_cast<size_t>(id)]; }
+  const Value& value(ValueId id) const { return graph.values[id]; }
   const Sizes& lanes(const Call& call) const { return value(call.results[0]).sizes; }
 
   bool fits(const Value& v) const { return v.device.is_cpu() && type_of(v.dtype).has_value(); }

@@ -22,7 +22,7 @@ bool divides_integers(const Graph& graph, const Call& call) {
     const auto number = is_float(type) ? std::nullopt : same_everywhere(v);
     return number ? trial.constant(type, number->toLong()) : trial.input(type, k);
   });
-  for (Id id = 0; id < trial.size(); ++id)
+  for (const Id id : trial.ids())
     if (may_divide_by_zero(trial, id)) return true;
   return false;
 }

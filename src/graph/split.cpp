@@ -10,8 +10,6 @@ namespace {
 
 constexpr size_t kNobody = static_cast<size_t>(-1);
 
-size_t at(ValueId id) { return static_cast<size_t>(id); }
-
 // Some calls of a graph as a graph, which numbers its values anew.
 class Subgraph {
  public:
@@ -23,15 +21,15 @@ class Subgraph {
       graph_.arguments.push_back(kNoValue);
       return;
     }
-    const ValueId mine = own_[at(id)] = add(id, Origin::argument);
-    graph_.values[at(mine)].tensor = Tensor();
+    const ValueId mine = own_[id] = add(id, Origin::argument);
+    graph_.values[mine].tensor = Tensor();
     graph_.arguments.push_back(mine);
   }
   void add_call(const Call& call) {
     Call copy = call;
     for (ValueId& id : copy.operands) id = number_of(id);
     for (ValueId& id : copy.results)
-      if (id != kNoValue) id = own_[at(id)] = add(id, Origin::result);
+      if (id != kNoValue) id = own_[id] = add(id, Origin::result);
     graph_.calls.push_back(std::move(copy));
   }
   void add_result(ValueId id) { graph_.results.push_back(number_of(id)); }
@@ -40,27 +38,27 @@ class Subgraph {
 
  private:
   ValueId add(ValueId id, Origin origin) {
-    graph_.values.push_back(whole_.values[at(id)]);
-    graph_.values.back().origin = origin;
-    return static_cast<ValueId>(graph_.values.size()) - 1;
+    const ValueId mine = graph_.values.add(whole_.values[id]);
+    graph_.values[mine].origin = origin;
+    return mine;
   }
   // What no call of the part gives is a tensor that the graph holds.
   ValueId number_of(ValueId id) {
-    if (own_[at(id)] == kNoValue) own_[at(id)] = add(id, whole_.values[at(id)].origin);
-    return own_[at(id)];
+    if (own_[id] == kNoValue) own_[id] = add(id, whole_.values[id].origin);
+    return own_[id];
   }
 
   const Graph& whole_;
-  std::vector<ValueId> own_;
+  ById<ValueId, ValueId> own_;
   Graph graph_;
 };
 
 // Which call gives each value.
-std::vector<size_t> makers(const Graph& graph) {
-  std::vector<size_t> makers(graph.values.size(), kNobody);
+ById<ValueId, size_t> makers(const Graph& graph) {
+  ById<ValueId, size_t> makers(graph.values.size(), kNobody);
   for (size_t n = 0; n < graph.calls.size(); ++n)
     for (const ValueId id : graph.calls[n].results)
-      if (id != kNoValue) makers[at(id)] = n;
+      if (id != kNoValue) makers[id] = n;
   return makers;
 }
 
@@ -69,20 +67,20 @@ std::vector<size_t> makers(const Graph& graph) {
 template <class Through>
 std::vector<ValueId> reach(const Graph& graph, const std::vector<ValueId>& wanted, std::vector<bool>& calls,
                            Through through) {
-  std::vector<bool> needed(graph.values.size(), false);
-  for (const ValueId id : wanted) needed[at(id)] = true;
+  ById<ValueId, bool> needed(graph.values.size(), false);
+  for (const ValueId id : wanted) needed[id] = true;
   calls.assign(graph.calls.size(), false);
-  const std::vector<size_t> made_by = makers(graph);
+  const ById<ValueId, size_t> made_by = makers(graph);
   for (size_t n = graph.calls.size(); n-- > 0;) {
     const Call& call = graph.calls[n];
     if (!through(n)) continue;
-    for (const ValueId id : call.results) calls[n] = calls[n] || (id != kNoValue && needed[at(id)]);
+    for (const ValueId id : call.results) calls[n] = calls[n] || (id != kNoValue && needed[id]);
     if (!calls[n]) continue;
-    for (const ValueId id : call.operands) needed[at(id)] = true;
+    for (const ValueId id : call.operands) needed[id] = true;
   }
   std::vector<ValueId> stopped;
-  for (size_t id = 0; id < needed.size(); ++id)
-    if (needed[id] && (made_by[id] == kNobody || !calls[made_by[id]])) stopped.push_back(static_cast<ValueId>(id));
+  for (const ValueId id : needed.ids())
+    if (needed[id] && (made_by[id] == kNobody || !calls[made_by[id]])) stopped.push_back(id);
   return stopped;
 }
 
@@ -92,21 +90,21 @@ class Roots {
   explicit Roots(const Graph& graph) : graph_(graph), roots_(graph.values.size(), kNoValue) {
     for (const Call& call : graph.calls)
       for (const ValueId id : call.results)
-        if (id != kNoValue && gives_view(call)) roots_[at(id)] = root(call.operands[0]);
+        if (id != kNoValue && gives_view(call)) roots_[id] = root(call.operands[0]);
   }
 
   /// The captured tensor of which this is a view; undefined if it is of none.
   const Tensor& captured(ValueId id) const {
     static const Tensor none;
-    const Value& value = graph_.values[at(root(id))];
+    const Value& value = graph_.values[root(id)];
     return value.origin == Origin::captured ? value.tensor : none;
   }
 
  private:
-  ValueId root(ValueId id) const { return roots_[at(id)] == kNoValue ? id : roots_[at(id)]; }
+  ValueId root(ValueId id) const { return roots_[id] == kNoValue ? id : roots_[id]; }
 
   const Graph& graph_;
-  std::vector<ValueId> roots_;
+  ById<ValueId, ValueId> roots_;
 };
 
 // Calls that are seen in their order: those that do more than compute, those that speak of what is around them (the
@@ -147,7 +145,7 @@ class Phases {
     for (size_t n = 0; n < graph.calls.size(); ++n) {
       const Call& call = graph.calls[n];
       When ready;
-      for (const ValueId id : call.operands) ready = std::max(ready, values_[at(id)]);
+      for (const ValueId id : call.operands) ready = std::max(ready, values_[id]);
       if (is_ordered[n]) {
         ordered = std::max(ordered, ready.phase + (ready.computed ? 1 : 0));
         // Calls before it and calls after it may read the memory that it writes to.
@@ -160,7 +158,7 @@ class Phases {
         next = std::max(next, ready.phase + 1);
       }
       for (const ValueId id : call.results)
-        if (id != kNoValue) values_[at(id)] = ready;
+        if (id != kNoValue) values_[id] = ready;
     }
     count_ = std::max(ordered + 1, next);
   }
@@ -169,20 +167,20 @@ class Phases {
   size_t count() const { return count_; }
 
  private:
-  std::vector<When> calls_, values_;
+  std::vector<When> calls_;
+  ById<ValueId, When> values_;
   size_t count_;
 };
 
 // Ordered calls, and the views by which those and results show what they are views of. Marks the values that they read.
-std::vector<bool> calls_outside(const Graph& graph, const std::vector<bool>& ordered, std::vector<bool>& read) {
+std::vector<bool> calls_outside(const Graph& graph, const std::vector<bool>& ordered, ById<ValueId, bool>& read) {
   std::vector<bool> outside = ordered;
-  for (const ValueId id : graph.results) read[at(id)] = true;
+  for (const ValueId id : graph.results) read[id] = true;
   for (size_t n = graph.calls.size(); n-- > 0;) {
     const Call& call = graph.calls[n];
-    for (const ValueId id : call.results)
-      outside[n] = outside[n] || (id != kNoValue && gives_view(call) && read[at(id)]);
+    for (const ValueId id : call.results) outside[n] = outside[n] || (id != kNoValue && gives_view(call) && read[id]);
     if (!outside[n]) continue;
-    for (const ValueId id : call.operands) read[at(id)] = true;
+    for (const ValueId id : call.operands) read[id] = true;
   }
   return outside;
 }
@@ -192,7 +190,7 @@ std::vector<bool> calls_outside(const Graph& graph, const std::vector<bool>& ord
 std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::function<Call(ComputingPart)>& make) {
   const std::vector<bool> ordered = ordered_calls(graph);
   const Phases phases(graph, ordered);
-  std::vector<bool> read(graph.values.size(), false);
+  ById<ValueId, bool> read(graph.values.size(), false);
   const std::vector<bool> outside = calls_outside(graph, ordered, read);
   // What is computed in each phase, from the last one on: what a part reads, earlier ones give. Views are taken anew.
   struct Computed {
@@ -209,13 +207,13 @@ std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::fu
     };
     for (size_t n = 0; n < graph.calls.size(); ++n)
       for (const ValueId id : graph.calls[n].results)
-        if (is_here(n) && id != kNoValue && read[at(id)]) c.results.push_back(id);
+        if (is_here(n) && id != kNoValue && read[id]) c.results.push_back(id);
     for (const ValueId id : reach(graph, c.results, c.calls, [&](size_t n) {
            return is_here(n) || (gives_view(graph.calls[n]) && !ordered[n]);
          })) {
-      if (graph.values[at(id)].origin == Origin::constant) continue;
+      if (graph.values[id].origin == Origin::constant) continue;
       c.operands.push_back(id);
-      read[at(id)] = true;
+      read[id] = true;
     }
     c.is_part = static_cast<size_t>(std::count(c.calls.begin(), c.calls.end(), true)) >= fewest;
     any = any || c.is_part;
@@ -254,13 +252,13 @@ std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::fu
 }
 
 Halves split_linear(const Graph& graph, size_t operands, size_t outs) {
-  std::vector<bool> depends(graph.values.size(), false);
-  for (size_t i = operands; i < graph.arguments.size(); ++i) depends[at(graph.arguments[i])] = true;
+  ById<ValueId, bool> depends(graph.values.size(), false);
+  for (size_t i = operands; i < graph.arguments.size(); ++i) depends[graph.arguments[i]] = true;
   std::vector<bool> linear(graph.calls.size(), false);
   for (size_t n = 0; n < graph.calls.size(); ++n) {
-    for (const ValueId id : graph.calls[n].operands) linear[n] = linear[n] || depends[at(id)];
+    for (const ValueId id : graph.calls[n].operands) linear[n] = linear[n] || depends[id];
     for (const ValueId id : graph.calls[n].results)
-      if (linear[n] && id != kNoValue) depends[at(id)] = true;
+      if (linear[n] && id != kNoValue) depends[id] = true;
   }
   const auto split_at = graph.results.begin() + static_cast<std::ptrdiff_t>(outs);
   const std::vector<ValueId> results(split_at, graph.results.end());
@@ -270,13 +268,14 @@ Halves split_linear(const Graph& graph, size_t operands, size_t outs) {
   std::vector<ValueId> kept;  // values that the first half gives to the second
   const auto x_end = graph.arguments.begin() + static_cast<std::ptrdiff_t>(operands);
   for (const ValueId id : reach(graph, results, calls, [&](size_t n) { return linear[n]; })) {
-    const Origin origin = graph.values[at(id)].origin;
+    const Origin origin = graph.values[id].origin;
     if (origin == Origin::result) kept.push_back(id);
-    if (origin == Origin::argument && !depends[at(id)])
-      halves.from_operands.push_back(std::find(graph.arguments.begin(), x_end, id) - graph.arguments.begin());
+    if (origin == Origin::argument && !depends[id])
+      halves.from_operands.push_back(
+          static_cast<size_t>(std::find(graph.arguments.begin(), x_end, id) - graph.arguments.begin()));
   }
   Subgraph second(graph);
-  for (const ValueId i : halves.from_operands) second.add_argument(graph.arguments[at(i)]);
+  for (const size_t i : halves.from_operands) second.add_argument(graph.arguments[i]);
   for (const ValueId id : kept) second.add_argument(id);
   std::for_each(x_end, graph.arguments.end(), [&](ValueId id) { second.add_argument(id); });
   for (size_t n = 0; n < graph.calls.size(); ++n)

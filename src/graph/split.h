@@ -24,9 +24,9 @@ struct ComputingPart {
 std::optional<Graph> with_parts(const Graph& graph, size_t fewest, const std::function<Call(ComputingPart)>& make);
 
 struct Halves {
-  Graph first;                         // of x: the results y, then values that the second half reads
-  std::vector<ValueId> from_operands;  // elements of x that the second half reads: its first arguments
-  Graph second;                        // of those elements of x, of the values, and of t
+  Graph first;                        // of x: the results y, then values that the second half reads
+  std::vector<size_t> from_operands;  // elements of x that the second half reads: its first arguments
+  Graph second;                       // of those elements of x, of the values, and of t
 };
 /// `graph`: a function without effects of `operands` tensors x and of others, t. Its first `outs` results, y, do not
 /// depend on t.

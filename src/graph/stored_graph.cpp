@@ -380,22 +380,22 @@ void check_call(const Call& call) {
 
 // Values are there before they are read.
 void check_order(const Graph& graph) {
-  std::vector<bool> there(graph.values.size());
+  ById<ValueId, bool> there(graph.values.size());
   const auto make = [&](ValueId id) {
     if (id == kNoValue) return;
-    if (there[static_cast<size_t>(id)]) ByteReader::fail();
-    there[static_cast<size_t>(id)] = true;
+    if (there[id]) ByteReader::fail();
+    there[id] = true;
   };
   const auto read = [&](ValueId id) {
-    if (id == kNoValue || !there[static_cast<size_t>(id)]) ByteReader::fail();
+    if (id == kNoValue || !there[id]) ByteReader::fail();
   };
-  for (size_t id = 0; id < graph.values.size(); ++id) {
+  for (const ValueId id : graph.values.ids()) {
     const Value& v = graph.values[id];
     const bool held = v.origin == Origin::captured || v.origin == Origin::constant;
     if (held != v.tensor.defined()) ByteReader::fail();
     check_sizes(std::vector<int64_t>(v.sizes.begin(), v.sizes.end()),
                 std::vector<int64_t>(v.strides.begin(), v.strides.end()));
-    if (held) make(static_cast<ValueId>(id));
+    if (held) make(id);
   }
   for (const ValueId id : graph.arguments) make(id);
   for (const Call& call : graph.calls) {
@@ -410,7 +410,7 @@ void check_order(const Graph& graph) {
 Call GraphReader::read_call(ByteReader& in, const Graph& graph) {
   const auto check = [&](const std::vector<ValueId>& ids) {
     for (const ValueId id : ids)
-      if (id < kNoValue || id >= static_cast<ValueId>(graph.values.size())) ByteReader::fail();
+      if (id < kNoValue || id >= graph.values.next_id()) ByteReader::fail();
   };
   Call call;
   call.op = call.bound = &find_operator(in);
@@ -481,12 +481,12 @@ Graph GraphReader::read(ByteReader& in) {
       if (tensor >= static_cast<int64_t>(tensors_.size())) ByteReader::fail();
       v.tensor = tensors_[static_cast<size_t>(tensor)];
     }
-    graph.values.push_back(std::move(v));
+    graph.values.add(std::move(v));
   }
   const auto ids = [&] {
     auto list = in.numbers<std::vector<ValueId>>();
     for (const ValueId id : list)
-      if (id < kNoValue || id >= static_cast<ValueId>(graph.values.size())) ByteReader::fail();
+      if (id < kNoValue || id >= graph.values.next_id()) ByteReader::fail();
     return list;
   };
   graph.arguments = ids();

@@ -95,7 +95,7 @@ bool may_trap(const Operator& op, const Stack& stack) {
   for (const IValue& v : stack) integers = integers && !(v.isScalar() && !v.toScalar().isIntegral(true));
   if (!integers) return false;
   (*rule)({trial, stack, operands, Type::i64});
-  for (Id id = 0; id < trial.size(); ++id)
+  for (const Id id : trial.ids())
     if (trial[id].op == compiler::Op::quotient || trial[id].op == compiler::Op::rest) return true;
   return false;
 }
@@ -151,8 +151,7 @@ Trace::Trace(const char* label, ForKernel kernels_know)
     : Level(Kind::trace, label), kernels_know_(kernels_know), substitutions_(thread_state.substitutions) {}
 
 ValueId Trace::add(Origin origin, const Tensor& t) {
-  graph_.values.emplace_back(origin, t, origin == Origin::captured || origin == Origin::constant);
-  return static_cast<ValueId>(graph_.values.size()) - 1;
+  return graph_.values.add({origin, t, origin == Origin::captured || origin == Origin::constant});
 }
 
 Tensor Trace::argument(const Tensor& t) {
@@ -168,7 +167,7 @@ bool Trace::is_constant(const Tensor& t) const {
 
 ValueId Trace::number_of(const Tensor& t) {
   Wrapper* w = as_wrapper_of(t, *this);
-  if (w && w->payload().tracked()) return w->payload().index;
+  if (w && w->payload().tracked()) return ValueId{w->payload().index};
   const Tensor value = w ? Tensor(w->payload().value) : t;
   const auto [known, is_new] = plain_.try_emplace(value.unsafeGetTensorImpl(), value, kNoValue);
   if (is_new) {
@@ -192,7 +191,7 @@ ValueId Trace::constant_number(const Tensor& plain) {
 // alone.
 ValueId Trace::read_by_maker(const Tensor& t) {
   Wrapper* w = as_wrapper_of(t, *this);
-  if (w && w->payload().tracked()) return w->payload().index;
+  if (w && w->payload().tracked()) return ValueId{w->payload().index};
   const Tensor value = w ? Tensor(w->payload().value) : t;
   const size_t known = graph_.constants.size();
   const ValueId id = constant_number(value);
@@ -228,7 +227,7 @@ bool Trace::reads_by_place(const Operator& op, const Stack& stack) {
   if (&op != &alias && &op != &strided) return false;
   const Tensor& of = stack[0].toTensor();
   if (memory_outside(of).defined()) return false;
-  return &op == &alias || graph_.values[static_cast<size_t>(number_of(of))].origin == Origin::result;
+  return &op == &alias || graph_.values[number_of(of)].origin == Origin::result;
 }
 
 // NOTE [Memory from outside of a trace]
@@ -261,7 +260,7 @@ void Trace::mark_views(const Tensor& base, const Tensor& memory, Stack& stack) {
 
 void Trace::note_writes(const Call& call) {
   for (size_t k = 0; k < call.operands.size(); ++k) {
-    const Value& known = graph_.values[static_cast<size_t>(call.operands[k])];
+    const Value& known = graph_.values[call.operands[k]];
     if (!call.writes(k) || known.origin != Origin::captured) continue;
     // A tensor that was written to may have other sizes now (t_(), or out=): then it is another value from here on.
     const Tensor& t = known.tensor;
@@ -480,7 +479,7 @@ Traced trace_at(const c10::intrusive_ptr<Trace>& level, const dynamic::Function&
   traced.assumptions = level->assumptions();
   OwnMemory own;
   for (size_t k = 0; k < traced.results.size(); ++k)
-    if (traced.graph.values[static_cast<size_t>(traced.graph.results[k])].origin == Origin::constant)
+    if (traced.graph.values[traced.graph.results[k]].origin == Origin::constant)
       traced.results[k] = own.copy(traced.results[k]);
   return traced;
 }

@@ -44,7 +44,7 @@ class Trace final : public Level {
   /// Notes a result of the function.
   void give(ValueId id) { graph_.results.push_back(id); }
   /// A wrapper of this level that stands for a value of the graph, which is `value` in this call.
-  Tensor stand_in(ValueId id, const Tensor& value) { return wrap(*this, Payload{value, {}, id}); }
+  Tensor stand_in(ValueId id, const Tensor& value) { return wrap(*this, Payload{value, {}, plain(id)}); }
 
   /// Takes the tensor for a constant, not for one that the function captured.
   void know_constant(const Tensor& t) { made_here_.emplace(t.storage().unsafeGetStorageImpl(), t.storage()); }

@@ -21,7 +21,7 @@ namespace tower::compiler {
 bool Trace::decide(const Tensor& answer, bool& value) {
   Wrapper* w = as_wrapper_of(answer, *this);
   const Tensor below = w ? Tensor(w->payload().value) : answer;
-  const ValueId id = w && w->payload().tracked() ? w->payload().index : kNoValue;
+  const ValueId id = w && w->payload().tracked() ? ValueId{w->payload().index} : kNoValue;
   if (id != kNoValue) {
     Graph part = graph_;
     part.results.assign(1, id);

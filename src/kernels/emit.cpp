@@ -26,13 +26,13 @@
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
-std::vector<bool> Region::needed() const {
+ById<Id, bool> Region::needed() const {
   std::vector<Id> roots = outputs;
-  std::vector<bool> live = graph.needed(roots);
+  ById<Id, bool> live = graph.needed(roots);
   // What a row comes to is made after its parts.
-  for (Id id = graph.size(); id-- > 0;) {
+  for (const Id id : graph.ids_backwards()) {
     const OfRow* of_row = of_row_at(graph[id]);
-    if (!live[static_cast<size_t>(id)] || !of_row || of_row->folded == kNone) continue;
+    if (!live[id] || !of_row || of_row->folded == kNone) continue;
     roots.push_back(of_row->folded);
     live = graph.needed(roots);
   }
@@ -42,16 +42,14 @@ std::vector<bool> Region::needed() const {
 namespace {
 
 // In a kernel without rows that is left to LLVM, but for what is read.
-std::vector<bool> same_for_all_lanes(const Region& region) {
-  std::vector<bool> same(static_cast<size_t>(region.graph.size()));
-  for (Id id = 0; id < region.graph.size(); ++id) {
+ById<Id, bool> same_for_all_lanes(const Region& region) {
+  ById<Id, bool> same(region.graph.size());
+  for (const Id id : region.graph.ids()) {
     const Node& n = region.graph[id];
     const Region::OfRow* of_row = region.of_row_at(n);
     const bool computed = region.has_rows() && n.op != Op::input;
-    same[static_cast<size_t>(id)] = region.is_repeated(n) || (of_row && of_row->folded != kNone) ||
-                                    (computed && std::all_of(n.args.begin(), n.args.end(), [&](Id a) {
-                                       return a == kNone || same[static_cast<size_t>(a)];
-                                     }));
+    same[id] = region.is_repeated(n) || (of_row && of_row->folded != kNone) ||
+               (computed && std::all_of(n.args.begin(), n.args.end(), [&](Id a) { return a == kNone || same[a]; }));
   }
   return same;
 }
@@ -69,8 +67,8 @@ Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.
 KernelText Printer::print(const std::string& name) {
   int operations = 0;
   bool calls = false;
-  for (Id id = 0; id < graph_.size(); ++id) {
-    if (!live_[static_cast<size_t>(id)]) continue;
+  for (const Id id : graph_.ids()) {
+    if (!live_[id]) continue;
     operations += graph_[id].op != Op::constant;
     calls = calls || is_function(graph_[id].op);
   }
@@ -108,8 +106,8 @@ std::string Printer::value(Id id, int part) const {
   const Node& n = graph_[id];
   if (n.op == Op::constant) return splat(literal(n), lanes_);
   if (n.op == Op::leave || n.op == Op::after) return value(n.args[0], part);
-  if (once_[static_cast<size_t>(id)]) return "%shared" + std::to_string(id);
-  return "%x" + std::to_string(id) + "_" + std::to_string(part) + "_" + loop_;
+  if (once_[id]) return "%shared" + to_string(id);
+  return "%x" + to_string(id) + "_" + std::to_string(part) + "_" + loop_;
 }
 
 void Printer::print_pointers() {
@@ -117,26 +115,26 @@ void Printer::print_pointers() {
     if (!many_ || region_.inputs[i].repeated) print_pointer("%pi", "%inputs", i);
   for (size_t i = 0; i < region_.outputs.size() + kept_.size(); ++i)
     if (!many_) print_pointer("%po", "%outputs", i);
-  for (Id id = 0; id < graph_.size(); ++id) {
+  for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
-    if (!live_[static_cast<size_t>(id)] || !region_.is_repeated(n)) continue;
+    if (!live_[id] || !region_.is_repeated(n)) continue;
     const std::string memory = in_memory(n.type);
     std::string one = line("load " + memory + ", ptr %pi" + std::to_string(n.bits));
     if (n.type == Type::b1) one = line("icmp ne i8 " + one + ", 0");
     const std::string first = line("insertelement " + type(id) + " poison, " + scalar(n.type) + " " + one + ", i32 0");
     line("shufflevector " + type(id) + " " + first + ", " + type(id) + " poison, " + vector_of("i32", lanes_) +
              " zeroinitializer",
-         "%shared" + std::to_string(id));
+         "%shared" + to_string(id));
   }
 }
 // The memory of systems, which is used again by each vector of lanes.
 void Printer::print_memory() {
-  for (Id id = 0; id < graph_.size(); ++id) {
+  for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
-    if (n.op != Op::solve || !live_[static_cast<size_t>(id)]) continue;
+    if (n.op != Op::solve || !live_[id]) continue;
     const auto& [size, columns, operands] = graph_.system(n);
     line("alloca [" + std::to_string(vectors_of_system(size, columns)) + " x " + type(id) + "], align 64",
-         "%system" + std::to_string(id));
+         "%system" + to_string(id));
     const std::string name = "solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type);
     solvers_.emplace(name, print_solver(name, n.type, lanes_, size, columns));
     declare(type(id), "llvm.fabs.v" + std::to_string(lanes_) + mangled(n.type), type(id));
@@ -145,8 +143,7 @@ void Printer::print_memory() {
   }
 }
 std::string Printer::vector_at(Id system, int64_t i) {
-  return line("getelementptr " + type(system) + ", ptr %system" + std::to_string(system) + ", i64 " +
-              std::to_string(i));
+  return line("getelementptr " + type(system) + ", ptr %system" + to_string(system) + ", i64 " + std::to_string(i));
 }
 void Printer::print_solve(Id id) {
   const Node& n = graph_[id];
@@ -158,7 +155,7 @@ void Printer::print_solve(Id id) {
       body_ += "  store " + type(id) + " " + value(operand, 0) + ", ptr " + place + ", align 8\n";
     }
   body_ += "  call void @solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type) +
-           "(ptr %system" + std::to_string(id) + ")\n";
+           "(ptr %system" + to_string(id) + ")\n";
 }
 void Printer::print_part(Id id) {
   const Node& n = graph_[id];
@@ -323,10 +320,9 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
 KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math) {
   // As many lanes as fill a vector of the widest numbers.
   int64_t widest = 1;
-  const std::vector<bool> live = region.needed(), same = same_for_all_lanes(region);
-  for (Id id = 0; id < region.graph.size(); ++id)
-    if (live[static_cast<size_t>(id)] && !(region.has_rows() && same[static_cast<size_t>(id)]))
-      widest = std::max(widest, size_of(region.graph[id].type));
+  const ById<Id, bool> live = region.needed(), same = same_for_all_lanes(region);
+  for (const Id id : region.graph.ids())
+    if (live[id] && !(region.has_rows() && same[id])) widest = std::max(widest, size_of(region.graph[id].type));
   return Printer(region, region.single ? 1 : vector_bytes / widest, math).print(name);
 }
 

@@ -40,7 +40,7 @@ struct Region {
   }
   bool is_repeated(const Node& n) const { return n.op == Op::input && n.bits < kOfRow && inputs[n.bits].repeated; }
   /// Of each node, whether an output needs it.
-  std::vector<bool> needed() const;
+  ById<Id, bool> needed() const;
 };
 
 /// What went wrong in a lane: bits of the byte at `fault`.

@@ -21,7 +21,7 @@ std::string bytes_of(const Region& region) {
   for (size_t k = 0; k < region.outputs.size(); ++k) out.number(region.is_added(k));
   out.list(region.of_row, [&](const Region::OfRow& of_row) {
     out.number(of_row.how);
-    out.number(of_row.folded);
+    out.number(plain(of_row.folded));
   });
   out.numbers(region.once);
   out.number(region.levels);

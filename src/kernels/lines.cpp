@@ -9,12 +9,12 @@ namespace tower::compiler {
 
 const char* scalar(Type type) {
   constexpr const char* names[] = {"double", "float", "i64", "i32", "i1"};
-  return names[static_cast<size_t>(type)];
+  return names[plain(type)];
 }
 const char* in_memory(Type type) { return type == Type::b1 ? "i8" : scalar(type); }
 const char* mangled(Type type) {
   constexpr const char* names[] = {"f64", "f32", "i64", "i32", "i1"};
-  return names[static_cast<size_t>(type)];
+  return names[plain(type)];
 }
 
 std::string vector_of(const char* element, int64_t lanes) {

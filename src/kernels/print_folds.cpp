@@ -48,50 +48,45 @@ std::string identity(Region::OfRow::How how, Type type) {
 // ---- what is computed when ----
 
 void Printer::plan_rows() {
-  const auto size = static_cast<size_t>(graph_.size());
-  std::vector<int> stage(size, 0);
-  for (Id id = 0; id < graph_.size(); ++id) {
+  ById<Id, size_t> stage(graph_.size(), 0);
+  for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
-    if (!live_[static_cast<size_t>(id)]) continue;
+    if (!live_[id]) continue;
     const Region::OfRow* of_row = region_.of_row_at(n);
-    if (of_row && of_row->folded != kNone)
-      stage[static_cast<size_t>(id)] = stage[static_cast<size_t>(of_row->folded)] + 1;
+    if (of_row && of_row->folded != kNone) stage[id] = stage[of_row->folded] + 1;
     for (const Id a : n.args)
-      if (a != kNone)
-        stage[static_cast<size_t>(id)] = std::max(stage[static_cast<size_t>(id)], stage[static_cast<size_t>(a)]);
+      if (a != kNone) stage[id] = std::max(stage[id], stage[a]);
   }
-  const int last = *std::max_element(stage.begin(), stage.end());
-  passes_.resize(static_cast<size_t>(last) + 1);
-  std::vector<bool> computed(size);
-  for (int s = 0; s <= last; ++s) {
-    Pass& pass = passes_[static_cast<size_t>(s)];
-    std::vector<bool> wanted(size);
-    const auto want = [&](Id id) { wanted[static_cast<size_t>(id)] = true; };
-    for (Id id = 0; id < graph_.size(); ++id) {
-      const auto at = static_cast<size_t>(id);
+  const size_t last = *std::max_element(stage.begin(), stage.end());
+  passes_.resize(last + 1);
+  ById<Id, bool> computed(graph_.size());
+  for (size_t s = 0; s <= last; ++s) {
+    Pass& pass = passes_[s];
+    ById<Id, bool> wanted(graph_.size());
+    const auto want = [&](Id id) { wanted[id] = true; };
+    for (const Id id : graph_.ids()) {
       const Region::OfRow* of_row = region_.of_row_at(graph_[id]);
-      if (!live_[at]) continue;
-      if (of_row && of_row->folded != kNone && stage[at] == s + 1) {
+      if (!live_[id]) continue;
+      if (of_row && of_row->folded != kNone && stage[id] == s + 1) {
         pass.folds.push_back(id);
         want(of_row->folded);
       }
-      if (once_[at] && stage[at] == s && graph_[id].op != Op::input && graph_[id].op != Op::constant)
+      if (once_[id] && stage[id] == s && graph_[id].op != Op::input && graph_[id].op != Op::constant)
         pass.of_row.push_back(id);
     }
     for (size_t k = 0; k < region_.outputs.size(); ++k) {
-      if (region_.is_once(k) || stage[static_cast<size_t>(region_.outputs[k])] != s) continue;
+      if (region_.is_once(k) || stage[region_.outputs[k]] != s) continue;
       pass.outputs.push_back(k);
       want(region_.outputs[k]);
     }
-    for (Id id = graph_.size(); id-- > 0;) {
-      const auto at = static_cast<size_t>(id);
-      if (!wanted[at] || once_[at]) continue;
+    for (const Id id : graph_.ids_backwards()) {
+      if (!wanted[id] || once_[id]) continue;
       pass.nodes.push_back(id);
-      if (is_function(graph_[id].op) && computed[at]) {
+      if (is_function(graph_[id].op) && computed[id]) {
         if (std::find(kept_.begin(), kept_.end(), id) == kept_.end()) kept_.push_back(id);
         continue;
       }
-      computed[at] = true;
+      computed[id] = true;
       for (const Id a : graph_[id].args)
         if (a != kNone) want(a);
     }
@@ -127,9 +122,7 @@ void Printer::across(Region::OfRow::How how, Type of, std::string v, const std::
   }
 }
 
-std::string Printer::level(Id fold, int number) {
-  return "%blocks" + std::to_string(fold) + "_" + std::to_string(number);
-}
+std::string Printer::level(Id fold, int number) { return "%blocks" + to_string(fold) + "_" + std::to_string(number); }
 std::string Printer::load_level(Id fold, int number) {
   return line("load " + type(fold) + ", ptr " + level(fold, number) + ", align 64");
 }
@@ -140,7 +133,7 @@ void Printer::store_level(Id fold, int number, const std::string& v) {
 // ---- printing ----
 
 void Printer::print_rows() {
-  for (Id id = 0; id < graph_.size(); ++id) {
+  for (const Id id : graph_.ids()) {
     if (!is_in_blocks(id)) continue;
     for (int l = 0; l < region_.levels; ++l) {
       line("alloca " + type(id) + ", align 64", level(id, l));
@@ -165,7 +158,7 @@ void Printer::print_rows() {
 
 bool Printer::is_in_blocks(Id id) const {
   const Region::OfRow* of_row = region_.of_row_at(graph_[id]);
-  return of_row && live_[static_cast<size_t>(id)] && of_row->how == Region::OfRow::sum && is_float(graph_[id].type);
+  return of_row && live_[id] && of_row->how == Region::OfRow::sum && is_float(graph_[id].type);
 }
 
 void Printer::print_pass(size_t number) {
@@ -176,7 +169,7 @@ void Printer::print_pass(size_t number) {
   const int together = operations <= limits.most_together ? static_cast<int>(limits.together) : 1;
   const int64_t step = lanes_ * together;
   const auto accumulator = [&](const char* where, Id id, int part) {
-    return "%" + std::string(where) + n + "_" + std::to_string(id) + "_" + std::to_string(part);
+    return "%" + std::string(where) + n + "_" + to_string(id) + "_" + std::to_string(part);
   };
   const auto how = [&](Id id) { return region_.of_row_at(graph_[id])->how; };
   const auto folded = [&](Id id) { return region_.of_row_at(graph_[id])->folded; };

@@ -8,30 +8,29 @@
 
 namespace tower::compiler {
 
-// Which loop each node is in (0: none, else one more than its number), and the nodes of each, in order.
+// Which loop each node is in, and the nodes of each, in order.
 void Printer::place_nodes() {
-  inside_.resize(static_cast<size_t>(graph_.loops()) + 1);
+  inside_.resize(graph_.loops().size() + 1);
   depth_.assign(inside_.size(), 0);
-  std::vector<size_t> loop_of(static_cast<size_t>(graph_.size()), 0);
-  for (int l = 0; l < graph_.loops(); ++l)
-    depth_[static_cast<size_t>(l) + 1] = depth_[static_cast<size_t>(graph_.loop(l).parent + 1)] + 1;
-  for (Id id = 0; id < graph_.size(); ++id) {
-    if (!live_[static_cast<size_t>(id)]) continue;
+  ById<Id, LoopId> loop_of(graph_.size(), kOutsideOfLoops);
+  for (const LoopId l : graph_.loops().ids()) depth_[place(l)] = depth_[place(graph_.loop(l).parent)] + 1;
+  for (const Id id : graph_.ids()) {
+    if (!live_[id]) continue;
     const Node& n = graph_[id];
-    size_t& in = loop_of[static_cast<size_t>(id)];
+    LoopId& in = loop_of[id];
     if (n.op == Op::carry) {
-      in = static_cast<size_t>(Expressions::loop_of(n)) + 1;
+      in = Expressions::loop_of(n);
     } else if (n.op == Op::leave) {
-      in = static_cast<size_t>(graph_.loop(Expressions::loop_of(n)).parent + 1);
+      in = graph_.loop(Expressions::loop_of(n)).parent;
     } else {
       const auto needs = [&](Id a) {
-        if (a != kNone && depth_[loop_of[static_cast<size_t>(a)]] > depth_[in]) in = loop_of[static_cast<size_t>(a)];
+        if (a != kNone && depth_[place(loop_of[a])] > depth_[place(in)]) in = loop_of[a];
       };
-      if (n.op == Op::quotient || n.op == Op::rest) in = n.bits;  // NOTE [What may fault] in numbers/expression.cpp
+      if (n.op == Op::quotient || n.op == Op::rest) in = Expressions::loop_of_fault(n);
       std::for_each(n.args.begin(), n.args.end(), needs);
       if (n.op == Op::solve) std::for_each(graph_.system(n).operands.begin(), graph_.system(n).operands.end(), needs);
     }
-    inside_[in].push_back(id);
+    inside_[place(in)].push_back(id);
   }
 }
 
@@ -41,8 +40,8 @@ void Printer::begin_block(const std::string& name) {
 }
 
 // What the condition needs comes first.
-std::set<Id> Printer::of_condition(int number) const {
-  const std::vector<Id>& nodes = inside_[static_cast<size_t>(number) + 1];
+std::set<Id> Printer::of_condition(LoopId number) const {
+  const std::vector<Id>& nodes = inside_[place(number)];
   std::set<Id> needed{graph_.loop(number).condition};
   for (size_t k = nodes.size(); k-- > 0;) {
     if (needed.count(nodes[k]) == 0) continue;
@@ -59,19 +58,19 @@ std::set<Id> Printer::of_condition(int number) const {
 }
 
 // Prints a loop where the first number that it leaves is asked for; what it leaves are its carries.
-void Printer::print_loop_of_numbers(int number, const std::string& begin) {
+void Printer::print_loop_of_numbers(LoopId number, const std::string& begin) {
   const LoopOfNumbers& loop = graph_.loop(number);
-  const std::string l = loop_ + "_" + std::to_string(number);
+  const std::string l = loop_ + "_" + std::to_string(plain(number));
   if (!printed_.insert(l).second) return;
-  const std::vector<Id>& nodes = inside_[static_cast<size_t>(number) + 1];
+  const std::vector<Id>& nodes = inside_[place(number)];
   const std::set<Id> of_condition = this->of_condition(number);
   const std::string before = block_;
   body_ += "  br label %head" + l + "\nhead" + l + ":\n";
   for (size_t k = 0; k < loop.carries.size(); ++k) {
     const Id id = loop.carries[k];
-    if (id == kNone || !live_[static_cast<size_t>(id)]) continue;
-    line("phi " + type(id) + " [ " + value(graph_[id].args[0], 0) + ", %" + before + " ], [ %after" +
-             std::to_string(id) + "_" + l + ", %done" + l + " ]",
+    if (id == kNone || !live_[id]) continue;
+    line("phi " + type(id) + " [ " + value(graph_[id].args[0], 0) + ", %" + before + " ], [ %after" + to_string(id) +
+             "_" + l + ", %done" + l + " ]",
          value(id, 0));
   }
   if (loop.max_steps) line("phi i64 [ 0, %" + before + " ], [ %stepped" + l + ", %done" + l + " ]", "%steps" + l);
@@ -97,11 +96,11 @@ void Printer::print_loop_of_numbers(int number, const std::string& begin) {
   begin_block("done" + l);
   for (size_t k = 0; k < loop.carries.size(); ++k) {
     const Id id = loop.carries[k];
-    if (id == kNone || !live_[static_cast<size_t>(id)]) continue;
+    if (id == kNone || !live_[id]) continue;
     const std::string t = type(id), next = value(loop.next[k], 0);
     const std::string condition = mask_.empty() ? splat("i1 true", lanes_) : mask_;
     line("select " + type(Type::b1) + " " + condition + ", " + t + " " + next + ", " + t + " " + value(id, 0),
-         "%after" + std::to_string(id) + "_" + l);
+         "%after" + to_string(id) + "_" + l);
   }
   if (loop.max_steps) line("add i64 %steps" + l + ", 1", "%stepped" + l);
   body_ += "  br label %head" + l + "\nleft" + l + ":\n";

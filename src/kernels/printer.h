@@ -35,10 +35,11 @@ class Printer : private Lines {
   void print_part(Id id);
 
   // Loops of numbers.
+  static size_t place(LoopId loop) { return static_cast<size_t>(plain(loop) + 1); }  // in inside_ and depth_
   void place_nodes();
-  std::set<Id> of_condition(int number) const;
+  std::set<Id> of_condition(LoopId number) const;
   void begin_block(const std::string& name);
-  void print_loop_of_numbers(int number, const std::string& begin);
+  void print_loop_of_numbers(LoopId number, const std::string& begin);
 
   // Rows.
   struct Pass {
@@ -62,14 +63,14 @@ class Printer : private Lines {
   std::string pointer_of_kept(size_t k) { return pointer_of("%outputs", "%po", region_.outputs.size() + k); }
 
   const Region& region_;
-  std::vector<bool> live_;
+  ById<Id, bool> live_;
   std::string loop_;                            // over lanes: the one that is printed
   std::vector<std::vector<Id>> inside_;         // the live nodes in no loop of numbers, and in each
   std::vector<int> depth_;                      // of none, and of each
   std::string block_;                           // the one that is printed
   std::set<std::string> printed_;               // loops of numbers
   std::map<std::string, std::string> solvers_;  // by name
-  std::vector<bool> once_;                      // nodes that are the same for all lanes
+  ById<Id, bool> once_;                         // nodes that are the same for all lanes
   std::vector<Pass> passes_;
   std::vector<Id> kept_;    // nodes whose values are kept in memory …
   std::set<Id> in_memory_;  // … and are there by now

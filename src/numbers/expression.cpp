@@ -203,12 +203,12 @@ std::optional<Type> type_of(at::ScalarType dtype) {
 
 at::ScalarType dtype_of(Type type) {
   constexpr at::ScalarType dtypes[] = {at::kDouble, at::kFloat, at::kLong, at::kInt, at::kBool};
-  return dtypes[static_cast<size_t>(type)];
+  return dtypes[plain(type)];
 }
 
 int64_t size_of(Type type) {
   constexpr int64_t sizes[] = {8, 4, 8, 4, 1};
-  return sizes[static_cast<size_t>(type)];
+  return sizes[plain(type)];
 }
 
 const char* name(Op op) {
@@ -220,8 +220,8 @@ const char* name(Op op) {
       "exp2",   "expm1",    "log",        "log2",        "log10", "log1p", "sin",      "cos",   "tan",
       "asin",   "acos",     "atan",       "sinh",        "cosh",  "tanh",  "asinh",    "acosh", "atanh",
       "erf",    "erfc",     "lgamma",     "pow",         "atan2", "hypot", "fmod"};
-  static_assert(std::size(names) == static_cast<size_t>(Op::fmod) + 1);
-  return names[static_cast<size_t>(op)];
+  static_assert(std::size(names) == plain(Op::fmod) + 1);
+  return names[plain(op)];
 }
 
 size_t Expressions::Hash::operator()(const Node& n) const {
@@ -231,8 +231,8 @@ size_t Expressions::Hash::operator()(const Node& n) const {
 }
 
 Id Expressions::shared(const Node& node) {
-  const auto [it, is_new] = known_.try_emplace(node, size());
-  if (is_new) nodes_.push_back(node);
+  const auto [it, is_new] = known_.try_emplace(node, next_id());
+  if (is_new) nodes_.add(node);
   return it->second;
 }
 
@@ -244,7 +244,7 @@ Id Expressions::constant_of_bits(Type type, uint64_t bits) {
 
 Id Expressions::constant(Type type, double value) {
   const auto bits = convert(Type::f64, type, pack(value));
-  TORCH_INTERNAL_ASSERT(bits, value, " is no value of type ", kTypes[static_cast<size_t>(type)]);
+  TORCH_INTERNAL_ASSERT(bits, value, " is no value of type ", kTypes[plain(type)]);
   return constant_of_bits(type, *bits);
 }
 Id Expressions::constant(Type type, int64_t value) {
@@ -353,7 +353,7 @@ Id Expressions::make(Op op, Id a, Id b, Id c) {
   // NOTE [What may fault] By zero, an integer must not be divided where the program would not: a division that stands
   // in a loop is the loop's, whether it needs what is carried or not, and not one with its like outside.
   const bool may_fault = (op == Op::quotient || op == Op::rest) && value(b).value_or(0) == 0;
-  return shared({op, type, {a, b, c}, may_fault ? static_cast<uint64_t>(open_ + 1) : 0});
+  return shared({op, type, {a, b, c}, may_fault ? static_cast<uint64_t>(plain(open_) + 1) : 0});
 }
 
 Id Expressions::cast(Id a, Type type) {
@@ -397,19 +397,19 @@ std::vector<Id> Expressions::checked(Id failed, std::vector<Id> values) {
 
 // ---- loops ----
 
-int Expressions::open_loop(const std::vector<Id>& start) {
-  const int number = loops();
-  loops_.emplace_back().parent = std::exchange(open_, number);
+LoopId Expressions::open_loop(const std::vector<Id>& start) {
+  LoopOfNumbers loop;
+  loop.parent = std::exchange(open_, loops_.next_id());
   failed_.push_back(kNone);
   for (size_t k = 0; k < start.size(); ++k)
-    loops_.back().carries.push_back(
-        shared({Op::carry, (*this)[start[k]].type, {start[k], kNone, kNone}, uint64_t(number) << 32 | k}));
-  return number;
+    loop.carries.push_back(
+        shared({Op::carry, (*this)[start[k]].type, {start[k], kNone, kNone}, uint64_t(plain(open_)) << 32 | k}));
+  return loops_.add(std::move(loop));
 }
 
 std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& next, std::optional<int64_t> max_steps,
                                         bool must_end) {
-  LoopOfNumbers& loop = loops_[static_cast<size_t>(open_)];
+  LoopOfNumbers& loop = loops_[open_];
   loop.condition = condition;
   loop.next = next;
   const Id fails = failed_.back();
@@ -417,7 +417,7 @@ std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& nex
   if (fails != kNone) {
     const Id no = constant(Type::b1, int64_t{0}), yes = constant(Type::b1, int64_t{1});
     const auto place = static_cast<uint64_t>(loop.carries.size());
-    const Id failed = shared({Op::carry, Type::b1, {no, kNone, kNone}, uint64_t(open_) << 32 | place});
+    const Id failed = shared({Op::carry, Type::b1, {no, kNone, kNone}, uint64_t(plain(open_)) << 32 | place});
     loop.carries.push_back(failed);
     loop.next.push_back(make(Op::bit_or, failed, fails));
     loop.condition = make(Op::bit_and, condition, make(Op::bit_xor, failed, yes));
@@ -441,12 +441,12 @@ std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& nex
   return checked(failed, std::move(left));
 }
 
-std::vector<bool> Expressions::needed(const std::vector<Id>& outputs) const {
-  std::vector<bool> needed(nodes_.size());
+ById<Id, bool> Expressions::needed(const std::vector<Id>& outputs) const {
+  ById<Id, bool> needed(nodes_.size());
   std::vector<Id> open;
   const auto need = [&](Id id) {
-    if (id == kNone || needed[static_cast<size_t>(id)]) return;
-    needed[static_cast<size_t>(id)] = true;
+    if (id == kNone || needed[id]) return;
+    needed[id] = true;
     open.push_back(id);
   };
   for (const Id id : outputs) need(id);
@@ -466,13 +466,13 @@ std::vector<bool> Expressions::needed(const std::vector<Id>& outputs) const {
 }
 
 Expressions Expressions::pruned(std::vector<Id>& outputs, const std::vector<uint64_t>& input) const {
-  const std::vector<bool> live = needed(outputs);
+  const ById<Id, bool> live = needed(outputs);
   Expressions result;
-  std::vector<Id> moved(nodes_.size(), kNone);
+  ById<Id, Id> moved(nodes_.size(), kNone);
   const auto move = [&](Id& id) {
-    if (id != kNone) id = moved[static_cast<size_t>(id)];
+    if (id != kNone) id = moved[id];
   };
-  for (size_t id = 0; id < nodes_.size(); ++id) {
+  for (const Id id : ids()) {
     if (!live[id]) continue;
     Node n = nodes_[id];
     if (n.op == Op::input) n.bits = input[n.bits];
@@ -494,12 +494,12 @@ Expressions Expressions::pruned(std::vector<Id>& outputs, const std::vector<uint
 }
 
 void Expressions::write(ByteWriter& out, const std::vector<Id>& outputs) const {
-  const std::vector<bool> live = needed(outputs);
-  const auto is_live = [&](Id id) { return id != kNone && live[static_cast<size_t>(id)]; };
-  for (Id id = 0; id < size(); ++id) {
+  const ById<Id, bool> live = needed(outputs);
+  const auto is_live = [&](Id id) { return id != kNone && live[id]; };
+  for (const Id id : ids()) {
     if (!is_live(id)) continue;
     const Node& n = (*this)[id];
-    for (const int64_t part : {int64_t{id}, int64_t(n.op), int64_t(n.type), static_cast<int64_t>(n.bits)})
+    for (const int64_t part : {int64_t{plain(id)}, int64_t(n.op), int64_t(n.type), static_cast<int64_t>(n.bits)})
       out.number(part);
     out.numbers(n.args);
     if (n.op != Op::solve) continue;
@@ -507,23 +507,24 @@ void Expressions::write(ByteWriter& out, const std::vector<Id>& outputs) const {
     out.number(system(n).columns);
     out.numbers(system(n).operands);
   }
-  out.number(kNone);
-  for (const LoopOfNumbers& l : loops_) {
+  out.number(plain(kNone));
+  for (const LoopId loop : loops_.ids()) {
+    const LoopOfNumbers& l = loops_[loop];
     if (!is_live(l.condition)) continue;
-    for (const int64_t part : {&l - loops_.data(), int64_t{l.parent}, int64_t{l.condition},
+    for (const int64_t part : {int64_t{plain(loop)}, int64_t{plain(l.parent)}, int64_t{plain(l.condition)},
                                int64_t{l.max_steps.has_value()}, l.max_steps.value_or(0), int64_t{l.must_end}})
       out.number(part);
-    out.list(l.next, [&](Id id) { out.number(is_live(id) ? id : kNone); });
+    out.list(l.next, [&](Id id) { out.number(plain(is_live(id) ? id : kNone)); });
   }
 }
 
 std::string Expressions::print(const std::vector<Id>& outputs) const {
-  const std::vector<bool> live = needed(outputs);
+  const ById<Id, bool> live = needed(outputs);
   std::string text;
-  for (Id id = 0; id < size(); ++id) {
-    if (!live[static_cast<size_t>(id)]) continue;
+  for (const Id id : ids()) {
+    if (!live[id]) continue;
     const Node& n = (*this)[id];
-    text += "%" + std::to_string(id) + ": " + kTypes[static_cast<size_t>(n.type)] + " = " + name(n.op);
+    text += "%" + to_string(id) + ": " + kTypes[plain(n.type)] + " = " + name(n.op);
     if (n.op == Op::input) text += " " + std::to_string(n.bits);
     if (n.op == Op::constant && is_float(n.type)) {
       char number[32];
@@ -533,21 +534,22 @@ std::string Expressions::print(const std::vector<Id>& outputs) const {
       text += " " + std::to_string(unpack<int64_t>(*convert(n.type, Type::i64, n.bits)));
     }
     for (const Id a : n.args)
-      if (a != kNone) text += " %" + std::to_string(a);
+      if (a != kNone) text += " %" + to_string(a);
     if (n.op == Op::carry || n.op == Op::leave)
       text += " of loop " + std::to_string(n.bits >> 32) + "." + std::to_string(n.bits & 0xffffffff);
     if (n.op == Op::part) text += " " + std::to_string(n.bits);
     if (n.op == Op::solve)
-      for (const Id a : system(n).operands) text += " %" + std::to_string(a);
+      for (const Id a : system(n).operands) text += " %" + to_string(a);
     text += '\n';
   }
-  for (const LoopOfNumbers& l : loops_) {
-    if (l.condition == kNone || !live[static_cast<size_t>(l.condition)]) continue;
-    text += "loop " + std::to_string(&l - loops_.data()) + " in " + std::to_string(l.parent) + ": while %" +
-            std::to_string(l.condition) + (l.max_steps ? ", steps " + std::to_string(*l.max_steps) : "") +
+  for (const LoopId loop : loops_.ids()) {
+    const LoopOfNumbers& l = loops_[loop];
+    if (l.condition == kNone || !live[l.condition]) continue;
+    text += "loop " + std::to_string(plain(loop)) + " in " + std::to_string(plain(l.parent)) + ": while %" +
+            to_string(l.condition) + (l.max_steps ? ", steps " + std::to_string(*l.max_steps) : "") +
             (l.must_end ? " at most" : "");
     for (const Id id : l.next)
-      if (id != kNone && live[static_cast<size_t>(id)]) text += " %" + std::to_string(id);
+      if (id != kNone && live[id]) text += " %" + to_string(id);
     text += '\n';
   }
   return text;

@@ -37,6 +37,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/by_id.h"
+
 namespace tower::compiler {
 
 class ByteWriter;
@@ -123,8 +125,10 @@ enum class Op : uint8_t {
 const char* name(Op op);
 inline bool is_function(Op op) { return op >= Op::exp; }
 
-using Id = int32_t;
-constexpr Id kNone = -1;
+/// A node's number.
+enum class Id : int32_t {};
+constexpr Id kNone{-1};
+inline std::string to_string(Id id) { return std::to_string(plain(id)); }
 
 struct Node {
   Op op;
@@ -139,8 +143,11 @@ struct Node {
 // A loop is opened with the numbers that it starts with, whose carries are what a step computes with, and closed with a
 // condition and the numbers after the step. All of that are nodes like others. A node is inside the loop if it needs
 // one of its carries; what does not is computed once, before it. Outside, carries are known as they were left.
+enum class LoopId : int32_t {};
+constexpr LoopId kOutsideOfLoops{-1};
+
 struct LoopOfNumbers {
-  int parent = -1;                   // the loop that was open when this one was opened
+  LoopId parent = kOutsideOfLoops;   // the loop that was open when this one was opened
   std::vector<Id> carries, next;     // as many
   Id condition = kNone;              // of the carries: whether a step is made
   std::optional<int64_t> max_steps;  // no more, whatever the condition is …
@@ -181,18 +188,20 @@ class Expressions {
   Id again(const Node& node, const std::array<Id, 3>& args);
 
   /// Opens a loop: its number. Its carries are in `loop(number)`.
-  int open_loop(const std::vector<Id>& start);
+  LoopId open_loop(const std::vector<Id>& start);
   /// Closes the loop that was opened last: the numbers that it leaves.
   std::vector<Id> close_loop(Id condition, const std::vector<Id>& next, std::optional<int64_t> max_steps,
                              bool must_end);
-  const LoopOfNumbers& loop(int number) const { return loops_[static_cast<size_t>(number)]; }
-  int loops() const { return static_cast<int>(loops_.size()); }
+  const LoopOfNumbers& loop(LoopId id) const { return loops_[id]; }
+  const ById<LoopId, LoopOfNumbers>& loops() const { return loops_; }
   /// `values`, of what must not be used where `failed` holds.
   std::vector<Id> checked(Id failed, std::vector<Id> values);
   /// Whether what is in the loop that is open has failed so far, in its present step; none: it cannot.
   Id failed_in_step() const { return failed_.empty() ? kNone : failed_.back(); }
-  /// The number of a carry's loop, or of one that was left.
-  static int loop_of(const Node& node) { return static_cast<int>(node.bits >> 32); }
+  /// A carry's loop, or the one that was left.
+  static LoopId loop_of(const Node& node) { return static_cast<LoopId>(node.bits >> 32); }
+  /// The loop in which a division that may fault stands.
+  static LoopId loop_of_fault(const Node& node) { return LoopId{static_cast<int32_t>(node.bits) - 1}; }
 
   /// The solution of a system of floats, row by row, and behind it the place of the first pivot that is zero, counted
   /// from one, as a float; zero if there is none.
@@ -204,10 +213,15 @@ class Expressions {
   /// each input.
   Expressions pruned(std::vector<Id>& outputs, const std::vector<uint64_t>& input) const;
 
-  const Node& operator[](Id id) const { return nodes_[static_cast<size_t>(id)]; }
-  Id size() const { return static_cast<Id>(nodes_.size()); }
-  /// Of each node, whether one of `outputs` needs it. Operands come before what is made of them.
-  std::vector<bool> needed(const std::vector<Id>& outputs) const;
+  const Node& operator[](Id id) const { return nodes_[id]; }
+  size_t size() const { return nodes_.size(); }
+  /// Of the node that is made next.
+  Id next_id() const { return nodes_.next_id(); }
+  /// Operands come before what is made of them.
+  Ids<Id> ids(Id first = Id{}) const { return nodes_.ids(first); }
+  Ids<Id, -1> ids_backwards() const { return nodes_.ids_backwards(); }
+  /// Whether one of `outputs` needs a node.
+  ById<Id, bool> needed(const std::vector<Id>& outputs) const;
   /// The value of a constant; none for what else there is.
   std::optional<double> value(Id id) const;
 
@@ -225,12 +239,12 @@ class Expressions {
   struct Hash {
     size_t operator()(const Node& n) const;
   };
-  std::vector<Node> nodes_;
+  ById<Id, Node> nodes_;
   std::unordered_map<Node, Id, Hash> known_;
-  std::vector<LoopOfNumbers> loops_;
+  ById<LoopId, LoopOfNumbers> loops_;
   std::vector<SystemOfNumbers> systems_;
   std::vector<Id> failed_;  // of each loop that is open
-  int open_ = -1;
+  LoopId open_ = kOutsideOfLoops;
 };
 
 }  // namespace tower::compiler

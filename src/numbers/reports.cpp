@@ -11,30 +11,29 @@ bool may_divide_by_zero(const Expressions& expressions, Id id) {
   return (n.op == Op::quotient || n.op == Op::rest) && expressions.value(n.args[1]).value_or(0) == 0;
 }
 
-std::vector<Id> lost_reports(const Expressions& expressions, const std::vector<bool>& live, int loop) {
+std::vector<Id> lost_reports(const Expressions& expressions, const ById<Id, bool>& live, LoopId loop) {
   std::vector<Id> lost;
   // By loop: what it leaves, and whether divisions stand in it. To make all of these it makes all of its numbers; that
   // it ends is known with any of them.
-  const auto loops = static_cast<size_t>(expressions.loops());
-  std::vector<std::vector<Id>> left(loops);
-  std::vector<bool> divides(loops), must_end(loops);
-  const auto is_live = [&](Id id) { return live[static_cast<size_t>(id)]; };
-  for (Id id = 0; id < expressions.size(); ++id) {
+  const auto& loops = expressions.loops();
+  ById<LoopId, std::vector<Id>> left(loops.size());
+  ById<LoopId, bool> divides(loops.size()), must_end(loops.size());
+  const auto is_live = [&](Id id) { return live[id]; };
+  for (const Id id : expressions.ids()) {
     const Node& n = expressions[id];
-    if (n.op == Op::leave) left[static_cast<size_t>(Expressions::loop_of(n))].push_back(id);
+    if (n.op == Op::leave) left[Expressions::loop_of(n)].push_back(id);
     // A check is outside of all loops, and a division knows its own: NOTE [Failures], NOTE [What may fault].
     const bool division = may_divide_by_zero(expressions, id);
     if (!division && n.op != Op::check) continue;
-    const int own = division ? static_cast<int>(n.bits) - 1 : kOutsideOfLoops;
+    const LoopId own = division ? Expressions::loop_of_fault(n) : kOutsideOfLoops;
     if (own == loop && !is_live(id)) lost.push_back(id);
-    if (own != kOutsideOfLoops) divides[static_cast<size_t>(own)] = true;
+    if (own != kOutsideOfLoops) divides[own] = true;
   }
   // A loop has a larger number than those around it.
-  for (size_t l = loops; l-- > 0;) {
-    const LoopOfNumbers& inner = expressions.loop(static_cast<int>(l));
+  for (const LoopId l : loops.ids_backwards()) {
+    const LoopOfNumbers& inner = loops[l];
     must_end[l] = must_end[l] || (inner.must_end && inner.max_steps);
-    if (inner.parent != kOutsideOfLoops) {
-      const auto parent = static_cast<size_t>(inner.parent);
+    if (const LoopId parent = inner.parent; parent != kOutsideOfLoops) {
       divides[parent] = divides[parent] || divides[l];
       must_end[parent] = must_end[parent] || must_end[l];
     }

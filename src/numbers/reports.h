@@ -6,14 +6,12 @@
 
 namespace tower::compiler {
 
-constexpr int kOutsideOfLoops = -1;
-
 /// Whether it is an integer's division by what may be zero.
 bool may_divide_by_zero(const Expressions& expressions, Id id);
 
 /// Of what stands in the loop, but in none inside it: the nodes that report and are not `live`; of loops, a number that
 /// they leave.
-std::vector<Id> lost_reports(const Expressions& expressions, const std::vector<bool>& live, int loop);
+std::vector<Id> lost_reports(const Expressions& expressions, const ById<Id, bool>& live, LoopId loop);
 
 /// Lets the first of the outputs come after all that reports.
 void keep_reports(Expressions& expressions, std::vector<Id>& outputs);

@@ -40,7 +40,7 @@ int64_t between(const compiler::FusedGraph& fused, int64_t examples) {
   int64_t elements = 0;
   for (const compiler::Call& call : fused.graph.calls)
     for (const compiler::ValueId id : call.results) {
-      const auto& sizes = fused.graph.values[static_cast<size_t>(id)].sizes;
+      const auto& sizes = fused.graph.values[id].sizes;
       elements += c10::multiply_integers(sizes.begin(), sizes.end()) / examples;
     }
   return elements;

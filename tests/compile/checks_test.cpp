@@ -24,7 +24,7 @@ std::vector<Made> kernels_in(const Graph& graph) {
     if (!op) continue;
     Made made{op, {}};
     for (const compiler::ValueId id : call.operands) {
-      const compiler::Value& v = graph.values[static_cast<size_t>(id)];
+      const compiler::Value& v = graph.values[id];
       made.operands.push_back(v.tensor.defined() ? v.tensor : waves(v.sizes).to(v.dtype));
     }
     all.push_back(std::move(made));

@@ -59,7 +59,7 @@ TEST(Contraction, ExamplesGradientsAreClippedAndSummedWithoutBeingThere) {
     const compiler::Graph graph = contracted(clipped_mean, pair(n));
     for (const compiler::Call& call : graph.calls)
       for (const compiler::ValueId id : call.results)
-        EXPECT_LT(c10::multiply_integers(graph.values[static_cast<size_t>(id)].sizes), n * 20 * 30) << graph.print();
+        EXPECT_LT(c10::multiply_integers(graph.values[id].sizes), n * 20 * 30) << graph.print();
   }
 }
 
@@ -79,10 +79,17 @@ TEST(Contraction, SumsOfSquaresAndNormsOverAnyDimensions) {
 TEST(Contraction, BatchesOfMatrixProductsAreSummedAsThoseOfElements) {
   const auto product = [](const Tensors& in) { return in[0].unsqueeze(2).bmm(in[1].unsqueeze(1)); };
   EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{product(in).sum(0)}; }, pair(64)), 1u);
-  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{product(in).mul(0.5).permute({2, 0, 1}).sum({1})}; },
-                         pair(64)),
+  EXPECT_EQ(contractions(
+                [&](const Tensors& in) {
+                  return Tensors{product(in).mul(0.5).permute({2, 0, 1}).sum({1})};
+                },
+                pair(64)),
             0u);  // half of each is no product of two tensors
-  EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{product(in).permute({2, 0, 1}).sum({1})}; }, pair(64)),
+  EXPECT_EQ(contractions(
+                [&](const Tensors& in) {
+                  return Tensors{product(in).permute({2, 0, 1}).sum({1})};
+                },
+                pair(64)),
             1u);
   const Tensor of_columns = at::randn({64, 30, 1});
   EXPECT_EQ(contractions([&](const Tensors& in) { return Tensors{product(in).bmm(of_columns).sum(0)}; }, pair(64)), 1u);

@@ -279,7 +279,7 @@ bool has_functions(const Subject& s, const Stack& call, const Tensors& operands,
   std::vector<at::ScalarType> dtypes;
   for (const Tensor& t : results) dtypes.push_back(t.scalar_type());
   compiler::elements(g, s.op, call, arguments, dtypes);
-  for (compiler::Id id = 0; id < g.size(); ++id)
+  for (const compiler::Id id : g.ids())
     if (g[id].op == compiler::Op::sqrt || compiler::is_function(g[id].op)) return true;
   return false;
 }
