@@ -111,7 +111,9 @@ void by_reasons(std::ostream& out) {
          "Where\n"
       << "kernels of compiled functions have none, LibTorch is called between them; where patterns of sparsity have "
          "none,\n"
-      << "all elements depend on all.\n\n"
+      << "all elements depend on all; sizes are of other numbers of examples, to which a compiled function is not "
+         "followed\n"
+      << "through such a view.\n\n"
       << "| lack one for | why | | operators |\n|---|---|--:|---|\n";
   for (const auto& [interpreter, why, ops] : reasons_for_missing_rules()) {
     out << "| " << interpreter << " | " << why << " | " << ops.size() << " |";

@@ -51,10 +51,12 @@ std::map<std::string, std::set<std::string>> missing_rules() {
   for (const Operator* op : functional_operators()) {
     if (!has_a_rule(*op)) continue;
     with_a_rule.insert(op->name());
+    const std::string name = without_namespace(op->name());
+    if (op->is_view() && !op->view_inverse) result["writes"].insert(name);
+    if (op->is_view() && !op->view_keeps) result["sizes"].insert(name);
     if (op->decomposes()) continue;  // kernels and patterns have its parts
-    if (known_to_kernels(*op).empty()) result["kernels"].insert(without_namespace(op->name()));
-    if (has_derivative_rule(*op) && known_to_patterns(*op).empty())
-      result["patterns"].insert(without_namespace(op->name()));
+    if (known_to_kernels(*op).empty()) result["kernels"].insert(name);
+    if (has_derivative_rule(*op) && known_to_patterns(*op).empty()) result["patterns"].insert(name);
   }
   for (const auto& row : tower::coverage())
     if (with_a_rule.count(row.op) && is_last_resort(row.served))

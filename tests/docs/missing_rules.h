@@ -9,7 +9,7 @@
 namespace docs {
 
 /// From what the operators' records say: names without "aten::", by what lacks them: "vmap", "vjp", "jvp", "kernels",
-/// "patterns".
+/// "patterns"; views by "writes" through them, and "sizes" of other numbers of examples.
 std::map<std::string, std::set<std::string>> missing_rules();
 
 /// Operators that lack a rule for one reason.
