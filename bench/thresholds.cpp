@@ -92,7 +92,8 @@ Work compiled(const Function& f, Tensors arguments) {
   return [f = td::compile(f), arguments = std::move(arguments)] { f(arguments); };
 }
 Work mapped(const Function& f, Tensors arguments) {
-  return compiled(td::vmap(f, td::Dims(arguments.size(), 0), {0}), std::move(arguments));
+  const td::Dims dims(arguments.size(), 0);
+  return compiled(td::vmap(f, dims, {0}), std::move(arguments));
 }
 Work by_operators(const Function& f, const Tensor& argument) {
   return [f = td::vmap(f, {0}, {0}), arguments = Tensors{argument}] { f(arguments); };
