@@ -38,9 +38,7 @@ void remove_identities(Graph& graph) {
 // What is not read may be there for its sizes, which are then the result's: copy, fill.
 bool reads_all_operands(const Graph& graph, const Call& call) {
   const Pointwise pointwise{graph};
-  for (const auto* values : {&call.operands, &call.results})
-    for (const ValueId id : *values)
-      if (id == kNoValue || !type_of(pointwise.value(id).dtype)) return false;
+  if (!pointwise.is_of_numbers(call)) return false;
   Expressions trial;
   std::vector<Id> inputs;
   for (const ValueId id : call.operands)
@@ -63,16 +61,19 @@ void read_before_expanding(Graph& graph) {
       const ValueId earlier = before[from];
       before[call.results[0]] = earlier == kNoValue ? from : earlier;
     }
-    if (call.effect || call.opaque() || !element_rule(*call.op) || !reads_all_operands(graph, call)) continue;
+    const auto is_expanded = [&](ValueId id) { return before[id] != kNoValue; };
+    if (call.effect || call.opaque() || !element_rule(*call.op) ||
+        std::none_of(call.operands.begin(), call.operands.end(), is_expanded))
+      continue;
     const Value& result = value(call.results[0]);
-    const auto is_whole = [&](ValueId id) { return before[id] == kNoValue && value(id).sizes == result.sizes; };
+    const auto is_whole = [&](ValueId id) { return !is_expanded(id) && value(id).sizes == result.sizes; };
     // One dtype: what has no dimensions counts less in type promotion.
     const auto is_alike = [&](ValueId id) { return value(id).dtype == value(call.operands[0]).dtype; };
     if (!std::all_of(call.operands.begin(), call.operands.end(), is_alike) ||
-        std::none_of(call.operands.begin(), call.operands.end(), is_whole))
+        std::none_of(call.operands.begin(), call.operands.end(), is_whole) || !reads_all_operands(graph, call))
       continue;
     for (ValueId& id : call.operands)
-      if (const ValueId from = before[id]; from != kNoValue) id = from;
+      if (is_expanded(id)) id = before[id];
   }
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 const Sizes kNoRows{-1};
 // Limits of a sum's error: kernels/print_folds.cpp.
-constexpr int64_t kLongestWithoutBlocks = 256, kBlock = 16;
+constexpr int64_t kLongestWithoutBlocks = 256;
 
 }  // namespace
 
@@ -84,7 +84,8 @@ class RowWriter {
     outer_ = order_.size();
     order_.append(form_->row.begin(), form_->row.end());
     lanes_ = ordered(form_->lanes, order_);
-    for (int64_t length = form_->length() / kLongestWithoutBlocks; length > 0; length /= kBlock) ++region_.levels;
+    for (int64_t length = form_->length() / kLongestWithoutBlocks; length > 0; length /= Region::kBlock)
+      ++region_.levels;
   }
 
   void add(const Call& call) {

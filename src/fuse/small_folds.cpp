@@ -1,7 +1,5 @@
 // Sums, softmax and their kin over rows of a small tensor: the operator's rule says what one lane of a row gives, and
 // is written out for each element in turn.
-#include <string_view>
-
 #include "fuse/small.h"
 #include "graph/operand_dims.h"
 #include "numbers/fold.h"
@@ -45,9 +43,8 @@ std::vector<std::vector<size_t>> rows_of(const Sizes& sizes, const std::vector<b
 }
 
 bool keeps_dims(const SmallCall& c) {
-  for (size_t i = 0; i < c.op.num_args(); ++i)
-    if (c.op.argument_name(i) == std::string_view("keepdim")) return c.arg(i).toBool();
-  return false;
+  const auto keepdim = c.op.schema().argumentIndexWithName("keepdim");
+  return keepdim && c.arg(static_cast<size_t>(*keepdim)).toBool();
 }
 
 // What a rule made of elements that stand for any, written out for those of one row.

@@ -1,8 +1,6 @@
 // Operators that move elements. Where each comes from, the operator says itself: it is run on the elements' numbers.
 #include <ATen/Functions.h>
 
-#include <string_view>
-
 #include "fuse/small.h"
 
 namespace tower::compiler {
@@ -50,12 +48,6 @@ c10::SmallVector<Tensor, 2> run(const SmallCall& c, Stack stack, const std::vect
   return flatten_outputs(stack);
 }
 
-size_t argument(const Operator& op, std::string_view name) {
-  size_t i = 0;
-  while (i < op.num_args() && op.argument_name(i) != name) ++i;
-  return i;
-}
-
 }  // namespace
 
 SmallResults moved(const SmallCall& c) {
@@ -70,16 +62,16 @@ SmallResults moved(const SmallCall& c) {
       // Zero is then no element's number.
       return elements_of(c, run(c, args, numbers_of(c, 1)), 1, 0);
     case Moves::elements_or_value: {
-      const size_t value = argument(c.op, "value");
+      const auto value = static_cast<size_t>(c.op.schema().argumentIndexWithName("value").value());
       const double filled = args[value].toScalar().toDouble();
       args[value] = at::Scalar(0);
       return elements_of(c, run(c, args, numbers_of(c, 1)), 1, filled);
     }
     case Moves::in_order: {
       // Strides, where there are any, are about memory, which elements have none of.
-      const size_t size = argument(c.op, "size");
-      if (size == c.op.num_args()) return elements_of(c, run(c, args, numbers_of(c, 0)), 0, 0);
-      return elements_of(c, {numbers_of(c, 0)[0].reshape(args[size].toIntVector())}, 0, 0);
+      const auto size = c.op.schema().argumentIndexWithName("size");
+      if (!size) return elements_of(c, run(c, args, numbers_of(c, 0)), 0, 0);
+      return elements_of(c, {numbers_of(c, 0)[0].reshape(args[static_cast<size_t>(*size)].toIntVector())}, 0, 0);
     }
     case Moves::nothing:
       return elements_of(c, numbers_of(c, 0), 0, 0);

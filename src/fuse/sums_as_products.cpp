@@ -43,11 +43,12 @@ class SummedProducts {
   // Of two tensors, each with dimensions that the other has not.
   std::optional<Product> product_of(size_t n) const {
     const Call& call = graph_.calls[n];
-    const bool by_elements = by_elements_of(call) == ByElements::product;
-    if ((!by_elements && !contracts(call)) || call.operands.size() != 2) return std::nullopt;
     const Value& result = value(call.results[0]);
-    if (!at::isFloatingType(result.dtype) || !result.device.is_cpu() || count(result.sizes) < thresholds().fewest_terms)
+    if (call.operands.size() != 2 || !at::isFloatingType(result.dtype) || !result.device.is_cpu() ||
+        count(result.sizes) < thresholds().fewest_terms)
       return std::nullopt;
+    const bool by_elements = by_elements_of(call) == ByElements::product;
+    if (!by_elements && !contracts(call)) return std::nullopt;
     Product product{{}, {}, {}, n};
     for (const int64_t size : result.sizes) product.dims.push_back(new_labels(product, size));
     const auto label_of = [&](size_t dim) { return product.dims[dim].empty() ? -1 : product.dims[dim][0]; };

@@ -15,6 +15,14 @@ struct Pointwise {
 
   bool fits(const Value& v) const { return v.device.is_cpu() && type_of(v.dtype).has_value(); }
 
+  /// Whether there are numbers of the types of all that the call reads and gives.
+  bool is_of_numbers(const Call& call) const {
+    for (const auto* values : {&call.operands, &call.results})
+      for (const ValueId id : *values)
+        if (id == kNoValue || !type_of(value(id).dtype)) return false;
+    return true;
+  }
+
   /// Whether a kernel can compute the call.
   bool serves(const Call& call) const {
     if (call.effect || call.opaque() || call.random() || !element_rule(*call.op) || call.results.empty()) return false;

@@ -12,9 +12,7 @@ bool divides_integers(const Graph& graph, const Call& call) {
   DispatchGuard keys;
   keys.see_no_operator();
   const Pointwise pointwise{graph};
-  for (const auto* values : {&call.operands, &call.results})
-    for (const ValueId id : *values)
-      if (id == kNoValue || !type_of(pointwise.value(id).dtype)) return false;
+  if (!pointwise.is_of_numbers(call)) return false;
   Expressions trial;
   pointwise.elements_of(trial, call, [&](size_t k) {
     const Value& v = pointwise.value(call.operands[k]);

@@ -20,6 +20,7 @@ struct Region {
   };
   using OfRow = compiler::OfRow;  // what the lanes of a row come to
   static constexpr uint64_t kOfRow = OfRow::kFirst;
+  static constexpr int64_t kBlock = 16;  // turns of a loop over a row, or blocks of the level below, that are one block
 
   Expressions graph;
   std::vector<Input> inputs;     // by the numbers of the graph's inputs

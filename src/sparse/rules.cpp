@@ -46,8 +46,8 @@ Tensors moved(const CallWithIds& call) {
     const Tensor known = call.known_ids(leaf.arg, leaf.element);
     return known.defined() ? known : t.is_floating_point() ? at::zeros_like(t, at::kDouble) : t;
   });
-  for (size_t i = 0; i < stack.size(); ++i)
-    if (call.op.argument_name(i) == std::string_view("value") && stack[i].isScalar()) stack[i] = at::Scalar(0.0);
+  if (const size_t value = call.argument("value"); value < stack.size() && stack[value].isScalar())
+    stack[value] = at::Scalar(0.0);
   call.op.call(stack);
   Tensors result;
   for (const IValue& v : stack) {
@@ -291,9 +291,8 @@ std::vector<Tensor> CallWithIds::outputs() const {
 }
 
 size_t CallWithIds::argument(const char* name) const {
-  size_t i = 0;
-  while (i < op.num_args() && op.argument_name(i) != std::string_view(name)) ++i;
-  return i;
+  const auto found = op.schema().argumentIndexWithName(name);
+  return found ? static_cast<size_t>(*found) : op.num_args();
 }
 
 Rule rule_of(const Operator& op) {
