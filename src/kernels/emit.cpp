@@ -21,8 +21,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/print_systems.h"
 #include "kernels/printer.h"
-#include "numbers/system.h"
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
@@ -64,7 +64,7 @@ Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.
   many_ = region.inputs.size() + region.outputs.size() + kept_.size() > static_cast<size_t>(thresholds().few_accesses);
 }
 
-KernelText Printer::print(const std::string& name) {
+KernelText Printer::kernel(const std::string& name) {
   int operations = 0;
   bool calls = false;
   for (const Id id : graph_.ids()) {
@@ -74,7 +74,11 @@ KernelText Printer::print(const std::string& name) {
   }
   operations += static_cast<int>(region_.outputs.size());
 
-  body_ = "define void @" + name + "(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {\nstart:\n";
+  print(Type::b1, R"(
+define void @{name}(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {
+start:
+)",
+        {{"name", name}});
   print_pointers();
   print_memory();
   if (region_.has_rows()) print_rows();
@@ -118,45 +122,49 @@ void Printer::print_pointers() {
   for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
     if (!live_[id] || !region_.is_repeated(n)) continue;
-    const std::string memory = in_memory(n.type);
-    std::string one = line("load " + memory + ", ptr %pi" + std::to_string(n.bits));
+    std::string one = line(std::string("load ") + in_memory(n.type) + ", ptr %pi" + std::to_string(n.bits));
     if (n.type == Type::b1) one = line("icmp ne i8 " + one + ", 0");
-    const std::string first = line("insertelement " + type(id) + " poison, " + scalar(n.type) + " " + one + ", i32 0");
-    line("shufflevector " + type(id) + " " + first + ", " + type(id) + " poison, " + vector_of("i32", lanes_) +
-             " zeroinitializer",
-         "%shared" + to_string(id));
+    in_all_lanes(n.type, one, "%shared" + to_string(id));
   }
 }
+
 // The memory of systems, which is used again by each vector of lanes.
 void Printer::print_memory() {
   for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
     if (n.op != Op::solve || !live_[id]) continue;
     const auto& [size, columns, operands] = graph_.system(n);
-    line("alloca [" + std::to_string(vectors_of_system(size, columns)) + " x " + type(id) + "], align 64",
-         "%system" + to_string(id));
-    const std::string name = "solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type);
+    const std::string name = solver_of(n), t = type(id);
+    print(n.type, "  %system{id} = alloca [{vectors} x {V}], align 64\n",
+          {{"id", to_string(id)}, {"vectors", std::to_string(vectors_of_system(size, columns))}});
     solvers_.emplace(name, print_solver(name, n.type, lanes_, size, columns));
-    declare(type(id), "llvm.fabs.v" + std::to_string(lanes_) + mangled(n.type), type(id));
-    declare(type(id), "llvm.fma.v" + std::to_string(lanes_) + mangled(n.type),
-            type(id) + ", " + type(id) + ", " + type(id));
+    declare(t, intrinsic("fabs", n.type), t);
+    declare(t, intrinsic("fma", n.type), t + ", " + t + ", " + t);
   }
 }
-std::string Printer::vector_at(Id system, int64_t i) {
-  return line("getelementptr " + type(system) + ", ptr %system" + to_string(system) + ", i64 " + std::to_string(i));
+
+std::string Printer::solver_of(const Node& n) const {
+  const auto& [size, columns, operands] = graph_.system(n);
+  return "solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type);
 }
+
+std::string Printer::vector_at(Id system, int64_t i) {
+  return print_value(graph_[system].type, "  {result} = getelementptr {V}, ptr %system{id}, i64 {i}\n",
+                     {{"id", to_string(system)}, {"i", std::to_string(i)}});
+}
+
 void Printer::print_solve(Id id) {
   const Node& n = graph_[id];
   const auto& [size, columns, operands] = graph_.system(n);
   for (int64_t i = 0; i < size; ++i)
     for (int64_t j = 0; j < size + columns; ++j) {
       const Id operand = operands[static_cast<size_t>(j < size ? i * size + j : size * size + i * columns + j - size)];
-      const std::string place = vector_at(id, i * (size + columns) + j);
-      body_ += "  store " + type(id) + " " + value(operand, 0) + ", ptr " + place + ", align 8\n";
+      print(n.type, "  store {V} {v}, ptr {place}, align 8\n",
+            {{"v", value(operand, 0)}, {"place", vector_at(id, i * (size + columns) + j)}});
     }
-  body_ += "  call void @solve_" + std::to_string(size) + "_" + std::to_string(columns) + mangled(n.type) +
-           "(ptr %system" + to_string(id) + ")\n";
+  print(n.type, "  call void @{solver}(ptr %system{id})\n", {{"solver", solver_of(n)}, {"id", to_string(id)}});
 }
+
 void Printer::print_part(Id id) {
   const Node& n = graph_[id];
   const auto& [size, columns, operands] = graph_.system(graph_[n.args[0]]);
@@ -167,36 +175,47 @@ void Printer::print_part(Id id) {
 }
 
 void Printer::print_pointer(const std::string& prefix, const std::string& array, size_t i) {
-  const std::string place = line("getelementptr ptr, ptr " + array + ", i64 " + std::to_string(i));
-  line("load ptr, ptr " + place, prefix + std::to_string(i));
+  print(Type::b1, R"(
+  %place~ = getelementptr ptr, ptr {array}, i64 {i}
+  {prefix}{i} = load ptr, ptr %place~
+)",
+        {{"array", array}, {"prefix", prefix}, {"i", std::to_string(i)}});
 }
 
 // A loop over `together` vectors a turn, from lane `begin` (which it sets to where it ends) for as long as it goes.
 void Printer::print_loop(int number, int together, std::string& begin) {
-  const std::string n = std::to_string(number), next_enter = "enter" + std::to_string(number + 1);
-  const std::string step = std::to_string(lanes_ * together);
-  const std::string b = "%b" + n, next = "%next" + n;
-  loop_ = n;
+  loop_ = std::to_string(number);
   // A turn ends in the block that it begins in, unless there are others within it.
-  const std::string last_block = (inside_.size() == 1 ? "loop" : "done") + n;
+  const std::string last_block = (inside_.size() == 1 ? "loop" : "done") + loop_;
+  Holes holes = {{"n", loop_},
+                 {"after", std::to_string(number + 1)},
+                 {"step", std::to_string(lanes_ * together)},
+                 {"last_block", last_block}};
+  print(Type::b1, "enter{n}:\n", holes);
   // Where the previous loop ended, or did not begin.
-  body_ += "enter" + n + ":\n";
-  if (number > 0) {
-    const std::string p = std::to_string(number - 1);
-    begin = line("phi i64 [ " + begin + ", %enter" + p + " ], [ %next" + p + ", %loop" + p + " ]", "%begin" + n);
-  }
-  const std::string last = line("sub i64 %end, " + step);
-  const std::string some = line("icmp sle i64 " + begin + ", " + last);
-  body_ += "  br i1 " + some + ", label %loop" + n + ", label %" + next_enter + "\nloop" + n + ":\n";
-  line("phi i64 [ " + begin + ", %enter" + n + " ], [ " + next + ", %" + last_block + " ]", b);
-  block_ = "loop" + n;
+  if (number > 0)
+    begin = print_value(Type::b1, "  {result} = phi i64 [ {begin}, %enter{m} ], [ %next{m}, %loop{m} ]\n",
+                        {{"begin", begin}, {"m", std::to_string(number - 1)}}, "%begin" + loop_);
+  holes.emplace_back("begin", begin);
+  print(Type::b1, R"(
+  %last{n} = sub i64 %end, {step}
+  %some{n} = icmp sle i64 {begin}, %last{n}
+  br i1 %some{n}, label %loop{n}, label %enter{after}
+loop{n}:
+  %b{n} = phi i64 [ {begin}, %enter{n} ], [ %next{n}, %{last_block} ]
+)",
+        holes);
+  block_ = "loop" + loop_;
   std::vector<size_t> all(region_.outputs.size());
   std::iota(all.begin(), all.end(), size_t{0});
-  print_turn(inside_[0], all, b, together);
+  print_turn(inside_[0], all, "%b" + loop_, together);
   if (inside_.size() > 1) begin_block(last_block);
-  line("add i64 " + b + ", " + step, next);
-  const std::string more = line("icmp sle i64 " + next + ", " + last);
-  body_ += "  br i1 " + more + ", label %loop" + n + ", label %" + next_enter + "\n";
+  print(Type::b1, R"(
+  %next{n} = add i64 %b{n}, {step}
+  %more{n} = icmp sle i64 %next{n}, %last{n}
+  br i1 %more{n}, label %loop{n}, label %enter{after}
+)",
+        holes);
 }
 
 std::string Printer::pointer_of(const std::string& array, const std::string& prefix, size_t i) {
@@ -258,31 +277,36 @@ std::string Printer::address(const std::string& pointer, Type type, const std::s
 }
 
 void Printer::load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result) {
-  const std::string place = address(pointer, t, begin, part), memory = vector_of(in_memory(t), lanes_);
-  std::string what = "load " + memory + ", ptr " + place + ", align " + std::to_string(size_of(t));
+  const std::string memory = vector_of(in_memory(t), lanes_), read = t == Type::b1 ? fresh() : result;
+  const std::string function = "llvm.masked.load.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t));
+  const Holes holes = {{"read", read},
+                       {"place", address(pointer, t, begin, part)},
+                       {"align", std::to_string(size_of(t))},
+                       {"function", function},
+                       {"mask", mask_}};
   if (masked_) {
-    const std::string name =
-        "llvm.masked.load.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t)) + ".p0";
-    declare(memory, name, "ptr, i32, " + type(Type::b1) + ", " + memory);
-    what = "call " + memory + " @" + name + "(ptr " + place + ", i32 " + std::to_string(size_of(t)) + ", " +
-           type(Type::b1) + " " + mask_ + ", " + memory + " zeroinitializer)";
+    declare(memory, function + ".p0", "ptr, i32, " + type(Type::b1) + ", " + memory);
+    print(t,
+          "  {read} = call {memory} @{function}.p0(ptr {place}, i32 {align}, {B} {mask}, {memory} zeroinitializer)\n",
+          holes);
+  } else {
+    print(t, "  {read} = load {memory}, ptr {place}, align {align}\n", holes);
   }
-  if (t != Type::b1) line(what, result);
-  else line("icmp ne " + memory + " " + line(what) + ", zeroinitializer", result);
+  if (t == Type::b1) line("icmp ne " + memory + " " + read + ", zeroinitializer", result);
 }
 
 void Printer::store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part) {
-  const std::string memory = vector_of(in_memory(t), lanes_), align = std::to_string(size_of(t));
+  const std::string memory = vector_of(in_memory(t), lanes_);
   if (t == Type::b1) v = line("zext " + type(t) + " " + v + " to " + memory);
-  const std::string place = address(pointer, t, begin, part);
-  if (!masked_) {
-    body_ += "  store " + memory + " " + v + ", ptr " + place + ", align " + align + "\n";
-    return;
-  }
-  const std::string name = "llvm.masked.store.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t)) + ".p0";
-  declare("void", name, memory + ", ptr, i32, " + type(Type::b1));
-  body_ += "  call void @" + name + "(" + memory + " " + v + ", ptr " + place + ", i32 " + align + ", " +
-           type(Type::b1) + " " + mask_ + ")\n";
+  const std::string function = "llvm.masked.store.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t));
+  const Holes holes = {{"v", v},
+                       {"place", address(pointer, t, begin, part)},
+                       {"align", std::to_string(size_of(t))},
+                       {"function", function},
+                       {"mask", mask_}};
+  if (!masked_) return print(t, "  store {memory} {v}, ptr {place}, align {align}\n", holes);
+  declare("void", function + ".p0", memory + ", ptr, i32, " + type(Type::b1));
+  print(t, "  call void @{function}.p0({memory} {v}, ptr {place}, i32 {align}, {B} {mask})\n", holes);
 }
 
 void Printer::print_store(size_t output, const std::string& begin, int part) {
@@ -317,13 +341,14 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
     if (n.args[k] != kNone) v[k] = value(n.args[k], part);
   print_operation(n, v, value(id, part));
 }
+
 KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math) {
   // As many lanes as fill a vector of the widest numbers.
   int64_t widest = 1;
   const ById<Id, bool> live = region.needed(), same = same_for_all_lanes(region);
   for (const Id id : region.graph.ids())
     if (live[id] && !(region.has_rows() && same[id])) widest = std::max(widest, size_of(region.graph[id].type));
-  return Printer(region, region.single ? 1 : vector_bytes / widest, math).print(name);
+  return Printer(region, region.single ? 1 : vector_bytes / widest, math).kernel(name);
 }
 
 }  // namespace tower::compiler

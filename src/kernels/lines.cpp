@@ -7,21 +7,6 @@
 
 namespace tower::compiler {
 
-const char* scalar(Type type) {
-  constexpr const char* names[] = {"double", "float", "i64", "i32", "i1"};
-  return names[plain(type)];
-}
-const char* in_memory(Type type) { return type == Type::b1 ? "i8" : scalar(type); }
-const char* mangled(Type type) {
-  constexpr const char* names[] = {"f64", "f32", "i64", "i32", "i1"};
-  return names[plain(type)];
-}
-
-std::string vector_of(const char* element, int64_t lanes) {
-  return "<" + std::to_string(lanes) + " x " + element + ">";
-}
-std::string vector_of(Type type, int64_t lanes) { return vector_of(scalar(type), lanes); }
-
 std::string splat(const std::string& element, int64_t lanes) {
   std::string text = "<";
   for (int64_t i = 0; i < lanes; ++i) text += (i ? ", " : "") + element;
@@ -87,20 +72,45 @@ std::string Lines::line(const std::string& what, std::string result) {
   return result;
 }
 
+void Lines::print(Type of, std::string_view text, const Holes& holes) {
+  body_ += filled(text, holes, holes_of(of, lanes_), "." + std::to_string(temporaries_++));
+}
+
+std::string Lines::print_value(Type of, std::string_view text, Holes holes, std::string result) {
+  if (result.empty()) result = fresh();
+  holes.emplace_back("result", result);
+  print(of, text, holes);
+  return result;
+}
+
+std::string Lines::in_all_lanes(Type of, const std::string& one, const std::string& result) {
+  return print_value(of, R"(
+  %first~ = insertelement {V} poison, {T} {one}, i32 0
+  {result} = shufflevector {V} %first~, {V} poison, {S} zeroinitializer
+)",
+                     {{"one", one}}, result);
+}
+
 void Lines::declare(const std::string& result, const std::string& name, const std::string& parameters) {
   declared_.insert(result + " @" + name + "(" + parameters + ")");
 }
 
 std::string Lines::any(const std::string& mask) {
-  const std::string integer = "i" + std::to_string(lanes_);
-  const std::string bits = line("bitcast " + type(Type::b1) + " " + mask + " to " + integer);
-  return line("icmp ne " + integer + " " + bits + ", 0");
+  return print_value(Type::b1, R"(
+  %bits~ = bitcast {B} {mask} to i{L}
+  {result} = icmp ne i{L} %bits~, 0
+)",
+                     {{"mask", mask}});
 }
 
 void Lines::report(const std::string& any, Fault fault) {
-  const std::string before = line("load i8, ptr %fault");
-  const std::string now = line("select i1 " + any + ", i8 " + std::to_string(fault) + ", i8 0");
-  body_ += "  store i8 " + line("or i8 " + before + ", " + now) + ", ptr %fault\n";
+  print(Type::b1, R"(
+  %before~ = load i8, ptr %fault
+  %now~ = select i1 {any}, i8 {bit}, i8 0
+  %both~ = or i8 %before~, %now~
+  store i8 %both~, ptr %fault
+)",
+        {{"any", any}, {"bit", std::to_string(fault)}});
 }
 
 void Lines::print_operation(const Node& n, const std::string* v, const std::string& result) {
@@ -131,9 +141,8 @@ void Lines::print_operation(const Node& n, const std::string* v, const std::stri
       return;
     case Op::abs:
       if (floating) return print_intrinsic("fabs", from, v, 1, result);
-      declare(t, "llvm.abs.v" + std::to_string(lanes_) + mangled(from), t + ", i1");
-      line("call " + t + " @llvm.abs.v" + std::to_string(lanes_) + mangled(from) + "(" + t + " " + v[0] + ", i1 false)",
-           result);
+      declare(t, intrinsic("abs", from), t + ", i1");
+      line("call " + t + " @" + intrinsic("abs", from) + "(" + t + " " + v[0] + ", i1 false)", result);
       return;
     case Op::sqrt:
       return print_intrinsic("sqrt", from, v, 1, result);
@@ -185,8 +194,7 @@ void Lines::print_operation(const Node& n, const std::string* v, const std::stri
 
 void Lines::print_intrinsic(const std::string& name, Type operand, const std::string* v, int arity,
                             const std::string& result) {
-  const std::string t = type(operand), full = "llvm." + name + ".v" + std::to_string(lanes_) + mangled(operand);
-  print_call(full, t, v, arity, result);
+  print_call(intrinsic(name, operand), type(operand), v, arity, result);
 }
 
 void Lines::print_call(const std::string& name, const std::string& t, const std::string* v, int arity,
@@ -216,26 +224,38 @@ void Lines::print_cast(Type from, Type to, const std::string& v, const std::stri
 }
 
 // A division by zero is reported, and divides by one. The smallest number by −1 wraps around, for which the CPU would
-// stop.
+// stop: x / −1 is −x, and the rest is 0, as by one.
 void Lines::print_division(const Node& n, const std::string* v, const std::string& result) {
-  const std::string t = type(n.type), one = integers(n.type, "1", lanes_), b1 = type(Type::b1);
   const bool quotient = n.op == Op::quotient;
-  const std::string how = quotient ? "sdiv " : "srem ";
+  const std::string how = quotient ? "sdiv" : "srem";
   if (const auto divisor = graph_.value(n.args[1]); divisor && *divisor != 0 && *divisor != -1) {
-    line(how + t + " " + v[0] + ", " + v[1], result);
+    line(how + " " + type(n.type) + " " + v[0] + ", " + v[1], result);
     return;
   }
-  const std::string by_zero = line("icmp eq " + t + " " + v[1] + ", zeroinitializer");
-  const std::string by_minus = line("icmp eq " + t + " " + v[1] + ", " + integers(n.type, "-1", lanes_));
-  const std::string special = line("or " + b1 + " " + by_zero + ", " + by_minus);
-  const std::string safe = line("select " + b1 + " " + special + ", " + t + " " + one + ", " + t + " " + v[1]);
-  const std::string divided = line(how + t + " " + v[0] + ", " + safe, quotient ? "" : result);
-  if (quotient) {
-    const std::string negated = line("sub " + t + " zeroinitializer, " + v[0]);
-    line("select " + b1 + " " + by_minus + ", " + t + " " + negated + ", " + t + " " + divided, result);
-  }
+  const std::string by_zero = fresh(), by_minus = fresh(), divided = quotient ? fresh() : result;
+  print(n.type, R"(
+  {by_zero} = icmp eq {V} {y}, zeroinitializer
+  {by_minus} = icmp eq {V} {y}, {minus_one}
+  %special~ = or {B} {by_zero}, {by_minus}
+  %safe~ = select {B} %special~, {V} {one}, {V} {y}
+  {divided} = {how} {V} {x}, %safe~
+)",
+        {{"by_zero", by_zero},
+         {"by_minus", by_minus},
+         {"divided", divided},
+         {"how", how},
+         {"x", v[0]},
+         {"y", v[1]},
+         {"one", integers(n.type, "1", lanes_)},
+         {"minus_one", integers(n.type, "-1", lanes_)}});
+  if (quotient)
+    print(n.type, R"(
+  %negated~ = sub {V} zeroinitializer, {x}
+  {result} = select {B} {by_minus}, {V} %negated~, {V} {divided}
+)",
+          {{"x", v[0]}, {"by_minus", by_minus}, {"divided", divided}, {"result", result}});
   // Lanes that have ended, while the loop goes on for others, report nothing.
-  report(any(mask_.empty() ? by_zero : line("and " + b1 + " " + by_zero + ", " + mask_)), kDividedByZero);
+  report(any(mask_.empty() ? by_zero : line("and " + type(Type::b1) + " " + by_zero + ", " + mask_)), kDividedByZero);
 }
 
 void Lines::print_function(const Node& n, const std::string* v, const std::string& result) {

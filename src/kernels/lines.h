@@ -6,16 +6,10 @@
 #include <string>
 
 #include "kernels/emit.h"
+#include "kernels/template.h"
 
 namespace tower::compiler {
 
-/// LLVM's names of a type: of one lane's value, and as it lies in memory, where a boolean is a byte.
-const char* scalar(Type type);
-const char* in_memory(Type type);
-/// A type as it stands in the names of LLVM's intrinsics.
-const char* mangled(Type type);
-std::string vector_of(const char* element, int64_t lanes);
-std::string vector_of(Type type, int64_t lanes);
 /// The same in every lane.
 std::string splat(const std::string& element, int64_t lanes);
 /// A constant, as "float 0x…".
@@ -32,8 +26,17 @@ class Lines {
 
   /// A line whose result is `result`, or a new name.
   std::string line(const std::string& what, std::string result = {});
+  /// A template's lines, about vectors of `of`.
+  void print(Type of, std::string_view text, const Holes& holes);
+  /// The same, with a result: the hole {result}, a new name if none is given.
+  std::string print_value(Type of, std::string_view text, Holes holes, std::string result = {});
+  /// One number in every lane.
+  std::string in_all_lanes(Type of, const std::string& one, const std::string& result = {});
   void declare(const std::string& result, const std::string& name, const std::string& parameters);
   /// A call of an intrinsic, or a function, of vectors of one type.
+  std::string intrinsic(const std::string& name, Type operand) const {
+    return "llvm." + name + ".v" + std::to_string(lanes_) + mangled(operand);
+  }
   void print_intrinsic(const std::string& name, Type operand, const std::string* v, int arity,
                        const std::string& result);
   void print_call(const std::string& name, const std::string& type, const std::string* v, int arity,

@@ -20,8 +20,6 @@
 namespace tower::compiler {
 namespace {
 
-constexpr int kBlock = 16;
-
 std::string identity(Region::OfRow::How how, Type type) {
   const bool floating = is_float(type);
   const auto of = [&](const char* float_text, const char* i64, const char* i32, const char* b1) {
@@ -41,6 +39,12 @@ std::string identity(Region::OfRow::How how, Type type) {
     default:
       return of("0x7FF0000000000000", "9223372036854775807", "2147483647", "true");
   }
+}
+
+// An accumulator of a pass: sum, as a turn finds it; added, with the turn's lanes; kept, as the next turn finds it,
+// which is none where a block ends; all, behind the turns; rest and next, the same of the lanes that are left.
+std::string accumulator(const std::string& pass, const char* set, Id fold, int part = 0) {
+  return std::string("%") + set + pass + "_" + to_string(fold) + "_" + std::to_string(part);
 }
 
 }  // namespace
@@ -114,20 +118,22 @@ std::string Printer::both(Region::OfRow::How how, Type of, const std::string& a,
 // Folds the lanes of a vector into one number, which every lane of the result is.
 void Printer::across(Region::OfRow::How how, Type of, std::string v, const std::string& result) {
   for (int64_t apart = lanes_ / 2; apart > 0; apart /= 2) {
-    std::string order = "<";
+    std::string order;
     for (int64_t i = 0; i < lanes_; ++i) order += (i ? ", i32 " : "i32 ") + std::to_string(i ^ apart);
-    const std::string other = line("shufflevector " + type(of) + " " + v + ", " + type(of) + " poison, " +
-                                   vector_of("i32", lanes_) + " " + order + ">");
+    const std::string other = print_value(of, "  {result} = shufflevector {V} {v}, {V} poison, {S} <{order}>\n",
+                                          {{"v", v}, {"order", order}});
     v = both(how, of, v, other, apart == 1 ? result : "");
   }
 }
+
+std::string Printer::none(Id fold) const { return splat(identity(how(fold), graph_[fold].type), lanes_); }
 
 std::string Printer::level(Id fold, int number) { return "%blocks" + to_string(fold) + "_" + std::to_string(number); }
 std::string Printer::load_level(Id fold, int number) {
   return line("load " + type(fold) + ", ptr " + level(fold, number) + ", align 64");
 }
 void Printer::store_level(Id fold, int number, const std::string& v) {
-  body_ += "  store " + type(fold) + " " + v + ", ptr " + level(fold, number) + ", align 64\n";
+  print(graph_[fold].type, "  store {V} {v}, ptr {level}, align 64\n", {{"v", v}, {"level", level(fold, number)}});
 }
 
 // ---- printing ----
@@ -142,8 +148,10 @@ void Printer::print_rows() {
   }
   block_ = "start";
   for (size_t number = 0; number < passes_.size(); ++number) {
-    for (const Id id : passes_[number].of_row) print_node(id, "", 0);
-    if (!passes_[number].folds.empty() || !passes_[number].outputs.empty()) print_pass(number);
+    Pass& pass = passes_[number];
+    pass.number = std::to_string(number);
+    for (const Id id : pass.of_row) print_node(id, "", 0);
+    if (!pass.folds.empty() || !pass.outputs.empty()) print_pass(pass);
   }
   for (size_t k = 0; k < region_.outputs.size(); ++k) {
     if (!region_.is_once(k)) continue;
@@ -161,131 +169,167 @@ bool Printer::is_in_blocks(Id id) const {
   return of_row && live_[id] && of_row->how == Region::OfRow::sum && is_float(graph_[id].type);
 }
 
-void Printer::print_pass(size_t number) {
-  const Pass& pass = passes_[number];
-  const std::string n = std::to_string(number);
-  const Thresholds& limits = thresholds();
-  const auto operations = static_cast<int64_t>(pass.nodes.size());
-  const int together = operations <= limits.most_together ? static_cast<int>(limits.together) : 1;
-  const int64_t step = lanes_ * together;
-  const auto accumulator = [&](const char* where, Id id, int part) {
-    return "%" + std::string(where) + n + "_" + to_string(id) + "_" + std::to_string(part);
-  };
-  const auto how = [&](Id id) { return region_.of_row_at(graph_[id])->how; };
-  const auto folded = [&](Id id) { return region_.of_row_at(graph_[id])->folded; };
-  const auto none = [&](Id id) { return splat(identity(how(id), graph_[id].type), lanes_); };
-  const auto branch = [&](const std::string& if_true, const std::string& yes, const std::string& no) {
-    body_ += "  br i1 " + if_true + ", label %" + yes + n + ", label %" + no + n + "\n";
-  };
-  const auto begin_block = [&](const std::string& name) { body_ += (block_ = name + n) + ":\n"; };
-  const bool blocks =
-      region_.levels > 0 && std::any_of(pass.folds.begin(), pass.folds.end(), [&](Id id) { return is_in_blocks(id); });
+Holes Printer::holes(const Pass& pass, const Holes& more) const {
+  Holes all = {{"n", pass.number}, {"before", pass.before}, {"step", std::to_string(lanes_ * pass.together)}};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
-  const std::string before = block_;
-  const std::string last = line("sub i64 %end, " + std::to_string(step));
-  branch(line("icmp sge i64 " + last + ", 0"), "loop", "after");
-  begin_block("loop");
-  line("phi i64 [ 0, %" + before + " ], [ %next" + n + ", %turned" + n + " ]", "%b" + n);
-  for (const Id id : pass.folds)
-    for (int part = 0; part < together; ++part)
-      line("phi " + type(id) + " [ " + none(id) + ", %" + before + " ], [ " + accumulator("kept", id, part) +
-               ", %turned" + n + " ]",
-           accumulator("sum", id, part));
+void Printer::label(const Pass& pass, const std::string& name) {
+  block_ = name + pass.number;
+  print(Type::b1, "{block}:\n", {{"block", block_}});
+}
+
+void Printer::print_pass(Pass& pass) {
+  const Thresholds& limits = thresholds();
+  const bool few = static_cast<int64_t>(pass.nodes.size()) <= limits.most_together;
+  pass.together = few ? static_cast<int>(limits.together) : 1;
+  pass.before = block_;
+  pass.has_blocks =
+      region_.levels > 0 && std::any_of(pass.folds.begin(), pass.folds.end(), [&](Id id) { return is_in_blocks(id); });
+  print_turns(pass);
+  std::map<Id, std::string> whole;
+  for (const Id id : pass.folds) whole[id] = one_of(pass, "all", id);
+  print_rest(pass, whole);
+  print_ends(pass, whole);
+  for (const Id id : pass.nodes)
+    if (std::find(kept_.begin(), kept_.end(), id) != kept_.end()) in_memory_.insert(id);
+}
+
+// The whole turns, each of `together` vectors.
+void Printer::print_turns(const Pass& pass) {
+  const std::string& n = pass.number;
+  print(Type::b1, R"(
+  %last{n} = sub i64 %end, {step}
+  %some{n} = icmp sge i64 %last{n}, 0
+  br i1 %some{n}, label %loop{n}, label %after{n}
+)",
+        holes(pass));
+  const auto carry = [&](const char* set) {
+    for (const Id id : pass.folds)
+      for (int part = 0; part < pass.together; ++part)
+        print(graph_[id].type, "  {here} = phi {V} [ {none}, %{before} ], [ {kept}, %turned{n} ]\n",
+              holes(pass, {{"here", accumulator(n, set, id, part)},
+                           {"none", none(id)},
+                           {"kept", accumulator(n, "kept", id, part)}}));
+  };
+  label(pass, "loop");
+  print(Type::b1, "  %b{n} = phi i64 [ 0, %{before} ], [ %next{n}, %turned{n} ]\n", holes(pass));
+  carry("sum");
   loop_ = "m" + n;
-  print_turn(pass.nodes, pass.outputs, "%b" + n, together);
-  std::map<std::pair<Id, int>, std::string> added;
+  print_turn(pass.nodes, pass.outputs, "%b" + n, pass.together);
   for (const Id id : pass.folds)
-    for (int part = 0; part < together; ++part)
-      added[{id, part}] = both(how(id), graph_[id].type, accumulator("sum", id, part), value(folded(id), part));
-  line("add i64 %b" + n + ", " + std::to_string(step), "%next" + n);
-  const auto ends_block = [&](int level) {
-    int64_t lanes = step;
-    for (int l = 0; l <= level; ++l) lanes *= kBlock;
-    return line("icmp eq i64 " + line("and i64 %next" + n + ", " + std::to_string(lanes - 1)) + ", 0");
-  };
-  const auto tree = [&](Id id, auto part) {
-    std::vector<std::string> parts;
-    for (int p = 0; p < together; ++p) parts.push_back(part(p));
-    for (; parts.size() > 1; parts.resize(parts.size() / 2))
-      for (size_t p = 0; p < parts.size() / 2; ++p)
-        parts[p] = both(how(id), graph_[id].type, parts[p], parts[p + parts.size() / 2]);
-    return parts[0];
-  };
-  if (blocks) branch(ends_block(0), "level0_", "turned");
-  else body_ += "  br label %turned" + n + "\n";
-  for (int l = 0; blocks && l < region_.levels; ++l) {
-    begin_block("level" + std::to_string(l) + "_");
+    for (int part = 0; part < pass.together; ++part)
+      both(how(id), graph_[id].type, accumulator(n, "sum", id, part),
+           value(region_.of_row_at(graph_[id])->folded, part), accumulator(n, "added", id, part));
+  print(Type::b1, "  %next{n} = add i64 %b{n}, {step}\n", holes(pass));
+  if (pass.has_blocks) print_blocks(pass);
+  else print(Type::b1, "  br label %turned{n}\n", holes(pass));
+
+  label(pass, "turned");
+  for (const Id id : pass.folds)
+    for (int part = 0; part < pass.together; ++part) {
+      const std::string added = accumulator(n, "added", id, part);
+      std::string from = "[ " + added + ", %loop" + n + " ]";
+      for (int l = 0; pass.has_blocks && l < region_.levels; ++l)
+        from += ", [ " + (is_in_blocks(id) ? none(id) : added) + ", %level" + std::to_string(l) + "_" + n + " ]";
+      line("phi " + type(id) + " " + from, accumulator(n, "kept", id, part));
+    }
+  print(Type::b1, R"(
+  %more{n} = icmp sle i64 %next{n}, %last{n}
+  br i1 %more{n}, label %loop{n}, label %after{n}
+)",
+        holes(pass));
+
+  label(pass, "after");
+  print(Type::b1, "  %left{n} = phi i64 [ 0, %{before} ], [ %next{n}, %turned{n} ]\n", holes(pass));
+  carry("all");
+}
+
+// What a turn's vectors come to, added up as a tree.
+std::string Printer::one_of(const Pass& pass, const char* set, Id fold) {
+  std::vector<std::string> parts;
+  for (int part = 0; part < pass.together; ++part) parts.push_back(accumulator(pass.number, set, fold, part));
+  for (; parts.size() > 1; parts.resize(parts.size() / 2))
+    for (size_t p = 0; p < parts.size() / 2; ++p)
+      parts[p] = both(how(fold), graph_[fold].type, parts[p], parts[p + parts.size() / 2]);
+  return parts[0];
+}
+
+// Where a block of turns ends, its sums go to the first level; where a block of that ends, too, these to the next.
+void Printer::print_blocks(const Pass& pass) {
+  int64_t lanes = lanes_ * pass.together;
+  for (int l = 0; l < region_.levels; ++l) {
+    lanes *= Region::kBlock;
+    print(Type::b1, R"(
+  %in{l}_{n} = and i64 %next{n}, {mask}
+  %ends{l}_{n} = icmp eq i64 %in{l}_{n}, 0
+  br i1 %ends{l}_{n}, label %level{l}_{n}, label %turned{n}
+)",
+          holes(pass, {{"l", std::to_string(l)}, {"mask", std::to_string(lanes - 1)}}));
+    label(pass, "level" + std::to_string(l) + "_");
     for (const Id id : pass.folds) {
       if (!is_in_blocks(id)) continue;
-      const std::string sum = l == 0 ? tree(id, [&](int p) { return added.at({id, p}); }) : load_level(id, l - 1);
+      const std::string sum = l == 0 ? one_of(pass, "added", id) : load_level(id, l - 1);
       store_level(id, l, both(how(id), graph_[id].type, load_level(id, l), sum));
       if (l > 0) store_level(id, l - 1, "zeroinitializer");
     }
-    if (l + 1 < region_.levels) branch(ends_block(l + 1), "level" + std::to_string(l + 1) + "_", "turned");
-    else body_ += "  br label %turned" + n + "\n";
   }
-  begin_block("turned");
-  for (const Id id : pass.folds)
-    for (int part = 0; part < together; ++part) {
-      std::string from = "[ " + added.at({id, part}) + ", %loop" + n + " ]";
-      for (int l = 0; blocks && l < region_.levels; ++l)
-        from += ", [ " + (is_in_blocks(id) ? none(id) : added.at({id, part})) + ", %level" + std::to_string(l) + "_" +
-                n + " ]";
-      line("phi " + type(id) + " " + from, accumulator("kept", id, part));
-    }
-  branch(line("icmp sle i64 %next" + n + ", " + last), "loop", "after");
+  print(Type::b1, "  br label %turned{n}\n", holes(pass));
+}
 
-  begin_block("after");
-  line("phi i64 [ 0, %" + before + " ], [ %next" + n + ", %turned" + n + " ]", "%left" + n);
+// What is left of the row behind the turns, which have come to `whole`: a vector a turn, of which the last has lanes
+// that do not count.
+void Printer::print_rest(const Pass& pass, const std::map<Id, std::string>& whole) {
+  const std::string& n = pass.number;
+  print(Type::b1, R"(
+  %somerest{n} = icmp slt i64 %left{n}, %end
+  br i1 %somerest{n}, label %rest{n}, label %done{n}
+)",
+        holes(pass));
+  label(pass, "rest");
+  print(Type::b1, "  %r{n} = phi i64 [ %left{n}, %after{n} ], [ %nextr{n}, %rest{n} ]\n", holes(pass));
   for (const Id id : pass.folds)
-    for (int part = 0; part < together; ++part)
-      line("phi " + type(id) + " [ " + none(id) + ", %" + before + " ], [ " + accumulator("kept", id, part) +
-               ", %turned" + n + " ]",
-           accumulator("all", id, part));
-  std::map<Id, std::string> whole;
-  for (const Id id : pass.folds) whole[id] = tree(id, [&](int p) { return accumulator("all", id, p); });
-  branch(line("icmp slt i64 %left" + n + ", %end"), "rest", "done");
-
-  begin_block("rest");
-  const std::string r = "%r" + n;
-  line("phi i64 [ %left" + n + ", %after" + n + " ], [ %nextr" + n + ", %rest" + n + " ]", r);
-  for (const Id id : pass.folds)
-    line("phi " + type(id) + " [ " + whole.at(id) + ", %after" + n + " ], [ " + accumulator("next", id, 0) + ", %rest" +
-             n + " ]",
-         accumulator("rest", id, 0));
+    print(graph_[id].type, "  {rest} = phi {V} [ {whole}, %after{n} ], [ {next}, %rest{n} ]\n",
+          holes(pass,
+                {{"rest", accumulator(n, "rest", id)}, {"whole", whole.at(id)}, {"next", accumulator(n, "next", id)}}));
   loop_ = "r" + n;
-  const std::string left = line("sub i64 %end, " + r);
-  const std::string wide = vector_of("i64", lanes_);
-  const std::string one = line("insertelement " + wide + " poison, i64 " + left + ", i32 0");
-  const std::string many = line("shufflevector " + wide + " " + one + ", " + wide + " poison, " +
-                                vector_of("i32", lanes_) + " zeroinitializer");
-  mask_ = line("icmp slt " + wide + " " + counted("i64") + ", " + many);
+  const std::string left = in_all_lanes(Type::i64, line("sub i64 %end, %r" + n));
+  mask_ = print_value(Type::i64, "  {result} = icmp slt {I} {numbers}, {left}\n",
+                      {{"numbers", counted("i64")}, {"left", left}});
   masked_ = true;
-  print_turn(pass.nodes, pass.outputs, r, 1);
+  print_turn(pass.nodes, pass.outputs, "%r" + n, 1);
   for (const Id id : pass.folds) {
-    const std::string t = type(id);
-    const std::string counts = line("select " + type(Type::b1) + " " + mask_ + ", " + t + " " + value(folded(id), 0) +
-                                    ", " + t + " " + none(id));
-    both(how(id), graph_[id].type, accumulator("rest", id, 0), counts, accumulator("next", id, 0));
+    const std::string counts =
+        print_value(graph_[id].type, "  {result} = select {B} {mask}, {V} {v}, {V} {none}\n",
+                    {{"mask", mask_}, {"v", value(region_.of_row_at(graph_[id])->folded, 0)}, {"none", none(id)}});
+    both(how(id), graph_[id].type, accumulator(n, "rest", id), counts, accumulator(n, "next", id));
   }
   mask_.clear();
   masked_ = false;
-  line("add i64 " + r + ", " + std::to_string(lanes_), "%nextr" + n);
-  branch(line("icmp slt i64 %nextr" + n + ", %end"), "rest", "done");
+  print(Type::b1, R"(
+  %nextr{n} = add i64 %r{n}, {L}
+  %morerest{n} = icmp slt i64 %nextr{n}, %end
+  br i1 %morerest{n}, label %rest{n}, label %done{n}
+)",
+        holes(pass));
+}
 
-  begin_block("done");
-  std::map<Id, std::string> sums;
+// Each accumulator comes to one number.
+void Printer::print_ends(const Pass& pass, const std::map<Id, std::string>& whole) {
+  const std::string& n = pass.number;
+  label(pass, "done");
   for (const Id id : pass.folds)
-    sums[id] = line("phi " + type(id) + " [ " + whole.at(id) + ", %after" + n + " ], [ " + accumulator("next", id, 0) +
-                    ", %rest" + n + " ]");
+    print(
+        graph_[id].type, "  {ended} = phi {V} [ {whole}, %after{n} ], [ {next}, %rest{n} ]\n",
+        holes(pass,
+              {{"ended", accumulator(n, "ended", id)}, {"whole", whole.at(id)}, {"next", accumulator(n, "next", id)}}));
   for (const Id id : pass.folds) {
-    std::string sum = sums.at(id);
+    std::string sum = accumulator(n, "ended", id);
     for (int l = 0; is_in_blocks(id) && l < region_.levels; ++l)
       sum = both(how(id), graph_[id].type, sum, load_level(id, l));
     across(how(id), graph_[id].type, sum, value(id, 0));
   }
-  for (const Id id : pass.nodes)
-    if (std::find(kept_.begin(), kept_.end(), id) != kept_.end()) in_memory_.insert(id);
 }
 
 // <i64 0, i64 1, …>
@@ -297,13 +341,14 @@ std::string Printer::counted(const char* integer) const {
 
 // The number of each lane.
 void Printer::print_place(Id id, const std::string& begin, int part) {
-  const std::string wide = vector_of("i32", lanes_);
-  const std::string first = line("trunc i64 " + begin + " to i32");
-  const std::string one = line("insertelement " + wide + " poison, i32 " + first + ", i32 0");
-  const std::string many =
-      line("shufflevector " + wide + " " + one + ", " + wide + " poison, " + wide + " zeroinitializer");
-  const std::string here = line("add " + wide + " " + many + ", " + counted("i32"));
-  line("add " + wide + " " + here + ", " + splat("i32 " + std::to_string(part * lanes_), lanes_), value(id, part));
+  const std::string first = in_all_lanes(Type::i32, line("trunc i64 " + begin + " to i32"));
+  print_value(
+      Type::i32, R"(
+  %here~ = add {V} {first}, {numbers}
+  {result} = add {V} %here~, {part}
+)",
+      {{"first", first}, {"numbers", counted("i32")}, {"part", splat("i32 " + std::to_string(part * lanes_), lanes_)}},
+      value(id, part));
 }
 
 }  // namespace tower::compiler

@@ -35,7 +35,11 @@ void Printer::place_nodes() {
 }
 
 void Printer::begin_block(const std::string& name) {
-  body_ += "  br label %" + name + "\n" + name + ":\n";
+  print(Type::b1, R"(
+  br label %{name}
+{name}:
+)",
+        {{"name", name}});
   block_ = name;
 }
 
@@ -64,18 +68,23 @@ void Printer::print_loop_of_numbers(LoopId number, const std::string& begin) {
   if (!printed_.insert(l).second) return;
   const std::vector<Id>& nodes = inside_[place(number)];
   const std::set<Id> of_condition = this->of_condition(number);
-  const std::string before = block_;
-  body_ += "  br label %head" + l + "\nhead" + l + ":\n";
-  for (size_t k = 0; k < loop.carries.size(); ++k) {
-    const Id id = loop.carries[k];
-    if (id == kNone || !live_[id]) continue;
-    line("phi " + type(id) + " [ " + value(graph_[id].args[0], 0) + ", %" + before + " ], [ %after" + to_string(id) +
-             "_" + l + ", %done" + l + " ]",
-         value(id, 0));
-  }
-  if (loop.max_steps) line("phi i64 [ 0, %" + before + " ], [ %stepped" + l + ", %done" + l + " ]", "%steps" + l);
-  block_ = "head" + l;
-  const std::string outer = mask_;
+  const std::string before = block_, outer = mask_;
+  const auto for_carries = [&](const auto& what) {
+    for (size_t k = 0; k < loop.carries.size(); ++k)
+      if (const Id id = loop.carries[k]; id != kNone && live_[id]) what(id, k);
+  };
+  begin_block("head" + l);
+  for_carries([&](Id id, size_t) {
+    print(graph_[id].type, "  {carry} = phi {V} [ {first}, %{before} ], [ %after{id}_{l}, %done{l} ]\n",
+          {{"carry", value(id, 0)},
+           {"first", value(graph_[id].args[0], 0)},
+           {"before", before},
+           {"id", to_string(id)},
+           {"l", l}});
+  });
+  if (loop.max_steps)
+    print(Type::b1, "  %steps{l} = phi i64 [ 0, %{before} ], [ %stepped{l}, %done{l} ]\n",
+          {{"before", before}, {"l", l}});
   for (const Id id : nodes)
     if (of_condition.count(id)) print_node(id, begin, 0);
   const bool always = graph_.value(loop.condition) == 1;
@@ -89,21 +98,29 @@ void Printer::print_loop_of_numbers(LoopId number, const std::string& begin) {
     const std::string left = line("icmp slt i64 %steps" + l + ", " + std::to_string(*loop.max_steps));
     go = always ? left : line("and i1 " + go + ", " + left);
   }
-  body_ += "  br i1 " + go + ", label %body" + l + ", label %left" + l + "\nbody" + l + ":\n";
+  print(Type::b1, R"(
+  br i1 {go}, label %body{l}, label %left{l}
+body{l}:
+)",
+        {{"go", go}, {"l", l}});
   block_ = "body" + l;
   for (const Id id : nodes)
     if (!of_condition.count(id)) print_node(id, begin, 0);
   begin_block("done" + l);
-  for (size_t k = 0; k < loop.carries.size(); ++k) {
-    const Id id = loop.carries[k];
-    if (id == kNone || !live_[id]) continue;
-    const std::string t = type(id), next = value(loop.next[k], 0);
-    const std::string condition = mask_.empty() ? splat("i1 true", lanes_) : mask_;
-    line("select " + type(Type::b1) + " " + condition + ", " + t + " " + next + ", " + t + " " + value(id, 0),
-         "%after" + to_string(id) + "_" + l);
-  }
-  if (loop.max_steps) line("add i64 %steps" + l + ", 1", "%stepped" + l);
-  body_ += "  br label %head" + l + "\nleft" + l + ":\n";
+  for_carries([&](Id id, size_t k) {
+    print(graph_[id].type, "  %after{id}_{l} = select {B} {counts}, {V} {next}, {V} {carry}\n",
+          {{"carry", value(id, 0)},
+           {"next", value(loop.next[k], 0)},
+           {"counts", mask_.empty() ? splat("i1 true", lanes_) : mask_},
+           {"id", to_string(id)},
+           {"l", l}});
+  });
+  if (loop.max_steps) print(Type::b1, "  %stepped{l} = add i64 %steps{l}, 1\n", {{"l", l}});
+  print(Type::b1, R"(
+  br label %head{l}
+left{l}:
+)",
+        {{"l", l}});
   block_ = "left" + l;
   mask_ = outer;
   if (loop.max_steps && loop.must_end && !always) report(some, kNotEnded);

@@ -11,7 +11,7 @@ namespace tower::compiler {
 class Printer : private Lines {
  public:
   Printer(const Region& region, int64_t lanes, Math math);
-  KernelText print(const std::string& name);
+  KernelText kernel(const std::string& name);
 
  private:
   std::string value(Id id, int part) const;
@@ -30,6 +30,7 @@ class Printer : private Lines {
 
   // Systems of numbers.
   void print_memory();
+  std::string solver_of(const Node& n) const;
   std::string vector_at(Id system, int64_t i);
   void print_solve(Id id);
   void print_part(Id id);
@@ -47,12 +48,26 @@ class Printer : private Lines {
     std::vector<Id> nodes;        // for each lane, in order
     std::vector<Id> folds;        // what the lanes' nodes come to
     std::vector<size_t> outputs;  // written
+    // How it is printed.
+    std::string number = {};
+    std::string before = {};  // the block that leads to it
+    int together = 1;         // vectors a turn
+    bool has_blocks = false;  // NOTE [Rows in a kernel]
   };
   void plan_rows();
   void print_rows();
-  void print_pass(size_t number);
+  void print_pass(Pass& pass);
+  void print_turns(const Pass& pass);
+  void print_blocks(const Pass& pass);
+  void print_rest(const Pass& pass, const std::map<Id, std::string>& whole);
+  void print_ends(const Pass& pass, const std::map<Id, std::string>& whole);
+  void label(const Pass& pass, const std::string& name);
+  Holes holes(const Pass& pass, const Holes& more = {}) const;
+  std::string one_of(const Pass& pass, const char* set, Id fold);
   void print_place(Id id, const std::string& begin, int part);
   std::string counted(const char* integer) const;
+  Region::OfRow::How how(Id fold) const { return region_.of_row_at(graph_[fold])->how; }
+  std::string none(Id fold) const;
   std::string both(Region::OfRow::How how, Type of, const std::string& a, const std::string& b,
                    const std::string& result = {});
   void across(Region::OfRow::How how, Type of, std::string v, const std::string& result);

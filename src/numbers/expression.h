@@ -12,7 +12,7 @@
 // in the operators' records), what small tensors of an example come to (small.h), what a row of elements comes to
 // (fold.h). What goes out is Expressions and the numbers of those nodes that are outputs, which is most of a
 // Region (kernels/emit.h). Where inputs lie in memory, how many lanes there are, and what LLVM makes of it is unknown
-// here; only numbers/system.h writes IR, of the function that solves a system.
+// here.
 //
 // What always holds:
 //

@@ -1,4 +1,6 @@
-#include "numbers/system.h"
+#include "kernels/print_systems.h"
+
+#include "kernels/template.h"
 
 namespace tower::compiler {
 namespace {
@@ -190,27 +192,11 @@ done:
 }  // namespace
 
 std::string print_solver(const std::string& name, Type type, int64_t lanes, int64_t size, int64_t columns) {
-  const char* scalar = type == Type::f64 ? "double" : "float";
-  const std::string l = std::to_string(lanes), width = std::to_string(size + columns);
-  const auto vector = [&](const std::string& element) { return "<" + l + " x " + element + ">"; };
-  const std::pair<std::string, std::string> values[] = {
-      {"{name}", name},
-      {"{V}", vector(scalar)},
-      {"{T}", scalar},
-      {"{I}", vector("i64")},
-      {"{S}", vector("i32")},
-      {"{B}", vector("i1")},
-      {"{M}", "v" + l + (type == Type::f64 ? "f64" : "f32")},
-      {"{L}", l},
-      {"{n}", std::to_string(size)},
-      {"{w}", width},
-      {"{end}", std::to_string(size * (size + columns))},
-  };
-  std::string text = kSolver;
-  for (const auto& [hole, value] : values)
-    for (size_t at = 0; (at = text.find(hole, at)) != std::string::npos; at += value.size())
-      text.replace(at, hole.size(), value);
-  return text;
+  return filled(kSolver, holes_of(type, lanes),
+                {{"name", name},
+                 {"n", std::to_string(size)},
+                 {"w", std::to_string(size + columns)},
+                 {"end", std::to_string(size * (size + columns))}});
 }
 
 }  // namespace tower::compiler
