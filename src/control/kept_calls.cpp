@@ -23,8 +23,6 @@ bool names(const std::string& given, const std::string& op) {
   return op.compare(0, given.size(), given) == 0 && (op.size() == given.size() || op[given.size()] == '.');
 }
 
-thread_local int64_t decided_by_values = 0;  // how many such pieces of code run, one inside of another
-
 // The level that a checkpoint's function is evaluated on.
 class Keeper final : public Vjp {
  public:
@@ -34,7 +32,7 @@ class Keeper final : public Vjp {
   Keeper(const KeptCalls& kept, const Tensors* known) : Vjp("checkpoint"), planned_(&kept), known_results_(known) {}
 
   void process(const Operator& op, Stack& stack) override {
-    if (is_compiled() && decided_by_values > decided_outside_) {
+    if (is_compiled() && DecidedByValues::depth() > decided_outside_) {
       Vjp::process(op, stack);
     } else {
       const Place before = place_;
@@ -166,7 +164,7 @@ class Keeper final : public Vjp {
   KeptCalls* chosen_ = nullptr;
   const KeptCalls* planned_ = nullptr;
   const Tensors* known_results_ = nullptr;
-  const int64_t decided_outside_ = decided_by_values;
+  const int64_t decided_outside_ = DecidedByValues::depth();
   Place place_;
   std::map<int64_t, Results> results_;                                // by number
   std::map<int64_t, std::pair<int64_t, const Operator*>> producers_;  // by slot
@@ -192,9 +190,6 @@ Evaluated evaluate_on(const c10::intrusive_ptr<Keeper>& keeper, const Function& 
 }
 
 }  // namespace
-
-DecidedByValues::DecidedByValues() { ++decided_by_values; }
-DecidedByValues::~DecidedByValues() { --decided_by_values; }
 
 void check_options(const CheckpointOptions& options) {
   const auto is_there = [](const std::string& name) {

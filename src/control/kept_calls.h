@@ -12,6 +12,7 @@
 // So what these call is not counted there, and nothing of it is kept.
 #pragma once
 
+#include "core/in_force.h"
 #include "tower/checkpoint.h"
 
 namespace tower {
@@ -29,13 +30,7 @@ struct KeptCalls {
 };
 
 /// While it lives, code runs whose course values decide.
-class DecidedByValues {
- public:
-  DecidedByValues();
-  ~DecidedByValues();
-  DecidedByValues(const DecidedByValues&) = delete;
-  DecidedByValues& operator=(const DecidedByValues&) = delete;
-};
+class DecidedByValues : public InForce<DecidedByValues> {};
 
 /// Throws ArgumentError where the options name what cannot be kept.
 void check_options(const CheckpointOptions& options);

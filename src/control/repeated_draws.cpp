@@ -4,14 +4,6 @@
 
 namespace tower {
 
-namespace {
-thread_local int64_t repetitions = 0;  // one inside of another
-}  // namespace
-
-Draws::Repeating::Repeating() { ++repetitions; }
-Draws::Repeating::~Repeating() { --repetitions; }
-bool Draws::repeating() { return repetitions > 0; }
-
 SharedDraws Draws::here(const dynamic::Tensors& operands) {
   SharedDraws draws;
   draws.note(operands);

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "core/in_force.h"
 #include "interpreters/vmap.h"
 
 namespace tower {
@@ -30,7 +31,7 @@ class Draws {
   }
 
   /// Whether something is evaluated again.
-  static bool repeating();
+  static bool repeating() { return Repeating::now(); }
 
   /// As if it had drawn nothing.
   void take_back() { before_->rewind(); }
@@ -46,12 +47,7 @@ class Draws {
   }
 
  private:
-  struct Repeating {
-    Repeating();
-    ~Repeating();
-    Repeating(const Repeating&) = delete;
-    Repeating& operator=(const Repeating&) = delete;
-  };
+  struct Repeating : InForce<Repeating> {};
   struct PutBack {
     SharedDraws draws;
     ~PutBack() { SharedDraws(draws).rewind(); }

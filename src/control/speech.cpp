@@ -10,7 +10,6 @@ namespace tower::speech {
 namespace {
 
 thread_local Listener* innermost = nullptr;
-thread_local int leaving_out = 0;
 
 // A vmap whose examples have a name; null: the level is none.
 Vmap* named(Level& level) {
@@ -93,9 +92,5 @@ int64_t number_heard(const Axes& axes) {
   });
   return number;
 }
-
-LeavingOut::LeavingOut() { ++leaving_out; }
-LeavingOut::~LeavingOut() { --leaving_out; }
-bool LeavingOut::now() { return leaving_out > 0; }
 
 }  // namespace tower::speech

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "core/in_force.h"
 #include "tower/errors.h"
 
 namespace tower::speech {
@@ -61,13 +62,6 @@ at::Tensor sum_of_all_heard(const at::Tensor& t, const Axes& axes);
 int64_t number_heard(const Axes& axes);
 
 /// While it lives, steps are made for a part of the examples: NOTE [Examples left out]. A collective then throws.
-class LeavingOut {
- public:
-  LeavingOut();
-  ~LeavingOut();
-  LeavingOut(const LeavingOut&) = delete;
-  LeavingOut& operator=(const LeavingOut&) = delete;
-  static bool now();
-};
+class LeavingOut : public InForce<LeavingOut> {};
 
 }  // namespace tower::speech
