@@ -37,7 +37,7 @@ std::string filled(std::string_view text, const Holes& holes, const Holes& more,
     for (const Holes* of : {&holes, &more})
       for (const auto& [hole, value] : *of)
         if (hole == name) return value;
-    TORCH_INTERNAL_ASSERT(false, "nothing for {", std::string(name), "} in the template", std::string(text));
+    TORCH_INTERNAL_ASSERT(false, "nothing for {", std::string(name), "} in the template ", std::string(text));
   };
   const auto is_of_name = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
   if (!text.empty() && text.front() == '\n') text.remove_prefix(1);
