@@ -20,18 +20,28 @@
 
 namespace tower {
 
+/// Which dimension is mapped of every tensor of a tree: one for all, or a list that goes into the tree. Whether it fits
+/// the tree is seen where it is used: vmap throws ArgumentError that names the place.
 class Axes {
  public:
-  Axes(int64_t dim) : dim_(dim) {}                 // NOLINT(google-explicit-constructor): Axes are written as literals
-  Axes(std::nullopt_t) {}                          // NOLINT(google-explicit-constructor)
-  Axes(std::optional<int64_t> dim) : dim_(dim) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTBEGIN(google-explicit-constructor): Axes are written as literals
+  /// Dimension `dim` of every tensor; a negative one is counted from the end of each.
+  Axes(int64_t dim) : dim_(dim) {}
+  /// None: the tensors are the same for all examples.
+  Axes(std::nullopt_t) {}
+  /// Dimension `dim`, or none where it is empty.
+  Axes(std::optional<int64_t> dim) : dim_(dim) {}
+  // NOLINTEND(google-explicit-constructor)
+  /// A list: `parts` has one entry for each direct child of the tree.
   Axes(std::initializer_list<Axes> parts) : is_list_(true), parts_(parts) {}
-  /// A list that is made at run time.
+  /// A list that is made at run time, of the same `parts`.
   explicit Axes(std::vector<Axes> parts) : is_list_(true), parts_(std::move(parts)) {}
 
+  /// Whether this is a list; else it is one dimension, or none, for all tensors.
   bool is_list() const { return is_list_; }
   /// The one dimension of all tensors; only where this is not a list.
   std::optional<int64_t> dim() const { return dim_; }
+  /// The entries of a list, one for each direct child of the tree; only where this is a list.
   const std::vector<Axes>& parts() const { return parts_; }
 
  private:

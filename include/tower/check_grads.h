@@ -14,6 +14,7 @@
 
 namespace tower {
 
+/// A direction of differentiation.
 enum class Mode {
   forward,  ///< jvp
   reverse,  ///< vjp
@@ -30,16 +31,18 @@ namespace dynamic {
 
 /// Checks the derivatives of `f` at `args` along random directions, argument by argument and output by output: in
 /// forward mode jvp against finite differences, in reverse mode that the pullback is the adjoint of the finite
-/// differences. For `order` 2 and more, the derivatives are checked in the same ways as functions themselves. Throws
-/// DerivativeError that says which derivative is wrong, ArgumentError where an argument or output is not of dtype
-/// float64 or complex128, in which alone finite differences are exact enough.
+/// differences. For `order` 2 and more, the derivatives are checked in the same ways as functions themselves. `modes`
+/// says which of the two, and `tolerance` how near is near enough. Throws DerivativeError that says which derivative is
+/// wrong, ArgumentError where an argument or output is not of dtype float64 or complex128, in which alone finite
+/// differences are exact enough, where `order` is below 1, and where there are no modes.
 void check_grads(Function f, const Tensors& args, int order = 1,
                  const std::vector<Mode>& modes = {Mode::forward, Mode::reverse}, const GradTolerance& tolerance = {});
 
 }  // namespace dynamic
 
-/// The same of a function of trees. `args` is a tuple with an entry for each argument or, for one argument that is no
-/// tuple, the value itself; "argument i" and "output i" in messages count the tensors in their trees.
+/// dynamic::check_grads of a function `f` of trees. `args` is a tuple with an entry for each argument or, for one
+/// argument that is no tuple, the value itself; "argument i" and "output i" in messages count the tensors in their
+/// trees.
 template <class F, class Args>
 void check_grads(F f, const Args& args, int order = 1, const std::vector<Mode>& modes = {Mode::forward, Mode::reverse},
                  const GradTolerance& tolerance = {}) {

@@ -48,7 +48,9 @@ enum class Math : std::uint8_t {
   fast,    ///< a product and a sum may be rounded once (fma), a divisor of several numbers inverted once
 };
 
+/// How `compile` compiles.
 struct CompileOptions {
+  /// What arithmetic of floats may do.
   Math math = Math::strict;
   /// A folder that keeps kernels' machine code for other processes; made if it is not there. Empty: the one that the
   /// environment names (TOWER_CACHE), or none. Whoever can write there decides what is executed.
@@ -138,13 +140,17 @@ inline constexpr bool is_tensors_alone<std::vector<at::Tensor>> = true;  // as l
 template <class F>
 class Compiled {
  public:
+  /// What `compile(f, options)` gives.
   explicit Compiled(F f, const CompileOptions& options = {})
       : Compiled(std::move(f), detail::Specialisations(options)) {}
-  /// With graphs that there already are.
+  /// `f` with graphs that there already are, those of `specialisations`.
   Compiled(F f, detail::Specialisations specialisations)
       : function_(std::make_shared<detail::Held<F>>(detail::Held<F>{std::move(f)})),
         specialisations_(std::move(specialisations)) {}
 
+  /// What the function gives for `args`: trees, and numbers, strings and the like, each value of which has a graph of
+  /// its own. Throws UnsupportedError where the function, while it is traced, reads a value of a tensor or makes a
+  /// shape of one.
   template <class... Args>
   auto operator()(const Args&... args) const {
     return call(detail::decayed(args)...);
@@ -156,9 +162,9 @@ class Compiled {
   /// them, bytes read and written for one, and how long it took to compile.
   std::string report() const { return specialisations_.report(); }
 
-  /// Writes the graphs that there are to a file for `load`: with machine code for this CPU, and with the values that
-  /// captured tensors have now. Throws UnsupportedError where a graph has code of the user's in it (the branches of
-  /// cond, functions with rules of their own).
+  /// Writes the graphs that there are to the file `path`, for `load`: with machine code for this CPU, and with the
+  /// values that captured tensors have now. Throws UnsupportedError where a graph has code of the user's in it (the
+  /// branches of cond, functions with rules of their own).
   void save(const std::string& path) const { detail::Specialisations::save(path, {specialisations_}); }
 
  private:
@@ -187,23 +193,28 @@ class Compiled {
   detail::Specialisations specialisations_;
 };
 
-/// `f`, compiled.
+/// `f`, compiled: a function of the same trees that gives the same values. Nothing happens before its first call.
 template <class F>
 Compiled<F> compile(F f, const CompileOptions& options = {}) {
   return Compiled<F>(std::move(f), options);
 }
 
-/// A compiled function from a file.
+/// A compiled function from a file; `load` makes one.
 template <class Signature>
 class Loaded;
 template <class Out, class... Args>
 class Loaded<Out(Args...)> {
  public:
+  /// What `tower::load(path)` gives, which says what is thrown.
   explicit Loaded(const std::string& path) : compiled_(Missing(), load(path)) {}
 
+  /// What the function gives for `args`. Throws UnsupportedError where the file has no graph for arguments like these.
   Out operator()(const std::decay_t<Args>&... args) const { return compiled_(args...); }
+  /// How many graphs the file has.
   std::size_t graphs() const { return compiled_.graphs(); }
+  /// As that of Compiled::report.
   std::string report() const { return compiled_.report(); }
+  /// Writes the graphs to a file `path` again.
   void save(const std::string& path) const { compiled_.save(path); }
 
  private:
@@ -230,19 +241,22 @@ class Loaded<Out(Args...)> {
   Compiled<Missing> compiled_;
 };
 
-/// The function that was saved to a file: `load<std::pair<Tensor, Tensor>(Tensor, Tensor)>("step")`, with the types, by
-/// value, that it was called with. It runs without the function that was compiled and without LLVM, for arguments of
-/// the kinds that it had been called with; others are an UnsupportedError. Throws ArgumentError where the file is not
-/// whole, or not for this signature, CPU, Tower or LibTorch. A file is a program: load what you trust.
+/// The function that was saved to the file `path`: `load<std::pair<Tensor, Tensor>(Tensor, Tensor)>("step")`, with the
+/// types, by value, that it was called with. It runs without the function that was compiled and without LLVM, for
+/// arguments of the kinds that it had been called with; others are an UnsupportedError. Throws ArgumentError where the
+/// file is not whole, or not for this signature, CPU, Tower or LibTorch. A file is a program: load what you trust.
 template <class Signature>
 Loaded<Signature> load(const std::string& path) {
   return Loaded<Signature>(path);
 }
 
 namespace dynamic {
+/// `f`, compiled, as tower::compile says.
 Function compile(Function f, const CompileOptions& options = {});
-/// `compiled`: what `compile` gave, or `load`.
+/// Writes the graphs of `compiled`, which `compile` or `load` gave, to the file `path`. Throws ArgumentError for
+/// another function, and UnsupportedError as Compiled::save does.
 void save(const Function& compiled, const std::string& path);
+/// The function that was saved to the file `path`. Throws ArgumentError as tower::load does.
 Function load(const std::string& path);
 }  // namespace dynamic
 

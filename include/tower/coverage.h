@@ -19,8 +19,8 @@ struct CoverageRow {
 /// One row for each operator that LibTorch's dispatcher knows now, and each transform; sorted by operator.
 std::vector<CoverageRow> coverage();
 
-/// Makes an operator that has no batching rule an error under vmap, instead of a loop with a warning. For the whole
-/// process; returns what was set before.
+/// With `yes`, an operator that has no batching rule is an UnsupportedError under vmap; without, as in the beginning, a
+/// loop over the examples with a warning. For the whole process; returns what was set before.
 bool set_fallback_is_error(bool yes);
 
 }  // namespace tower

@@ -51,18 +51,22 @@ class Operator;
 /// Values of a call by position: its outputs, gradients of them, what was saved. Valid while the rule runs.
 class ValueList {
  public:
+  /// A view of `values`, which must live as long.
   explicit ValueList(c10::ArrayRef<c10::IValue> values) : values_(values) {}
+  /// How many values there are.
   size_t size() const { return values_.size(); }
-  /// A tensor; undefined where there is none.
+  /// Value `i`, a tensor; undefined where there is none. Throws ArgumentError where there are not as many.
   const at::Tensor& operator[](size_t i) const { return tensor(i); }
+  /// The same as [i].
   const at::Tensor& tensor(size_t i) const;
-  /// A list of tensors; undefined ones where it has holes.
+  /// Value `i`, a list of tensors; undefined ones where it has holes.
   std::vector<at::Tensor> tensors(size_t i) const;
-  /// A number, string, list of numbers, std::optional<…>, …
+  /// Value `i`, of another type: a number, string, list of numbers, std::optional of one, …
   template <class T>
   T get(size_t i) const {
     return value(i).to<T>();
   }
+  /// Value `i` as it is. Throws ArgumentError where there are not as many.
   const c10::IValue& value(size_t i) const;
 
  private:
@@ -72,14 +76,18 @@ class ValueList {
 /// The arguments of a call by name, or tangents in the place of its tensors. Valid while the rule runs.
 class Arguments {
  public:
+  /// Those of a call of `op`: `values` in the order of its schema, which must live as long.
   Arguments(const Operator& op, c10::ArrayRef<c10::IValue> values) : op_(&op), values_(values) {}
+  /// The tensor argument `name`; undefined where there is none.
   const at::Tensor& tensor(std::string_view name) const;
+  /// The tensors of the list `name`; undefined ones where it has holes.
   std::vector<at::Tensor> tensors(std::string_view name) const;
+  /// The argument `name`, of another type: a number, string, list of numbers, std::optional of one, …
   template <class T>
   T get(std::string_view name) const {
     return value(name).to<T>();
   }
-  /// Throws ArgumentError where the operator has no such argument.
+  /// The argument `name` as it is. Throws ArgumentError where the operator has no such argument, as all of these do.
   const c10::IValue& value(std::string_view name) const;
 
  protected:
@@ -91,7 +99,9 @@ class Arguments {
 /// The call that a derivative rule is for: its arguments that are no tensors.
 class CallContext {
  public:
+  /// Of the call with these `arguments`.
   explicit CallContext(const Arguments& arguments) : arguments_(arguments) {}
+  /// The argument `name`: a number, string, list of numbers, std::optional of one, …
   template <class T>
   T get(std::string_view name) const {
     return arguments_.get<T>(name);
@@ -104,9 +114,11 @@ class CallContext {
 /// The same for backward, which need not compute what nobody asks for.
 class BackwardContext : public CallContext {
  public:
+  /// Of the call with these `arguments`; `needs` says of a tensor argument, or of an element of a list, whether its
+  /// gradient is asked for.
   BackwardContext(const Arguments& arguments, const std::function<bool(std::string_view, size_t)>& needs)
       : CallContext(arguments), needs_(needs) {}
-  /// The gradient of tensor argument `name` is asked for; of a list: of its element.
+  /// Whether the gradient of the tensor argument `name` is asked for; of a list: of its element number `element`.
   bool needs_gradient(std::string_view name, size_t element = 0) const { return needs_(name, element); }
 
  private:
@@ -118,9 +130,13 @@ using Saved = std::vector<c10::IValue>;
 
 /// The gradient of one argument: a tensor or, of a list, a tensor for each element. Undefined tensors are zeros.
 struct Gradient {
+  /// Zero.
   Gradient() = default;
+  /// Of an argument that is a `tensor`, of its shape and dtype.
   Gradient(at::Tensor tensor) : value(std::move(tensor)) {}
+  /// Of an argument that is a `list` of tensors: as many, of their shapes and dtypes.
   Gradient(std::vector<at::Tensor> list) : value(std::move(list)) {}
+  /// What it was made of.
   std::variant<at::Tensor, std::vector<at::Tensor>> value;
 };
 /// By the name of the argument.
@@ -129,10 +145,11 @@ using Gradients = std::map<std::string, Gradient, std::less<>>;
 /// Where the batch dimensions of a call's arguments are, by name.
 class BatchDims {
  public:
+  /// Those of a call of `op`: `dims` has an entry for each argument, with one for each tensor of it.
   BatchDims(const Operator& op, std::vector<dynamic::Dims> dims) : op_(&op), dims_(std::move(dims)) {}
-  /// Of a tensor; empty: every example has the same.
+  /// Of the tensor `name`; empty: every example has the same. Throws ArgumentError where there is no such argument.
   std::optional<int64_t> operator[](std::string_view name) const;
-  /// Of the elements of a list.
+  /// Of the elements of the list `name`.
   const dynamic::Dims& list(std::string_view name) const;
 
  private:
@@ -140,6 +157,7 @@ class BatchDims {
   std::vector<dynamic::Dims> dims_;  // by position; one entry for a tensor
 };
 
+/// What CustomOp::backward is given.
 struct BackwardOptions {
   /// Gradients of outputs that nobody asked about are zeros; else they are undefined tensors.
   bool materialize_grads = true;
@@ -195,6 +213,7 @@ class TypedOp;
 template <class Result, class... A>
 class TypedOp<Result(A...)> {
  public:
+  /// Calls it, through LibTorch's dispatcher, with `arguments` of the types of its schema.
   Result operator()(A... arguments) const { return handle_.call(std::forward<A>(arguments)...); }
 
  private:
@@ -205,13 +224,18 @@ class TypedOp<Result(A...)> {
   std::shared_ptr<detail::CustomOpState> state_;
 };
 
-/// What was registered for an operator through this object; copies share it.
+/// What was registered for an operator through this object; copies share it. What registers something returns the
+/// object, for the next. It throws ArgumentError where the operator has that already, or a function `f` does not fit
+/// the schema; messages then say `where` the other was registered.
 class CustomOp {
  public:
+  /// A place in the source.
   using Where = std::source_location;
 
+  /// The operator's name, with its overload: "mylib::foo" or "mylib::foo.overload".
   const std::string& name() const;
-  /// The operator as a function of the given type, such as `Tensor(const Tensor&, double)`, which must fit the schema.
+  /// The operator as a function of the given type, such as `Tensor(const Tensor&, double)`. Throws ArgumentError where
+  /// that does not fit the schema, or nobody has defined the operator yet.
   template <class Signature>
   TypedOp<Signature> typed() const {
     return {handle(c10::inferFunctionSchemaFlattenedReturns<Signature>()), state_};
@@ -221,7 +245,8 @@ class CustomOp {
 
   // ---- what it computes ----
 
-  /// The implementation for one kind of device. It takes the schema's arguments with the types of LibTorch's kernels
+  /// `f` is the implementation for one kind of `device`. It takes the schema's arguments with the types of LibTorch's
+  /// kernels
   /// (`const Tensor&`, `at::TensorList`, `const std::optional<Tensor>&`, `int64_t`, `double`, `std::string_view`, …),
   /// writes to none of them and returns fresh tensors. One written with operators is also run under vmap; one that
   /// reads memory runs once for each example.
@@ -230,19 +255,19 @@ class CustomOp {
     add_kernel(device, detail::BoxedFunction(std::move(f)), where);
     return *this;
   }
-  /// The implementation for every device that has none of its own.
+  /// `f` is the implementation for every device that has none of its own.
   template <class F>
   const CustomOp& kernel(F f, Where where = Where::current()) const {
     add_kernel(std::nullopt, detail::BoxedFunction(std::move(f)), where);
     return *this;
   }
-  /// Shapes and dtypes of the outputs: the implementation for meta tensors.
+  /// `f` gives outputs of the right shapes and dtypes, without values: the implementation for meta tensors.
   template <class F>
   const CustomOp& abstract(F f, Where where = Where::current()) const {
     return kernel(at::kMeta, std::move(f), where);
   }
-  /// The operator in terms of others (tower/decompose.h): serves vmap, and derivatives where there are no rules for
-  /// them. The operator must be there.
+  /// `f` is the operator in terms of others (tower/decompose.h): serves vmap, and derivatives where there are no rules
+  /// for them. The operator must be there.
   template <class F>
   const CustomOp& decomposition(F f, Where where = Where::current()) const {
     add_decomposition(detail::BoxedFunction(std::move(f)), where);
@@ -251,12 +276,12 @@ class CustomOp {
 
   // ---- derivatives ----
 
-  /// What backward and jvp get as `saved`, from the arguments and outputs of a call. Without it that is all arguments,
-  /// then all outputs.
+  /// `save` gives what backward and jvp get as `saved`, from the arguments and outputs of a call. Without it that is
+  /// all arguments, then all outputs.
   const CustomOp& save_for_backward(detail::SaveFunction save, Where where = Where::current()) const;
-  /// Gradients by name of argument, from `saved` and the gradients of the outputs. Of the arguments that need one each
-  /// must be there, unless declared by no_gradient. Without a backward LibTorch's backward() through the operator is an
-  /// error.
+  /// `f(call, saved, gradients of the outputs)` gives the gradients by name of argument, each of the argument's shape.
+  /// Of the arguments that need one each must be there, unless declared by no_gradient: a DerivativeError says which is
+  /// not. Without a backward LibTorch's backward() through the operator is an error.
   template <class F>
   const CustomOp& backward(F f, BackwardOptions options = {}, Where where = Where::current()) const {
     using Result = std::invoke_result_t<F&, const BackwardContext&, const ValueList&, const ValueList&>;
@@ -275,14 +300,15 @@ class CustomOp {
   const CustomOp& linear_backward(Where where = Where::current()) const;
   /// Declares that the derivative with respect to these arguments is zero.
   const CustomOp& no_gradient(std::initializer_list<const char*> arguments, Where where = Where::current()) const;
-  /// Tangents of the outputs (lists flattened; undefined: zero), from `saved` and the tangents of the arguments
-  /// (undefined: zero), in which it is linear.
+  /// `f(call, saved, tangents)` gives the tangents of the outputs (lists flattened; undefined: zero), each of its
+  /// output's shape, from those of the arguments (undefined: zero), in which it is linear.
   const CustomOp& jvp(detail::JvpFunction f, Where where = Where::current()) const;
 
   // ---- vmap ----
 
-  /// The operator for a batch: `(info, in_dims, arguments…) -> pair(outputs, out_dims)`. Tensors have their batch
-  /// dimensions where in_dims says; out_dims has one entry for each output (lists flattened), or one for all of them.
+  /// `f` is the operator for a batch: `(info, in_dims, arguments…) -> pair(outputs, out_dims)`. Tensors have their
+  /// batch dimensions where in_dims says; out_dims has one entry for each output (lists flattened), or one for all of
+  /// them.
   template <class F>
   const CustomOp& vmap(F f, Where where = Where::current()) const {
     using Call = typename detail::VmapSignature<std::decay_t<F>>::Call;
@@ -293,9 +319,9 @@ class CustomOp {
 
   // ---- sparsity patterns ----
 
-  /// A function of the schema's arguments, made of operators, whose outputs have the shapes of the operator's and
-  /// depend on all that those depend on: what sparsity patterns (tower/sparse.h) follow in its place. Without it they
-  /// are dense.
+  /// `f` is a function of the schema's arguments, made of operators, whose outputs have the shapes of the operator's
+  /// and depend on all that those depend on: what sparsity patterns (tower/sparse.h) follow in its place. Without it
+  /// they are dense.
   template <class F>
   const CustomOp& sparsity(F f, Where where = Where::current()) const {
     add_sparsity(detail::BoxedFunction(std::move(f)), where);
@@ -317,15 +343,15 @@ class CustomOp {
   std::shared_ptr<detail::CustomOpState> state_;
 };
 
-/// Defines an operator by its schema, "mylib::foo(Tensor x, Tensor[] ys, float alpha=1.0) -> (Tensor, Tensor)", or,
-/// with a name alone, "mylib::foo" or "mylib::foo.overload", adds to an operator that somebody else defines, before or
-/// after; transforms for which nothing is added keep what serves them. Throws ArgumentError where the schema does not
-/// parse, or the operator is defined already.
+/// An operator by `schema_or_name`: defines it by its schema, "mylib::foo(Tensor x, Tensor[] ys, float alpha=1.0) ->
+/// (Tensor, Tensor)", or, with a name alone, "mylib::foo" or "mylib::foo.overload", adds to an operator that somebody
+/// else defines, before or after; transforms for which nothing is added keep what serves them. `tags` are LibTorch's,
+/// of a defined one. Throws ArgumentError where the schema does not parse, or the operator is defined already.
 [[nodiscard]] CustomOp custom_op(std::string_view schema_or_name, std::vector<at::Tag> tags = {},
                                  std::source_location where = std::source_location::current());
 
-/// Defines an operator with the schema of a C++ function, which is its implementation on every device. `arguments` are
-/// the names of its arguments.
+/// Defines an operator `name` with the schema of a C++ function `f`, which is its implementation on every device.
+/// `arguments` are the names of its arguments. Throws ArgumentError where their number differs.
 template <class F>
 requires(!std::is_convertible_v<F, std::vector<at::Tag>>) [[nodiscard]] CustomOp
     custom_op(std::string_view name, F f, const std::vector<std::string>& arguments,

@@ -51,11 +51,12 @@ class Decomposition {
  public:
   /// Whether the operator has one.
   explicit operator bool() const { return run_ != nullptr; }
-  /// The operator's schema.
+  /// The operator's schema; only where it has a decomposition.
   const c10::FunctionSchema& schema() const { return *schema_; }
   /// Replaces the arguments on the stack by the results. Every argument must be given, defaults included.
   void call_boxed(std::vector<c10::IValue>& stack) const;
-  /// As a function of the given signature, such as `Tensor(const Tensor&, int64_t)`, which must fit the schema.
+  /// As a function of the given signature, such as `Tensor(const Tensor&, int64_t)`. Throws ArgumentError where that
+  /// does not fit the schema.
   template <class Signature>
   std::function<Signature> typed() const {
     require(c10::inferFunctionSchemaFlattenedReturns<Signature>());
@@ -83,18 +84,20 @@ class Decomposition {
   std::shared_ptr<const std::function<void(std::vector<c10::IValue>&)>> run_;
 };
 
-/// Registers `f` as the decomposition of an operator; a later registration takes precedence while it lives. The
+/// Registers `f` as the decomposition of the operator `op`; a later registration takes precedence while it lives. The
 /// function takes the operator's arguments, all of them, with the types that a kernel for it may have (`const Tensor&`,
 /// `int64_t` or `SymInt`, `at::IntArrayRef`, `std::optional<…>`, …). Throws ArgumentError where the signature does not
 /// fit, there is no such operator, or it writes to its arguments (those run as their functional form).
 /// As with LibTorch's own registrations, no other thread may be using the operator meanwhile.
 RegisteredDecomposition decompose(const c10::OperatorHandle& op, detail::BoxedFunction f);
-/// The same by name: "aten::add.Tensor".
+/// The same, with the name of `op`: "aten::add.Tensor".
 RegisteredDecomposition decompose(std::string_view op, detail::BoxedFunction f);
+/// The same with the name of `op`, for an `f` that is any callable.
 template <class Function>
 RegisteredDecomposition decompose(std::string_view op, Function f) {
   return decompose(op, detail::BoxedFunction(std::move(f)));
 }
+/// The same for an operator `op` and an `f` that is any callable.
 template <class Function>
 RegisteredDecomposition decompose(const c10::OperatorHandle& op, Function f) {
   return decompose(op, detail::BoxedFunction(std::move(f)));
@@ -124,7 +127,8 @@ RegisteredDecomposition decompose(Function f) {
   return decompose(name, detail::TypedOperator<Op, typename Op::schema>::boxed(std::move(f)));
 }
 
-/// The decomposition of an operator, Tower's own or a registered one; one that is false if there is none.
+/// The decomposition of the operator called `op`, "aten::addmm", Tower's own or a registered one; one that is false if
+/// there is none.
 Decomposition decomposition(std::string_view op);
 /// The same with the operator's own signature; an empty function if there is none.
 template <class Op>

@@ -15,16 +15,17 @@ namespace tower {
 
 /// One line of an explanation.
 struct ExplainedCall {
-  std::string op;
-  std::string level;   ///< "grad (level 2)", or "plain" for LibTorch itself
-  std::string served;  ///< as in CoverageRow
-  int64_t count = 0;
+  std::string op;                    ///< "aten::mul.Tensor"
+  std::string level;                 ///< "grad (level 2)", or "plain" for LibTorch itself
+  std::string served;                ///< as in CoverageRow
+  int64_t count = 0;                 ///< how many calls there were
   std::chrono::nanoseconds time{0};  ///< with everything that ran below it
 };
 
 /// Collects the calls that this thread makes while it is alive. Explainers nest; the innermost collects.
 class Explainer {
  public:
+  /// Begins.
   Explainer();
   ~Explainer();
   Explainer(const Explainer&) = delete;
@@ -40,7 +41,7 @@ class Explainer {
   std::unique_ptr<State> state_;
 };
 
-/// `f`, printing a table of what it did after each call.
+/// `f`, printing to `out`, which must live as long, after each call a table of what it did.
 template <class F>
 auto explain(F f, std::ostream& out = std::cout) {
   return [f = std::move(f), &out](auto&&... args) {

@@ -41,15 +41,21 @@
 
 namespace tower {
 
+/// The base of a function with rules of its own that is a class, `Derived`, as above: what that declares is found by
+/// its names, and what is missing is generated, or an error that says so.
 template <class Derived>
 struct Function {
-  /// The names that functions written for LibTorch use.
+  /// The context's name in functions written for LibTorch, whose other names follow.
   using AutogradContext = Context;
+  /// A tensor.
   using Variable = at::Tensor;
+  /// Tensors.
   using variable_list = dynamic::Tensors;
+  /// Tensors.
   using tensor_list = dynamic::Tensors;
 
-  /// Calls the function. Tensors that it writes to (`mutates`) are written to, and returned.
+  /// Calls the function with `args`, trees, and returns what forward returns. Tensors that it writes to (`mutates`) are
+  /// written to, and returned.
   template <class... Args>
   static auto apply(const Args&... args) {
     using Parts = detail::ClassParts<Derived, detail::Stored<Args>...>;
@@ -62,6 +68,7 @@ struct Function {
 template <class Parts>
 class CustomFunction {
  public:
+  /// Of a function and the rules that it has, `parts`, and what is known of them, `info`. Call `custom` instead.
   explicit CustomFunction(Parts parts, detail::FunctionInfo info)
       : parts_(std::make_shared<const Parts>(std::move(parts))),
         info_(std::move(info)),
@@ -119,6 +126,7 @@ class CustomFunction {
     return CustomFunction(*parts_, std::move(info));
   }
 
+  /// Calls the function with `args`, trees, as from anywhere.
   template <class... Args>
   auto operator()(const Args&... args) const {
     return detail::call<Parts, detail::Stored<Args>...>(op_, parts_, args...);
@@ -142,19 +150,19 @@ auto custom(F f, std::source_location where = std::source_location::current()) {
   return CustomFunction<Parts>(Parts{{std::move(f)}}, detail::custom_info(where.file_name(), where.line()));
 }
 
-/// `f` with a reverse-mode rule (CustomFunction::vjp).
+/// `f` with a reverse-mode rule, `forward` and `backward` (CustomFunction::vjp).
 template <class F, class Forward, class Backward>
 auto custom_vjp(F f, Forward forward, Backward backward, std::source_location where = std::source_location::current()) {
   return custom(std::move(f), where).vjp(std::move(forward), std::move(backward));
 }
 
-/// `f` with a forward-mode rule, which also serves reverse mode (CustomFunction::jvp).
+/// `f` with a forward-mode `rule`, which also serves reverse mode (CustomFunction::jvp).
 template <class F, class Rule>
 auto custom_jvp(F f, Rule rule, std::source_location where = std::source_location::current()) {
   return custom(std::move(f), where).jvp(std::move(rule));
 }
 
-/// `f` with a batching rule; it is differentiated through its implementation (CustomFunction::vmap).
+/// `f` with a batching `rule`; it is differentiated through its implementation (CustomFunction::vmap).
 template <class F, class Rule>
 auto custom_vmap(F f, Rule rule, std::source_location where = std::source_location::current()) {
   return custom(std::move(f), where).vmap(std::move(rule));

@@ -34,22 +34,24 @@ enum class ValueOrigin : uint8_t {
 
 /// One vmap around a call.
 struct MappedOver {
+  /// The dimension of an operand that the vmap does not map.
   static constexpr int64_t kUnmapped = -1;
 
-  uint64_t axis;  ///< which vmap: equal numbers are the same examples, also where sizes are equal by chance
-  int64_t batch_size;
+  uint64_t axis;              ///< which vmap: equal numbers are the same examples, also where sizes are equal by chance
+  int64_t batch_size;         ///< how many examples
   std::vector<int64_t> dims;  ///< of each operand, in what the vmaps before this one left of it; kUnmapped
 
+  /// Whether all of it is equal.
   bool operator==(const MappedOver&) const = default;
 };
 
 /// One tensor. Its sizes are those of all examples.
 struct GraphValue {
-  ValueOrigin origin;
-  std::vector<int64_t> sizes;
-  at::ScalarType dtype;
-  at::Device device;
-  at::Tensor tensor;  ///< captured: the tensor; constant: its value; else undefined
+  ValueOrigin origin;          ///< where it comes from
+  std::vector<int64_t> sizes;  ///< of all examples
+  at::ScalarType dtype;        ///< of its elements
+  at::Device device;           ///< where it lies
+  at::Tensor tensor;           ///< captured: the tensor; constant: its value; else undefined
 };
 
 /// One operator call.
@@ -62,14 +64,16 @@ struct GraphCall {
   bool writes = false;            ///< writes to its first operand, a captured tensor or an argument
 };
 
+/// What a function computed when it was run: values are named by their places in `values`, %0, %1, …
 struct Graph {
-  std::vector<GraphValue> values;
+  std::vector<GraphValue> values;  ///< all tensors that have a part in it
   std::vector<int64_t> arguments;  ///< the value of each tensor of the arguments; -1: undefined
-  std::vector<GraphCall> calls;
-  std::vector<int64_t> results;  ///< the value of each tensor of the result
-  std::string text;              ///< one line for each value and call
+  std::vector<GraphCall> calls;    ///< in the order in which they were made
+  std::vector<int64_t> results;    ///< the value of each tensor of the result
+  std::string text;                ///< one line for each value and call
 };
 
+/// Writes the text of `graph` to `out`.
 inline std::ostream& operator<<(std::ostream& out, const Graph& graph) { return out << graph.text; }
 
 namespace dynamic {
@@ -77,7 +81,7 @@ namespace dynamic {
 std::function<Graph(const Tensors&)> graph(Function f);
 }  // namespace dynamic
 
-/// The same for a function of trees.
+/// A function of the arguments of `f`, trees, that gives the graph of what `f` computes of them.
 template <class F>
 auto graph(F f) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {

@@ -28,10 +28,12 @@ class Operator;
 /// What a call carries besides tensors: functions, numbers, anything. Rules get it as it was given.
 using Attributes = std::shared_ptr<const void>;
 
+/// `value`, held as attributes.
 template <class T>
 Attributes attributes(T value) {
   return std::make_shared<const T>(std::move(value));
 }
+/// What `attributes` hold, which must be a `T`: nothing checks it.
 template <class T>
 const T& attributes_as(const Attributes& attributes) {
   return *static_cast<const T*>(attributes.get());
@@ -39,15 +41,18 @@ const T& attributes_as(const Attributes& attributes) {
 
 /// What derivative rules are given of the call: tensors, and anything else.
 struct Residuals {
-  dynamic::Tensors tensors;
-  Attributes other;
+  dynamic::Tensors tensors;  ///< followed by derivatives of higher order
+  Attributes other;          ///< anything else
 };
 
 /// The rules of a higher-order operator. What is missing is an error that names operator and transform, or generated.
 struct HigherOrderRules {
+  /// Operands, outputs, cotangents, tangents: by position.
   using Tensors = dynamic::Tensors;
+  /// An entry for each operand, or output.
   using Dims = dynamic::Dims;
 
+  /// What messages call the operator.
   std::string name;
 
   /// Evaluates on operands; all outputs are defined tensors.
@@ -91,21 +96,24 @@ struct HigherOrderRules {
   std::function<HigherOrderRules(const at::Tensor& captured)> lift = {};
 };
 
+/// An operator that is made of such rules, called like a function. A value: copies are the same operator.
 class HigherOrderOperator {
  public:
+  /// With these `rules`, of which `forward` or `forward_and_save` must be there.
   explicit HigherOrderOperator(HigherOrderRules rules);
   HigherOrderOperator(const HigherOrderOperator&);
   HigherOrderOperator& operator=(const HigherOrderOperator&);
   ~HigherOrderOperator();
 
-  /// Calls it, from user code or from a rule: every level whose tensors are among the operands applies its rule.
-  /// Outside transforms LibTorch's autograd records it where an operand requires grad.
+  /// Calls it with `operands` and `attributes`, from user code or from a rule: every level whose tensors are among the
+  /// operands applies its rule. Outside transforms LibTorch's autograd records it where an operand requires grad.
   ///
   /// A tensor that `forward` captured from a running transform instead of taking it as an operand is passed on as an
   /// operand where that is right. Throws UnsupportedError where it is not: where it is differentiated, for which the
   /// rules give no gradient.
   dynamic::Tensors operator()(const dynamic::Tensors& operands, const Attributes& attributes = {}) const;
 
+  /// What messages call it.
   const std::string& name() const;
 
  private:

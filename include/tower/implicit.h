@@ -23,6 +23,7 @@
 
 namespace tower {
 
+/// How the derivatives of an implicit function are computed, and its solver called.
 struct ImplicitOptions {
   /// How the linear systems of derivatives are solved, in lists of the tensors of x. Complex ones are seen as pairs of
   /// real numbers, view_as_real: no residual need be holomorphic.
@@ -36,6 +37,7 @@ struct ImplicitOptions {
 
 namespace dynamic {
 
+/// A function of the unknown x and the parameters.
 using Residual = std::function<Tensors(const Tensors& x, const Tensors& params)>;
 
 /// `solver(params)`, an x for which `residual(x, params)` vanishes, with the derivatives of that x.
@@ -45,7 +47,7 @@ using Residual = std::function<Tensors(const Tensors& x, const Tensors& params)>
 Tensors implicit_root(const Residual& residual, const Function& solver, const Tensors& params,
                       const ImplicitOptions& options = {});
 
-/// The same for x = map(x, params).
+/// The same for an x that is `map(x, params)`: `solver` finds it.
 Tensors fixed_point(const Residual& map, const Function& solver, const Tensors& params,
                     const ImplicitOptions& options = {});
 
@@ -85,7 +87,7 @@ auto implicit_root(Residual residual, Solver solver, ImplicitOptions options = {
   };
 }
 
-/// The same for x = map(x, params…).
+/// The same for an x that is `map(x, params…)`: `solver` finds it.
 template <class Map, class Solver>
 auto fixed_point(Map map, Solver solver, ImplicitOptions options = {}) {
   return [map = std::move(map), solver = std::move(solver), options = std::move(options)](const auto&... params) {

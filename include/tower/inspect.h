@@ -55,6 +55,7 @@ bool inside_transform();
 /// in the middle of one; tensors of the transforms cannot be used meanwhile.
 class Suspended {
  public:
+  /// Begins.
   Suspended();
   ~Suspended();
   Suspended(const Suspended&) = delete;

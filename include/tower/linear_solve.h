@@ -27,12 +27,13 @@ class NoConvergenceError : public Error {
   using Error::Error;
 };
 
+/// What an iterative solver does that did not come to its tolerance.
 enum class NoConvergence {
   error,   ///< NoConvergenceError
   report,  ///< `converged` says of each example whether it did
 };
 
-/// For unknowns that are a tree `X`.
+/// How far `cg`, `bicgstab` and `gmres` go, for unknowns that are a tree `X`.
 template <class X = at::Tensor>
 struct IterativeOptions {
   /// Of |b − A x| relative to |b|. Empty: 1e-10, in single precision 1e-5.
@@ -47,33 +48,38 @@ struct IterativeOptions {
   std::optional<X> start = std::nullopt;
   /// Of gmres: the number of steps after which it starts anew, and of vectors that it keeps.
   int64_t restart = 30;
+  /// What becomes of an example that does not converge.
   NoConvergence on_no_convergence = NoConvergence::error;
 };
 
 /// What an iterative solver found. Under vmap each example has its own.
 template <class X = at::Tensor>
 struct IterativeSolution {
-  X x;
-  at::Tensor converged;  ///< bool
+  X x;                   ///< like b
+  at::Tensor converged;  ///< bool: the tolerance was met
   at::Tensor steps;      ///< int64: how many there were
   at::Tensor residual;   ///< |b − A x|, computed from x; a report, without a derivative
 };
+/// A solution is a tree.
 template <class X>
 constexpr auto tower_fields(const IterativeSolution<X>&) {
   using S = IterativeSolution<X>;
   return std::tuple(&S::x, &S::converged, &S::steps, &S::residual);
 }
 
+/// How `linear_solve` solves.
 enum class LinearMethod {
   automatic,  ///< dense up to `dense_up_to` unknowns, else gmres
   dense,      ///< the matrix, from the function of the unit vectors, and its LU factors
-  cg,
-  bicgstab,
-  gmres,
+  cg,         ///< as tower::cg
+  bicgstab,   ///< as tower::bicgstab
+  gmres,      ///< as tower::gmres
 };
 
+/// How linear systems are solved whose unknowns are a tree `X`.
 template <class X = at::Tensor>
 struct LinearSolveOptions {
+  /// The method, unless there is `solve`.
   LinearMethod method = LinearMethod::automatic;
   /// The most unknowns, all tensors' elements of one example together, for which `automatic` is dense.
   int64_t dense_up_to = 256;
@@ -103,11 +109,15 @@ namespace dynamic {
 /// shows that it is not linear.
 Tensors linear_solve(Function apply, const Tensors& b, LinearSolveOptions<Tensors> options = {});
 
-/// Conjugate gradients: A is self-adjoint and positive definite. Where it shows not to be, it does not converge.
+/// Conjugate gradients for apply(x) = b (Hestenes and Stiefel): `apply` is linear, self-adjoint and positive definite.
+/// Where it shows not to be, it does not converge: NoConvergenceError, unless `options` say otherwise. ArgumentError
+/// where the tensors of `b` are not of one floating point dtype.
 IterativeSolution<Tensors> cg(Function apply, const Tensors& b, IterativeOptions<Tensors> options = {});
-/// Stabilized biconjugate gradients (van der Vorst): any regular A; two products with it, and eight vectors.
+/// Stabilized biconjugate gradients (van der Vorst) for apply(x) = b: any regular `apply`; a step takes two products
+/// with it, and eight vectors. Throws what cg does.
 IterativeSolution<Tensors> bicgstab(Function apply, const Tensors& b, IterativeOptions<Tensors> options = {});
-/// Generalized minimal residuals with restarts (Saad and Schultz): any regular A; one product, `restart` vectors.
+/// Generalized minimal residuals with restarts (Saad and Schultz) for apply(x) = b: any regular `apply`; a step takes
+/// one product with it, and `restart` vectors are kept. Throws what cg does.
 IterativeSolution<Tensors> gmres(Function apply, const Tensors& b, IterativeOptions<Tensors> options = {});
 
 }  // namespace dynamic
@@ -168,7 +178,7 @@ IterativeSolution<X> solve_iteratively(Solve solve, dynamic::Function apply, con
 
 }  // namespace detail
 
-/// dynamic::linear_solve for a `b` that is a tree.
+/// dynamic::linear_solve for a `b` that is a tree, and an `apply` that takes and gives trees like it.
 template <class Apply, class X>
 X linear_solve(Apply apply, const X& b, const std::type_identity_t<LinearSolveOptions<X>>& options = {}) {
   detail::check_linear_function<Apply, X>();
@@ -177,7 +187,7 @@ X linear_solve(Apply apply, const X& b, const std::type_identity_t<LinearSolveOp
                                               detail::on_leaves(options, like)));
 }
 
-/// dynamic::cg for a `b` that is a tree.
+/// dynamic::cg for a `b` that is a tree, and an `apply` that takes and gives trees like it.
 template <class Apply, class X>
 IterativeSolution<X> cg(Apply apply, const X& b, const std::type_identity_t<IterativeOptions<X>>& options = {}) {
   detail::check_linear_function<Apply, X>();
@@ -185,7 +195,7 @@ IterativeSolution<X> cg(Apply apply, const X& b, const std::type_identity_t<Iter
                                    options);
 }
 
-/// dynamic::bicgstab for a `b` that is a tree.
+/// dynamic::bicgstab for a `b` that is a tree, and an `apply` that takes and gives trees like it.
 template <class Apply, class X>
 IterativeSolution<X> bicgstab(Apply apply, const X& b, const std::type_identity_t<IterativeOptions<X>>& options = {}) {
   detail::check_linear_function<Apply, X>();
@@ -193,7 +203,7 @@ IterativeSolution<X> bicgstab(Apply apply, const X& b, const std::type_identity_
                                    options);
 }
 
-/// dynamic::gmres for a `b` that is a tree.
+/// dynamic::gmres for a `b` that is a tree, and an `apply` that takes and gives trees like it.
 template <class Apply, class X>
 IterativeSolution<X> gmres(Apply apply, const X& b, const std::type_identity_t<IterativeOptions<X>>& options = {}) {
   detail::check_linear_function<Apply, X>();

@@ -39,11 +39,12 @@ class Checkpoints {
   static constexpr Checkpoints all() { return Checkpoints(kAll); }
   /// As few as let each step be computed again no more than four times: about 1.8 n^(1/3) for n steps.
   static constexpr Checkpoints automatic() { return Checkpoints(kAutomatic); }
-  /// This number of states, at least one.
+  /// This `number` of states, at least one.
   constexpr Checkpoints(int64_t number) : number_(number) {}  // NOLINT: `.checkpoints = 32`
 
+  /// Whether this is all().
   constexpr bool is_all() const { return number_ == kAll; }
-  /// The number for a loop of `steps` steps. Throws ArgumentError where it is not positive.
+  /// The number of states for a loop of `steps` steps. Throws ArgumentError where it is not positive.
   int64_t number_for(int64_t steps) const;
 
  private:
@@ -51,9 +52,11 @@ class Checkpoints {
   int64_t number_;
 };
 
+/// How a while_loop runs.
 struct WhileOptions {
   /// The most steps of an example. If more are needed, while_loop throws MaxStepsError.
   std::optional<int64_t> max_steps = std::nullopt;
+  /// Of how many steps the state is kept for the backward pass.
   Checkpoints checkpoints = Checkpoints::all();
   /// Where at most this part of a batch goes on, the others are left out of the step: it is made for those that go on,
   /// and written back. 0: never; `true`: from the first example that has ended. Worth it where steps are many or
@@ -61,18 +64,23 @@ struct WhileOptions {
   double compact = 0;
 };
 
+/// How a fori_loop runs.
 struct ForiOptions {
+  /// Of how many steps the state is kept for the backward pass.
   Checkpoints checkpoints = Checkpoints::all();
 };
 
+/// How a scan runs.
 struct ScanOptions {
   /// The number of steps. Needed where there are no inputs.
   std::optional<int64_t> length = std::nullopt;
   /// From the last input to the first. Outputs have the places of their inputs.
   bool reverse = false;
+  /// Of how many steps the carry is kept for the backward pass.
   Checkpoints checkpoints = Checkpoints::all();
 };
 
+/// Along what an associative_scan goes.
 struct AssociativeScanOptions {
   /// The dimension that the elements lie along, in every tensor.
   int64_t dim = 0;
@@ -83,10 +91,11 @@ struct AssociativeScanOptions {
 /// What try_while_loop returns.
 template <class State>
 struct LoopResult {
-  State state;
+  State state;          ///< the last one
   at::Tensor finished;  ///< bool: the loop ended by its predicate, not by max_steps
   at::Tensor steps;     ///< int64: how many there were
 };
+/// A result is a tree.
 template <class State>
 constexpr auto tower_fields(const LoopResult<State>&) {
   return std::tuple(&LoopResult<State>::state, &LoopResult<State>::finished, &LoopResult<State>::steps);
@@ -94,34 +103,40 @@ constexpr auto tower_fields(const LoopResult<State>&) {
 
 namespace dynamic {
 
-/// A bool of one element.
+/// Whether a loop goes on: a bool of one element.
 using Predicate = std::function<at::Tensor(const Tensors& state)>;
+/// The next state, from the step's index and the state.
 using ForiStep = std::function<Tensors(int64_t index, const Tensors& state)>;
 /// The next carry, and the step's outputs.
 using ScanStep = std::function<std::pair<Tensors, Tensors>(const Tensors& carry, const Tensors& inputs)>;
+/// What two elements are together; associative.
 using Combine = std::function<Tensors(const Tensors& a, const Tensors& b)>;
 
 /// The first state, in start, body(start), body(body(start)), …, for which `predicate` is false.
 ///
 /// Where the predicate is the same for all examples of every surrounding vmap, and outside of transforms, this is the
 /// loop it looks like. Where it differs, steps are run while there is an example that goes on; the others keep their
-/// state, and nothing of the step gets into their values or derivatives, whatever it would have been.
+/// state, and nothing of the step gets into their values or derivatives, whatever it would have been. Throws
+/// ArgumentError where a step changes shapes or dtypes, or the predicate is no bool of one element, and MaxStepsError.
 Tensors while_loop(const Predicate& predicate, const Function& body, const Tensors& start, WhileOptions options = {});
-/// The same, and instead of an exception at max_steps two more tensors: whether the loop had ended, and its steps.
+/// The while_loop of `predicate` and `body` from `start`, and instead of an exception at max_steps two more tensors:
+/// whether the loop had ended, a bool, and its steps, int64.
 Tensors try_while_loop(const Predicate& predicate, const Function& body, const Tensors& start,
                        WhileOptions options = {});
 
-/// body(upper - 1, … body(lower, start)).
+/// body(upper - 1, … body(lower, start)); `start` where `upper` is not above `lower`.
 Tensors fori_loop(int64_t lower, int64_t upper, const ForiStep& body, const Tensors& start, ForiOptions options = {});
 
-/// The last carry, and the steps' outputs, each stacked along a new first dimension. Step k is given element k of each
-/// of `inputs` along its first dimension. (A scan of no steps calls `step` once with zeros, to know the outputs'
-/// shapes.)
+/// The last carry, of which `start` is the first, and the steps' outputs, each stacked along a new first dimension.
+/// Step k is given element k of each of `inputs` along its first dimension. (A scan of no steps calls `step` once with
+/// zeros, to know the outputs' shapes.) Throws ArgumentError where the inputs are of different lengths, or there are
+/// none and no
+/// `.length`.
 std::pair<Tensors, Tensors> scan(const ScanStep& step, const Tensors& start, const Tensors& inputs,
                                  ScanOptions options = {});
 
-/// All prefixes e0, e0∘e1, (e0∘e1)∘e2, … of the elements of tensors along a dimension, by O(log n) calls of `combine`,
-/// an associative function of two elements that is mapped over them.
+/// All prefixes e0, e0∘e1, (e0∘e1)∘e2, … of the `elements` of tensors along a dimension, of the same shapes, by O(log
+/// n) calls of `combine`, an associative function of two elements that is mapped over them.
 Tensors associative_scan(const Combine& combine, const Tensors& elements, AssociativeScanOptions options = {});
 
 }  // namespace dynamic
@@ -172,7 +187,7 @@ Tensors while_leaves(Predicate predicate, Body body, const State& start, const W
 
 }  // namespace detail
 
-/// dynamic::while_loop for a state that is a tree. The predicate returns a tensor, or a bool where that can be known.
+/// dynamic::while_loop for a state that is a tree. The `predicate` returns a tensor, or a bool where that can be known.
 template <class Predicate, class Body, class State>
 State while_loop(Predicate predicate, Body body, const State& start, WhileOptions options = {}) {
   return with_leaves(start,
@@ -235,13 +250,13 @@ auto scan_trees(Step step, const Carry& start, const ScanOptions& options, const
 
 }  // namespace detail
 
-/// dynamic::scan for trees: `step(carry, element)` returns {carry, output}.
+/// dynamic::scan for trees: `step(carry, element)` returns {carry, output}; `start` is the first carry.
 template <class Step, class Carry, class Inputs>
 requires TensorTree<Inputs>
 auto scan(Step step, const Carry& start, const Inputs& inputs, ScanOptions options = {}) {
   return detail::scan_trees(std::move(step), start, options, inputs);
 }
-/// The same without inputs, `.length` steps: `step(carry)`.
+/// dynamic::scan for trees without inputs, `.length` steps: `step(carry)`.
 template <class Step, class Carry>
 auto scan(Step step, const Carry& start, ScanOptions options) {
   return detail::scan_trees(std::move(step), start, options);

@@ -16,12 +16,13 @@
 
 namespace tower {
 
-/// The limit until another is set.
+/// The limit until another is set: 256 MiB.
 inline constexpr std::size_t kDefaultMemoryLimit = std::size_t{256} << 20;
 
-/// Sets how many bytes the cache of one thread may hold, for all threads. What is held beyond is given back. 0: no
-/// cache; blocks are LibTorch's.
+/// Sets how many bytes the cache of one thread may hold, `bytes_per_thread`, for all threads. What is held beyond is
+/// given back. 0: no cache; blocks are LibTorch's.
 void set_memory_limit(std::size_t bytes_per_thread);
+/// How many bytes the cache of one thread may hold.
 std::size_t memory_limit();
 
 /// Bytes that the caches of all threads hold: memory that no tensor uses.

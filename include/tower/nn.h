@@ -26,6 +26,7 @@ class Module;
 
 namespace tower {
 
+/// Parameters or buffers by name.
 using NamedTensors = std::map<std::string, at::Tensor>;
 
 namespace detail {
@@ -49,7 +50,7 @@ std::pair<NamedTensors, NamedTensors> stack_modules(const std::vector<const torc
 
 }  // namespace detail
 
-/// The values of the module's parameters, with those of its submodules, by name ("0.weight"). They share memory with
+/// The values of the parameters of `module`, with those of its submodules, by name ("0.weight"). They share memory with
 /// the module's own but do not require grad: only Tower differentiates them. A parameter that is tied (used under
 /// several names) is listed once, under its first name.
 template <class M>
@@ -57,13 +58,13 @@ NamedTensors parameters_of(const M& module) {
   return detail::parameters_of(detail::module_behind(module));
 }
 
-/// The values of the module's buffers, in the same way.
+/// The values of the buffers of `module`, in the same way.
 template <class M>
 NamedTensors buffers_of(const M& module) {
   return detail::buffers_of(detail::module_behind(module));
 }
 
-/// The module's forward(inputs…), with `params` and `buffers` in the place of its own. The module is not modified. What
+/// module.forward(inputs…), with `params` and `buffers` in the place of its own. The module is not modified. What
 /// is not named stays the module's own. Throws ArgumentError where the module has no parameter or buffer of a name,
 /// where a shape is another one, and where a tied parameter is given different values under its names.
 template <class M, class... Inputs>
@@ -73,8 +74,8 @@ auto functional_call(M&& module, const NamedTensors& params, const NamedTensors&
   return target.forward(std::forward<Inputs>(inputs)...);
 }
 
-/// {parameters, buffers} of modules of one architecture, stacked along a new first dimension: an ensemble to vmap over.
-/// Throws ArgumentError where their names, shapes or dtypes differ.
+/// {parameters, buffers} of `modules` of one architecture, stacked along a new first dimension: an ensemble to vmap
+/// over. Throws ArgumentError where their names, shapes or dtypes differ.
 template <class M>
 std::pair<NamedTensors, NamedTensors> stack_modules(const std::vector<M>& modules) {
   std::vector<const torch::nn::Module*> behind;

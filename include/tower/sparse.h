@@ -29,25 +29,31 @@ namespace tower {
 /// Where a matrix has entries. Rows are elements of an output, columns those of an input, in the order of flatten().
 class Sparsity {
  public:
-  /// `columns` of all rows, one row after the other, ascending in each; row r's are from `starts[r]` to `starts[r +
-  /// 1]`.
+  /// `columns`, numbers below `num_columns`, of all rows, one row after the other, ascending in each; row r's are from
+  /// `starts[r]` to `starts[r + 1]`. Throws ArgumentError where they are not. For `taken_for_dense` see below.
   Sparsity(int64_t num_columns, std::vector<int64_t> starts, std::vector<int64_t> columns,
            std::vector<std::string> taken_for_dense = {});
-  /// Where a matrix, dense or sparse, has entries that are not zero.
+  /// Where a `matrix`, dense or sparse, has entries that are not zero.
   static Sparsity of(const at::Tensor& matrix);
 
+  /// How many rows the matrix has.
   int64_t num_rows() const { return static_cast<int64_t>(starts_.size()) - 1; }
+  /// How many columns the matrix has.
   int64_t num_columns() const { return num_columns_; }
+  /// How many entries there are.
   int64_t num_entries() const { return static_cast<int64_t>(columns_.size()); }
+  /// Where each row's entries start among those of all rows, and the end of the last.
   const std::vector<int64_t>& starts() const { return starts_; }
+  /// The column of each entry.
   const std::vector<int64_t>& columns() const { return columns_; }
   /// The operators of which nothing better was known than that all they give depends on all they were given.
   const std::vector<std::string>& taken_for_dense() const { return taken_for_dense_; }
 
   /// A bool matrix: for small ones, and to look at.
   at::Tensor mask() const;
+  /// The pattern of the transposed matrix.
   Sparsity transposed() const;
-  /// A picture, as SVG text: a black square of four units for each entry.
+  /// A picture, as SVG text: a black square of four units for each entry, and `title` above.
   std::string svg(const std::string& title = {}) const;
 
  private:
@@ -56,15 +62,18 @@ class Sparsity {
   std::vector<std::string> taken_for_dense_;
 };
 
-/// Sizes, and a picture: a line for each row with * for entries. Of large ones a character is a block.
+/// Writes to `out` the sizes of `pattern`, and a picture: a line for each row with * for entries. Of large ones a
+/// character is a block.
 std::ostream& operator<<(std::ostream& out, const Sparsity& pattern);
 
+/// What a function may do whose pattern is looked for.
 struct SparsityOptions {
   /// The function may read values that depend on x (item(), an `if` by a tensor). The pattern is then that of the way
   /// that it takes at this x, and may lack entries elsewhere.
   bool values_decide = false;
 };
 
+/// How sparse derivatives are computed, and what they are.
 struct SparseOptions {
   /// Directions computed at once; all of them when empty. Bounds peak memory.
   std::optional<int64_t> chunk_size = std::nullopt;
@@ -80,23 +89,30 @@ namespace dynamic {
 /// other, and columns those of x. Throws UnsupportedError inside of a transform, and where `f` reads a value that
 /// depends on x.
 Sparsity jacobian_sparsity(const Function& f, const Tensors& x, const SparsityOptions& options = {});
-/// The same of the Jacobian of the gradient of `f`, whose first output is a real scalar.
+/// The same of the Jacobian of the gradient of `f`, whose first output is a real scalar: rows and columns are the
+/// elements of `x`.
 Sparsity hessian_sparsity(const Function& f, const Tensors& x, const SparsityOptions& options = {});
 
 /// Which directional derivatives give the entries of a pattern, and where each is found among them: made once, for any
 /// number of evaluations.
 class SparsePlan {
  public:
-  /// `symmetric`: the matrix is, so that an entry may be found at the mirrored place.
+  /// For a `pattern`, which is coloured here. `symmetric`: the matrix is, so that an entry may be found at the mirrored
+  /// place. Throws ArgumentError where a symmetric one is not square, or the `options` do not fit.
   SparsePlan(Sparsity pattern, SparseOptions options, bool symmetric);
 
-  /// The entries of the Jacobian of `f` at x, in the pattern's order: a tensor that transforms can carry.
+  /// The entries of the Jacobian of `f` at `x`, in the pattern's order, one dimension: a tensor that transforms can
+  /// carry. Throws ArgumentError where outputs and arguments have other numbers of elements than the pattern.
   at::Tensor values(const Function& f, const Tensors& x) const;
-  /// The matrix with these entries, in the layout that the options say. Throws UnsupportedError inside of a transform.
+  /// The matrix with these `values` as entries, in the layout that the options say. Throws UnsupportedError inside of a
+  /// transform.
   at::Tensor matrix(const at::Tensor& values) const;
 
+  /// Where the entries are.
   const Sparsity& pattern() const;
+  /// Directional derivatives that one evaluation takes.
   int64_t num_colours() const;
+  /// Those of them that are vjps, of rows.
   int64_t num_row_colours() const;
 
  private:
@@ -132,22 +148,24 @@ dynamic::Function on_lists(const F& f, const X& x) {
 template <class F, bool kHessian>
 class SparseDerivative {
  public:
+  /// What sparse_jacobian(f, pattern, options) or sparse_hessian gives.
   SparseDerivative(F f, Sparsity pattern, SparseOptions options)
       : f_(std::move(f)), plan_(std::move(pattern), options, /*symmetric=*/kHessian) {}
 
-  /// The matrix at x, with the entries of the pattern, zeros too.
+  /// The matrix at `x`, with the entries of the pattern, zeros too. Throws UnsupportedError inside of a transform.
   template <class X>
   at::Tensor operator()(const X& x) const {
     return plan_.matrix(values(x));
   }
-  /// Its entries alone, in the pattern's order: an ordinary tensor, which transforms can carry.
+  /// The entries at `x` alone, in the pattern's order: an ordinary tensor of one dimension, which transforms can carry.
   template <class X>
   at::Tensor values(const X& x) const {
     return plan_.values(detail::on_lists<kHessian>(f_, x), leaves_of(x));
   }
-  /// The matrix of values(): outside of the transforms that carried them.
+  /// The matrix of what values() gave, `values`: outside of the transforms that carried them.
   at::Tensor matrix(const at::Tensor& values) const { return plan_.matrix(values); }
 
+  /// Where the entries are.
   const Sparsity& pattern() const { return plan_.pattern(); }
   /// Directional derivatives that one evaluation takes.
   int64_t num_colours() const { return plan_.num_colours(); }
@@ -159,23 +177,26 @@ class SparseDerivative {
   dynamic::SparsePlan plan_;
 };
 
-/// Where the Jacobian of `f` at a tree can have entries, as dynamic::jacobian_sparsity says.
+/// Where the Jacobian of `f` at a tree `x` can have entries, as dynamic::jacobian_sparsity says.
 template <class F, class X>
 Sparsity jacobian_sparsity(F f, const X& x, const SparsityOptions& options = {}) {
   return dynamic::jacobian_sparsity(detail::on_lists<false>(f, x), leaves_of(x), options);
 }
-/// The same of the Hessian of `f`, whose result is a real scalar.
+/// The same of the Hessian of `f` at `x`, whose result is a real scalar.
 template <class F, class X>
 Sparsity hessian_sparsity(F f, const X& x, const SparsityOptions& options = {}) {
   return dynamic::hessian_sparsity(detail::on_lists<false>(f, x), leaves_of(x), options);
 }
 
-/// By jvps of groups of columns, or vjps of groups of rows, or both, whatever takes fewest.
+/// A function of a tree for the Jacobian of `f`, whose `pattern` is known: by jvps of groups of columns, or vjps of
+/// groups of rows, or both, whatever takes fewest (docs/solvers.md has the sources). Throws ArgumentError where the
+/// `options` do not fit.
 template <class F>
 SparseDerivative<F, false> sparse_jacobian(F f, Sparsity pattern, SparseOptions options = {}) {
   return {std::move(f), std::move(pattern), options};
 }
-/// By Hessian-vector products; an entry is found at its place or at the mirrored one.
+/// A function of a tree for the Hessian of `f`, whose `pattern` is known: by Hessian-vector products; an entry is found
+/// at its place or at the mirrored one.
 template <class F>
 SparseDerivative<F, true> sparse_hessian(F f, Sparsity pattern, SparseOptions options = {}) {
   return {std::move(f), std::move(pattern), options};

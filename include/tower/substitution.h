@@ -16,6 +16,7 @@ namespace tower {
 ///   auto y = module->forward(x);
 class Substitution {
  public:
+  /// Begins, with these `originals_and_replacements`. Nothing looks at the shapes: the code that runs meanwhile does.
   explicit Substitution(const std::vector<std::pair<at::Tensor, at::Tensor>>& originals_and_replacements);
   ~Substitution();
   Substitution(const Substitution&) = delete;

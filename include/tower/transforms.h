@@ -42,6 +42,7 @@ struct Mapping {
   /// Where the batch dimension goes in the outputs: one for all, or a list that goes into the output's tree.
   /// std::nullopt promises that an output does not differ between examples.
   Axes out_dims = 0;
+  /// What a random operator means: an error, a draw for each example, or one for all.
   Randomness randomness = Randomness::error;
   /// Examples evaluated at once; the whole batch when empty. Bounds peak memory.
   std::optional<int64_t> chunk_size = std::nullopt;
@@ -56,9 +57,11 @@ struct Mapping {
 struct HasAux {
   explicit HasAux() = default;
 };
+/// Says that: `grad(f, has_aux)`.
 inline constexpr HasAux has_aux{};
 
-/// `f` mapped over a dimension of its arguments; inside, `f` sees one example.
+/// `f` mapped over a dimension of its arguments, as `mapping` says; inside, `f` sees one example, whose tensors lack
+/// that dimension. Throws what dynamic::vmap does.
 template <class F>
 auto vmap(F f, Mapping mapping = {}) {
   return [f = detail::Held<F>{std::move(f)}, mapping = std::move(mapping)](const auto&... args) {
@@ -68,7 +71,8 @@ auto vmap(F f, Mapping mapping = {}) {
   };
 }
 
-/// The gradient of `f`, whose result is a real scalar tensor, with respect to the arguments `I` (default: the first).
+/// The gradient of `f`, whose result is a real scalar tensor, with respect to the arguments `I` (default: the first):
+/// trees like these. Throws DerivativeError where the result is no real scalar, or an argument holds integers.
 template <std::size_t... I, class F>
 auto grad(F f) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {
@@ -171,8 +175,8 @@ auto jacfwd(F f, HasAux, JacobianOptions options = {}) {
   };
 }
 
-/// Second derivatives (forward over reverse): the output's tree, with each tensor replaced by the arguments' tree of
-/// the arguments' tree, whose tensors have the output's shape followed by those of the two arguments.
+/// Second derivatives of `f` (forward over reverse): the output's tree, with each tensor replaced by the arguments'
+/// tree of the arguments' tree, whose tensors have the output's shape followed by those of the two arguments.
 template <std::size_t... I, class F>
 auto hessian(F f, JacobianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options](const auto&... args) {

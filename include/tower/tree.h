@@ -51,16 +51,20 @@ namespace tower {
 ///   keys(tree)            the children's names for messages, where they have any
 template <class T>
 struct Tree {
+  /// Whether the type is a tree.
   static constexpr bool is_tree = false;
 };
 
 /// A type that holds no tensors and is passed through as it is. Derive a specialization of Tree from it for more such
 /// types.
 struct StaticTree {
+  /// It is a tree,
   static constexpr bool is_tree = true;
+  /// of no tensors.
   static constexpr bool holds_tensors = false;
 };
 
+/// A type that transforms take and return.
 template <class T>
 concept IsTree = Tree<T>::is_tree;
 
@@ -260,14 +264,17 @@ struct Tree<torch::OrderedDict<std::string, T>> : detail::TreeOf<T> {
 template <class T, class R>
 class Fields {
  public:
+  /// A tuple of the struct's members, as it names them.
   using Members = decltype(tower_fields(std::declval<const T&>()));
+  /// A tuple of the fields: of each the type, with an `R` for each tensor.
   using Values = typename decltype(std::apply(
       [](auto... member) {
         return std::type_identity<
             std::tuple<Rebound<std::remove_cvref_t<decltype(std::declval<T&>().*member)>, R>...>>();
       },
-      Members{}))::type;
+      std::declval<const Members&>()))::type;
 
+  /// The fields `values` in the places of `members`.
   Fields(const Members& members, Values values) : members_(members), values_(std::move(values)) {}
 
   /// The field in the place of `member`; throws ArgumentError where the struct does not name it.
@@ -282,8 +289,11 @@ class Fields {
     return *found;
   }
 
+  /// The members that the struct names.
   const Members& members() const { return members_; }
+  /// The fields, in the order of the members.
   Values& values() { return values_; }
+  /// The same.
   const Values& values() const { return values_; }
 
  private:
@@ -299,6 +309,7 @@ class Fields {
 
 template <class T, class R>
 struct Tree<Fields<T, R>> {
+  /// The fields, whose tree this is.
   using Values = typename Fields<T, R>::Values;
   static constexpr bool is_tree = true;
   static constexpr bool holds_tensors = TensorTree<Values>;
@@ -348,7 +359,7 @@ struct Tree<T> {
   }
 };
 
-/// Calls visit(tensor) for every tensor of the tree, in order, undefined ones too. `tree` may be const or not.
+/// Calls visit(tensor) for every tensor of `tree`, in order, undefined ones too. `tree` may be const or not.
 template <class Self, class Visit>
 void for_each_tensor(Self& tree, Visit&& visit) {
   using T = std::remove_const_t<Self>;
@@ -360,7 +371,7 @@ void for_each_tensor(Self& tree, Visit&& visit) {
   }
 }
 
-/// The tree with each tensor replaced by map(tensor), an `R`.
+/// `tree` with each tensor replaced by map(tensor), an `R`.
 template <class R, class T, class Map>
 Rebound<T, R> map_tensors(const T& tree, Map&& map) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -372,7 +383,7 @@ Rebound<T, R> map_tensors(const T& tree, Map&& map) {
   }
 }
 
-/// Appends the defined tensors of the tree, in order.
+/// Appends the defined tensors of `tree` to `leaves`, in order.
 template <class T>
 void append_leaves(const T& tree, dynamic::Tensors& leaves) {
   for_each_tensor(tree, [&](const at::Tensor& tensor) {
@@ -380,7 +391,7 @@ void append_leaves(const T& tree, dynamic::Tensors& leaves) {
   });
 }
 
-/// The defined tensors of the tree, in order.
+/// The defined tensors of `tree`, in order.
 template <class T>
 dynamic::Tensors leaves_of(const T& tree) {
   dynamic::Tensors leaves;

@@ -7,9 +7,10 @@
 
 namespace tower {
 
+/// The vmap that a batching rule is for.
 struct VmapInfo {
-  int64_t batch_size;
-  Randomness randomness;
+  int64_t batch_size;     ///< how many examples
+  Randomness randomness;  ///< what a random operator means in it
 };
 
 }  // namespace tower
