@@ -101,26 +101,30 @@ void define_compiled(py::module_& module) {
       .def("report", [](const Specialisations& s) { return without_gil([&] { return s.report(); }); });
   module.def("save_compiled", &save);
   module.def("load_compiled", &load);
-  py::class_<MappedOver>(module, "MappedOver")
-      .def_readonly("axis", &MappedOver::axis)
-      .def_readonly("batch_size", &MappedOver::batch_size)
-      .def_readonly("dims", &MappedOver::dims);
-  py::class_<GraphValue>(module, "GraphValue")
-      .def_property_readonly("origin", &origin_of)
-      .def_readonly("sizes", &GraphValue::sizes)
-      .def_property_readonly("dtype", &dtype_of);
-  py::class_<GraphCall>(module, "GraphCall")
-      .def_readonly("op", &GraphCall::op)
-      .def_readonly("attributes", &GraphCall::attributes)
-      .def_readonly("operands", &GraphCall::operands)
-      .def_readonly("results", &GraphCall::results)
-      .def_readonly("vmaps", &GraphCall::vmaps)
-      .def_readonly("writes", &GraphCall::writes);
-  py::class_<Graph>(module, "Graph")
-      .def_readonly("values", &Graph::values)
-      .def_readonly("arguments", &Graph::arguments)
-      .def_readonly("calls", &Graph::calls)
-      .def_readonly("results", &Graph::results)
+  py::class_<MappedOver>(module, "MappedOver", "One vmap around a call of a graph.")
+      .def_readonly("axis", &MappedOver::axis, "Which vmap: equal numbers are the same examples.")
+      .def_readonly("batch_size", &MappedOver::batch_size, "How many examples.")
+      .def_readonly(
+          "dims", &MappedOver::dims,
+          "Of each operand the dimension that is mapped, in what the vmaps before this one left of it; -1: none.");
+  py::class_<GraphValue>(module, "GraphValue", "A tensor of a graph.")
+      .def_property_readonly(
+          "origin", &origin_of,
+          "\"argument\", \"captured\" (read again at each run), \"constant\", or \"result\" of a call.")
+      .def_readonly("sizes", &GraphValue::sizes, "Its sizes, of all examples.")
+      .def_property_readonly("dtype", &dtype_of, "Its torch.dtype.");
+  py::class_<GraphCall>(module, "GraphCall", "An operator call of a graph.")
+      .def_readonly("op", &GraphCall::op, "The operator: \"aten::mul.Tensor\".")
+      .def_readonly("attributes", &GraphCall::attributes, "Arguments that are no tensors, as text: \"dim=0, index=6\".")
+      .def_readonly("operands", &GraphCall::operands, "The values that it reads: their places in Graph.values.")
+      .def_readonly("results", &GraphCall::results, "The values that it gives; -1: none.")
+      .def_readonly("vmaps", &GraphCall::vmaps, "The vmaps around it, outermost first.")
+      .def_readonly("writes", &GraphCall::writes, "Whether it writes to its first operand.");
+  py::class_<Graph>(module, "Graph", "What a function computed when it was run; str() of it is a line a call.")
+      .def_readonly("values", &Graph::values, "All tensors that have a part in it.")
+      .def_readonly("arguments", &Graph::arguments, "The value of each tensor of the arguments; -1: none.")
+      .def_readonly("calls", &Graph::calls, "The calls, in the order in which they were made.")
+      .def_readonly("results", &Graph::results, "The value of each tensor of the result.")
       .def("__str__", [](const Graph& g) { return g.text; });
   module.def("graph", &graph);
 }

@@ -65,7 +65,7 @@ void define_inspection(py::module_& module) {
   module.def("memory_cached", &memory_cached, "Bytes that the caches of all threads hold, and no tensor uses.");
   module.def("memory_limit", &memory_limit, "How many bytes the cache of one thread may hold.");
   module.def("set_memory_limit", &set_memory_limit, py::arg("bytes_per_thread"),
-             "Sets how many bytes the cache of one thread may hold, for all threads. 0: no cache.");
+             "Sets how many bytes the cache of one thread may hold, `bytes_per_thread`, for all threads. 0: no cache.");
   module.def("release_memory", &release_memory, "Gives back what all caches hold; returns how many bytes that were.");
 }
 

@@ -155,14 +155,23 @@ void define_solvers(py::module_& module) {
   module.def("jacobian_sparsity", &sparsity<&dynamic::jacobian_sparsity>);
   module.def("hessian_sparsity", &sparsity<&dynamic::hessian_sparsity>);
   py::class_<Sparsity>(module, "Sparsity")
-      .def_static("of", &Sparsity::of)
-      .def_property_readonly("shape", [](const Sparsity& s) { return py::make_tuple(s.num_rows(), s.num_columns()); })
-      .def_property_readonly("num_entries", &Sparsity::num_entries)
-      .def("crow_indices", [](const Sparsity& s) { return numbers(s.starts()); })
-      .def("col_indices", [](const Sparsity& s) { return numbers(s.columns()); })
-      .def_property_readonly("taken_for_dense", &Sparsity::taken_for_dense)
-      .def("mask", &Sparsity::mask)
-      .def("transposed", &Sparsity::transposed)
+      .def_static("of", &Sparsity::of, py::arg("matrix"),
+                  "Where `matrix`, dense or sparse, has entries that are not zero. ValueError where it is no matrix.")
+      .def_property_readonly(
+          "shape", [](const Sparsity& s) { return py::make_tuple(s.num_rows(), s.num_columns()); },
+          "(rows, columns): the elements of the outputs, and of the inputs.")
+      .def_property_readonly("num_entries", &Sparsity::num_entries, "How many entries there are.")
+      .def(
+          "crow_indices", [](const Sparsity& s) { return numbers(s.starts()); },
+          "Where each row's entries start among those of all, and the end of the last: int64 [rows + 1], as CSR has "
+          "it.")
+      .def(
+          "col_indices", [](const Sparsity& s) { return numbers(s.columns()); },
+          "The column of each entry, row by row: int64 [entries], as CSR has it.")
+      .def_property_readonly("taken_for_dense", &Sparsity::taken_for_dense,
+                             "The operators of which nothing better was known than that all depends on all.")
+      .def("mask", &Sparsity::mask, "A bool matrix, true where there are entries.")
+      .def("transposed", &Sparsity::transposed, "The pattern of the transposed matrix.")
       .def("__repr__", [](const Sparsity& s) {
         return "Sparsity(" + std::to_string(s.num_rows()) + " × " + std::to_string(s.num_columns()) + ", " +
                std::to_string(s.num_entries()) + " entries)";

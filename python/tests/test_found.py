@@ -1,4 +1,4 @@
-"""Programs that once gave something else than without the transform: each is held against the loop or the plain call."""
+"""Programs that once gave something else than without the transform, held against the loop or the plain call."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ from nestings import by_loop, by_vmap, nest, nestings
 from support import assert_same, randn
 from torch._C import DispatchKey
 from torch._ops import HigherOrderOperator
-from torch_tower import grad, jvp, linear_backward, register_higher_order, register_sparsity, vjp, vmap
+from torch_tower import grad, jvp, linear_backward, register_higher_order, register_sparsity, vmap
 
 _numbers = itertools.count()
 

@@ -161,8 +161,8 @@ def test_replaced_printing_can_be_taken_back(monkeypatch):
 
 
 def test_replaced_indexing_can_be_taken_back():
-    # In a process of its own: by CPython a class whose __getitem__ was replaced is a sequence ever after, which torch.tensor
-    # takes a tensor for, then.
+    # In a process of its own: by CPython a class whose __getitem__ was replaced is a sequence ever after, which
+    # torch.tensor takes a tensor for, then.
     program = """
 import torch
 from torch_tower import vmap

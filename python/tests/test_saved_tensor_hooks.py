@@ -2,12 +2,10 @@
 
 import pytest
 import torch
+from support import assert_same
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
-
 from torch_tower import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
-
-from support import assert_same
 
 X = torch.linspace(0.5, 1.5, 3, dtype=torch.float64)
 TRANSFORMS = {

@@ -1,4 +1,4 @@
-"""Linear systems and implicit functions. Oracles: torch.linalg.solve, closed forms, torch.func of unrolled iterations."""
+"""Linear systems and implicit functions. Oracles: torch.linalg.solve, closed forms, torch.func of unrolled loops."""
 
 import pytest
 import torch

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch._higher_order_ops
 import torch.func
-import torch_tower
 from support import assert_same, randn
 from torch._higher_order_ops.effects import new_token_tensor
 from torch._higher_order_ops.flat_apply import func_to_graphable

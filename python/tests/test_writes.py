@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-
-from torch_tower import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
-
 from support import assert_same
+from torch_tower import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 X = torch.linspace(0.5, 1.5, 3, dtype=torch.float64)
 

@@ -5,12 +5,12 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`compile`, `load`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`, `fixed_point`), sparse
-derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), control flow (`cond`,
-`while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
-`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`,
-`register_higher_order`, `is_batched`, `is_tracked`, `register_container` and `register_tensor_subclass`, named axes and
-processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the cache of temporaries.
+`compile`, `load`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`, `fixed_point`),
+sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), control flow (`cond`,
+`while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`,
+`explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`,
+`is_tracked`, `register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and
+`memory`, which bounds and empties the cache of temporaries.
 """
 
 import torch

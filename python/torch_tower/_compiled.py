@@ -92,9 +92,10 @@ def compile(func: Callable, *, math: str = "strict", cache: str | os.PathLike = 
 
 @uncompiled
 def load(path: str | os.PathLike) -> Callable:
-    """The function that was saved to a file, without its code: for arguments of the kinds that it had been called with.
+    """The function that was saved to the file `path`, without its code.
 
-    Static parts of arguments and results are pickled: a file is a program, so load what you trust.
+    It takes arguments of the kinds that it had been called with; RuntimeError for others, and where the file is not
+    whole. Static parts of arguments and results are pickled: a file is a program, so load what you trust.
     """
     name = os.fspath(path)
 
@@ -124,7 +125,10 @@ def load(path: str | os.PathLike) -> Callable:
 
 @uncompiled
 def graph(func: Callable) -> Callable:
-    """What `func` computes of its arguments, as data: the operator calls that it makes. str() of it is a line a call."""
+    """What `func` computes of its arguments, as data: the operator calls that it makes.
+
+    A function of the same arguments that gives a Graph; str() of that is a line a call. `func` is run once for it.
+    """
 
     @transformed(func)
     def traced(*args, **kwargs):
@@ -156,7 +160,8 @@ class _Outputs(Tree):
             return pickle.dumps((self.key, result))
         except Exception as error:
             raise TypeError(
-                f"save: what the function is compiled for, or what it returns besides tensors, cannot be pickled: {error}"
+                "save: what the function is compiled for, or what it returns besides tensors, cannot be pickled: "
+                f"{error}"
             ) from error
 
     @classmethod

@@ -69,8 +69,8 @@ def register_container(
     the container of that example. `make_batch(container, out_dim, batch_size)` does the same for what the function
     returned for one example: (tensors, out_dims, rebuild), where `rebuild` returns the container of the batch.
 
-    Such a container has a single in_dim and out_dim, which may be counted from the end. One of which no tensor is mapped
-    gives a tensor of its batch size all the same, such as torch.empty(()).expand(sizes):
+    Such a container has a single in_dim and out_dim, which may be counted from the end. One of which no tensor is
+    mapped gives a tensor of its batch size all the same, such as torch.empty(()).expand(sizes):
 
         class Points:
             def __init__(self, xy, weights): ...  # of n points: [n, 2] and [n]

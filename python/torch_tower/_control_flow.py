@@ -19,11 +19,15 @@ MaxStepsError.__doc__ = "The predicate of a while_loop still held after `max_ste
 
 
 class LoopResult(NamedTuple):
-    """What try_while_loop returns."""
+    """What try_while_loop returns.
+
+    `state`: the last one; `finished`, bool: whether the loop ended by its predicate, not by max_steps; `steps`, int64:
+    how many there were.
+    """
 
     state: Any
-    finished: Tensor  # bool: the loop ended by its predicate, not by max_steps
-    steps: Tensor  # int64: how many there were
+    finished: Tensor
+    steps: Tensor
 
 
 class _Same(Tree):
@@ -172,7 +176,10 @@ def try_while_loop(
     checkpoints: int | str = "all",
     compact: bool | float = False,
 ) -> LoopResult:
-    """while_loop that says, in place of an error at `max_steps`, of each example whether it ended, and its steps."""
+    """while_loop that says, in place of an error at `max_steps`, of each example whether it ended, and its steps.
+
+    Arguments are those of `while_loop`.
+    """
     return LoopResult(*_while_loop("try_while_loop", predicate, body, start, max_steps, checkpoints, compact))
 
 
@@ -213,7 +220,7 @@ def _while_loop(
 def fori_loop(lower: int, upper: int, body: Callable, start: Any, *, checkpoints: int | str = "all") -> Any:
     """`body(upper - 1, … body(lower, start))`; the index is an int.
 
-    States and `checkpoints` are as in while_loop.
+    States and `checkpoints` are as in `while_loop`.
     """
     _check_checkpoints("fori_loop", checkpoints)
     state, leaves = _state("fori_loop", "state", "the body", start)
@@ -241,10 +248,10 @@ def scan(
 ) -> tuple:
     """(the last carry, the outputs of all steps), where `step(carry, element)` returns (next carry, output).
 
-    `inputs` is a tree whose tensors are taken apart along their first dimension, an element for each step; outputs are
-    trees, which are stacked. Without inputs there are `length` steps, and `step` takes the carry alone. With `reverse`
-    it goes from the last input to the first, and outputs have the places of their inputs. `checkpoints` is as in
-    while_loop.
+    `start` is the first carry, a tree of which shapes, dtypes and what is no tensor stay. `inputs` is a tree whose
+    tensors are taken apart along their first dimension, an element for each step; outputs are trees, which are stacked.
+    Without inputs there are `length` steps, and `step` takes the carry alone. With `reverse` it goes from the last
+    input to the first, and outputs have the places of their inputs. `checkpoints` is as in `while_loop`.
     """
     _check_checkpoints("scan", checkpoints)
     carry, leaves = _state("scan", "carry", "the step", start)

@@ -29,8 +29,9 @@ class _Loss(Outputs):
 def grad(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Callable:
     """The gradient of `func`, which returns a scalar tensor, with respect to the argument(s) `argnums`.
 
-    The same as :func:`torch.func.grad`. With `has_aux` the function returns (loss, aux), and its gradient
-    (gradient, aux).
+    The same as :func:`torch.func.grad`. `argnums` is an int, or a tuple of them for a tuple of gradients, each a tree
+    like the argument. With `has_aux` the function returns (loss, aux), and its gradient (gradient, aux). RuntimeError
+    where the function returns no real scalar, or an argument holds integers.
     """
 
     @transformed(func)
@@ -47,9 +48,9 @@ def grad(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Calla
 
 @uncompiled
 def grad_and_value(func: Callable, argnums: argnums_t = 0, has_aux: bool = False) -> Callable:
-    """The gradient, and the value: (gradient, value), or (gradient, (value, aux)) with `has_aux`.
+    """The gradient of `func`, and the value: (gradient, value), or (gradient, (value, aux)) with `has_aux`.
 
-    The same as :func:`torch.func.grad_and_value`.
+    The same as :func:`torch.func.grad_and_value`. `argnums` is as in `grad`.
     """
 
     @transformed(func)
@@ -79,7 +80,7 @@ def _differentiable(transform: str, what: str, arguments: Arguments) -> None:
 
 @uncompiled
 def vjp(func: Callable, *primals, has_aux: bool = False) -> tuple:
-    """(output, pullback), or (output, pullback, aux) with `has_aux`.
+    """(output of `func` at the `primals`, pullback), or (output, pullback, aux) with `has_aux`.
 
     The same as :func:`torch.func.vjp`. The pullback takes a tree of cotangents like the output (None: zero) and gives
     the tuple of the primals' cotangents, any number of times, also inside other transforms.
@@ -112,9 +113,10 @@ def _directions(transform: str, tangents: Any, primals: tuple, arguments: Argume
 
 @uncompiled
 def jvp(func: Callable, primals: tuple, tangents: tuple, *, strict: bool = False, has_aux: bool = False) -> tuple:
-    """(output, derivative of the output along `tangents`), or (output, derivative, aux) with `has_aux`.
+    """(output of `func`, derivative of the output along `tangents`), or (output, derivative, aux) with `has_aux`.
 
-    The same as :func:`torch.func.jvp`. A tangent may be None: zero. With `strict`, an output that does not depend on
+    The same as :func:`torch.func.jvp`. `primals` is the tuple of the arguments, and `tangents` one like it, of the same
+    shapes and dtypes, else ValueError. A tangent may be None: zero. With `strict`, an output that does not depend on
     the primals is an error.
     """
     check_tuple("jvp", "primals", primals)
@@ -131,9 +133,10 @@ def jvp(func: Callable, primals: tuple, tangents: tuple, *, strict: bool = False
 
 @uncompiled
 def linearize(func: Callable, *primals) -> tuple:
-    """(output, pushforward): the pushforward takes tangents like the primals and gives the output's derivative.
+    """(output at the `primals`, pushforward).
 
-    The same as :func:`torch.func.linearize`. `func` runs once; the pushforward replays what it recorded.
+    The same as :func:`torch.func.linearize`. The pushforward takes tangents like the primals and gives the output's
+    derivative. `func` runs once; the pushforward replays what it recorded.
     """
     arguments = Arguments(primals)
     _differentiable("linearize", "primals", arguments)
@@ -149,7 +152,11 @@ def linearize(func: Callable, *primals) -> tuple:
 
 @uncompiled
 def hvp(func: Callable, primals: tuple, tangents: tuple) -> tuple:
-    """(gradient, Hessian-vector product) of `func`, which returns a scalar tensor: two tuples like the primals."""
+    """(gradient, Hessian-vector product) of `func`, which returns a scalar tensor: two tuples like the primals.
+
+    The product is the derivative of the gradient at `primals`, the tuple of the arguments, along `tangents`, one like
+    it.
+    """
     check_tuple("hvp", "primals", primals)
     arguments = Arguments(primals)
     tangents = _directions("hvp", tangents, primals, arguments)

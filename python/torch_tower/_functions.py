@@ -473,10 +473,10 @@ LINEAR = "_tower_linear_backward"
 
 
 def linear_backward(target: Any) -> Any:
-    """Declares that the backward of a Function, custom_op or higher-order operator is linear in the gradients.
+    """Declares that the backward of `target` is linear in the gradients.
 
-    There is no clipping and no noise in it. It then serves forward mode as well, where there is no jvp. Returns what it
-    was given:
+    `target` is a Function, a custom_op or a higher-order operator. There is no clipping and no noise in it. It then
+    serves forward mode as well, where there is no jvp. Returns what it was given:
 
         @linear_backward
         class Cube(torch.autograd.Function): ...
@@ -490,7 +490,7 @@ SPARSITY = "_tower_sparsity"
 
 
 def register_sparsity(target: Any, func: Callable | None = None) -> Any:
-    """What sparsity patterns follow in place of a Function or custom_op, which are dense without it.
+    """What sparsity patterns follow in place of `target`, a Function or custom_op, which are dense without it.
 
     `func` is made of operators; its results have the shapes of the target's and depend on all that those depend on:
 

@@ -48,7 +48,8 @@ def jacrev(
 
     The same as :func:`torch.func.jacrev`: each output of `func` becomes a tree like the argument (a tuple of such for
     a tuple of `argnums`), whose tensors have the output's shape followed by the argument's. At most `chunk_size` rows
-    are computed at once.
+    are computed at once. With `has_aux` the function returns (output, aux), and its Jacobian is (Jacobian, aux).
+    RuntimeError where an output or argument is of integers, or an output is complex and an argument real.
     """
     del _preallocate_and_copy  # how torch.func joins chunks
     _check_chunk_size("jacrev", chunk_size)
@@ -64,7 +65,7 @@ def jacfwd(
     randomness: str = "error",
     chunk_size: int | None = None,
 ) -> Callable:
-    """The Jacobian by columns: forward mode. The same as :func:`torch.func.jacfwd`; `chunk_size` as in `jacrev`.
+    """The Jacobian by columns: forward mode. The same as :func:`torch.func.jacfwd`; other arguments are as in `jacrev`.
 
     `randomness` says what a random operator in `func` means: its draws differ between columns or are the same.
     """
@@ -78,7 +79,8 @@ def hessian(
 ) -> Callable:
     """The second derivatives of `func`, forward over reverse. The same as :func:`torch.func.hessian`.
 
-    `has_aux` and `chunk_size` are as in `jacrev`.
+    Each tensor of the result has the output's shape followed by those of the two arguments. `argnums`, `has_aux` and
+    `chunk_size` are as in `jacrev`.
     """
     _check_chunk_size("hessian", chunk_size)
     return _jacobian("hessian", 2, func, argnums, has_aux, chunk_size, "error")

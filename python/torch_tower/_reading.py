@@ -44,9 +44,9 @@ def _level(seen: tuple) -> str:
 def no_grad(tensor):
     """A tensor of a transform was to require grad, and cannot."""
     raise RuntimeError(
-        f"{_level(_C.inspect(tensor))}: a tensor of the transform was asked to require grad (requires_grad_(), nn.Parameter, "
-        "torch.autograd.functional), but torch's autograd does not see inside of transforms. Make what is to be "
-        "differentiated an argument of torch_tower.grad, vjp, jvp, jacrev, jacfwd or hessian; they nest."
+        f"{_level(_C.inspect(tensor))}: a tensor of the transform was asked to require grad (requires_grad_(), "
+        "nn.Parameter, torch.autograd.functional), but torch's autograd does not see inside of transforms. Make what "
+        "is to be differentiated an argument of torch_tower.grad, vjp, jvp, jacrev, jacfwd or hessian; they nest."
     )
 
 

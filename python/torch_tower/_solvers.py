@@ -17,12 +17,16 @@ NoConvergenceError.__doc__ = "An iterative solver did not come to its tolerance.
 
 
 class IterativeSolution(NamedTuple):
-    """What an iterative solver found. Under vmap each example has its own."""
+    """What an iterative solver found. Under vmap each example has its own.
+
+    `x`: the solution, a tree like b; `converged`, bool: whether the tolerance was met; `steps`, int64: how many there
+    were; `residual`: |b − A x|, computed from x, a report without a derivative.
+    """
 
     x: Any
-    converged: Tensor  # bool
-    steps: Tensor  # int64
-    residual: Tensor  # |b − A x|, computed from x
+    converged: Tensor
+    steps: Tensor
+    residual: Tensor
 
 
 _ITERATION = {
@@ -88,12 +92,13 @@ class _Functions(ExitStack):
 def linear_solve(apply: Callable, b: Any, **options) -> Any:
     """The solution of apply(x) = b for a linear function `apply` of trees like b.
 
-    Its derivatives, in both modes and to any order, are further linear solves; how it was found is never differentiated.
-    Tensors that `apply` captures get their derivatives as b does.
+    Its derivatives, in both modes and to any order, are further linear solves; how it was found is never
+    differentiated. Tensors that `apply` captures get their derivatives as b does.
 
-    Options: `method`, one of "automatic" (dense up to `dense_up_to` unknowns, 256, else GMRES), "dense", "cg",
+    The `options` are `method`, one of "automatic" (dense up to `dense_up_to` unknowns, 256, else GMRES), "dense", "cg",
     "bicgstab", "gmres"; `symmetric`; `solve(apply, b)` and `solve_transposed`, solvers of your own; `per_example`, one
-    example at a time under vmap; and those of `cg` and `gmres` for the iterative methods.
+    example at a time under vmap; and those of `cg` and `gmres` for the iterative methods. ValueError where the function
+    is seen not to be linear, or tensors are not of one floating point dtype; NoConvergenceError.
     """
     unknown, leaves = _state("linear_solve", "right-hand side", "a function", b)
     given = _options("linear_solve", options, {**_LINEAR, **_ITERATION})
@@ -125,9 +130,10 @@ def cg(
     """Conjugate gradients for apply(x) = b, where `apply` is linear, self-adjoint and positive definite.
 
     It ends where |b − A x| is at most `tolerance` · |b| (1e-10, in single precision 1e-5) or `absolute_tolerance`.
-    `preconditioner` is a linear function near the inverse. Without convergence after `max_steps` it raises
-    NoConvergenceError, or, with on_no_convergence="report", says so in `converged`. Under vmap each example has its own
-    number of steps. Derivatives are linear solves by the same method.
+    `preconditioner` is a linear function near the inverse; `start`, a tree like b, where the iteration begins, zero if
+    it is None. Without convergence after `max_steps` it raises NoConvergenceError, or, with on_no_convergence="report",
+    says so in `converged`. Under vmap each example has its own number of steps. Derivatives are linear solves by the
+    same method.
     """
     return _iterate("cg", apply, b, _named(locals()))
 
@@ -143,7 +149,7 @@ def bicgstab(
     start: Any = None,
     on_no_convergence: str = "error",
 ) -> IterativeSolution:
-    """Stabilized biconjugate gradients: any regular linear function. Arguments are those of `cg`."""
+    """Stabilized biconjugate gradients (van der Vorst): any regular linear function. Arguments are those of `cg`."""
     return _iterate("bicgstab", apply, b, _named(locals()))
 
 
@@ -159,7 +165,10 @@ def gmres(
     restart: int = 30,
     on_no_convergence: str = "error",
 ) -> IterativeSolution:
-    """Generalized minimal residuals, anew after `restart` steps: any regular linear function. Arguments as of `cg`."""
+    """Generalized minimal residuals (Saad and Schultz), anew after `restart` steps: any regular linear function.
+
+    The other arguments are those of `cg`.
+    """
     return _iterate("gmres", apply, b, _named(locals()))
 
 
@@ -217,10 +226,10 @@ def implicit_root(
 ) -> Callable:
     """`solver`, a function of parameters, with the derivatives of the x for which residual(x, *params) is zero.
 
-    The solver is never differentiated: it may use item(), NumPy, libraries. x and the parameters are trees; the residual
-    returns a tree like x. Derivatives, in both modes and to any order, are linear systems with the residual's derivative
-    by x, with the options of `linear_solve` in `linear`; `preconditioner(x, *params)` makes one for its iterative
-    methods. With `per_example` the solver is called for each example of a vmap by itself.
+    The solver is never differentiated: it may use item(), NumPy, libraries. x and the parameters are trees; the
+    residual returns a tree like x. Derivatives, in both modes and to any order, are linear systems with the residual's
+    derivative by x, with the options of `linear_solve` in `linear`; `preconditioner(x, *params)` makes one for its
+    iterative methods. With `per_example` the solver is called for each example of a vmap by itself.
     """
     return _implicit("implicit_root", residual, solver, preconditioner, per_example, linear)
 
@@ -233,7 +242,10 @@ def fixed_point(
     per_example: bool = False,
     linear: dict | None = None,
 ) -> Callable:
-    """The same for x = map(x, *params)."""
+    """`solver`, a function of parameters, with the derivatives of the x for which x is `map(x, *params)`.
+
+    Options are those of `implicit_root`.
+    """
     return _implicit("fixed_point", map, solver, preconditioner, per_example, linear)
 
 

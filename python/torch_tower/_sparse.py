@@ -13,8 +13,8 @@ Sparsity = _C.Sparsity
 Sparsity.__module__ = "torch_tower"
 Sparsity.__doc__ = """Where a matrix has entries: rows are elements of an output, columns those of an input.
 
-`Sparsity.of(matrix)` is that of a matrix, dense or sparse. `taken_for_dense` names the operators of which nothing better
-was known than that all they give depends on all they were given.
+`Sparsity.of(matrix)` is that of a matrix, dense or sparse. `taken_for_dense` names the operators of which nothing
+better was known than that all they give depends on all they were given.
 """
 
 
@@ -27,7 +27,7 @@ def _on_lists(transform: str, func: Callable, x: Any) -> tuple[Callable, list[Te
 
 @uncompiled
 def jacobian_sparsity(func: Callable, x: Any, *, values_decide: bool = False) -> Sparsity:
-    """Where the Jacobian of `func` by the tensors of x, a tree, can have entries; values have no part in it.
+    """Where the Jacobian of `func` by the tensors of `x`, a tree, can have entries; values have no part in it.
 
     `func` must not read values that depend on x, as an `if` by them does, unless `values_decide`: the pattern is then
     that of the way taken at this x, and may lack entries elsewhere.
@@ -37,7 +37,10 @@ def jacobian_sparsity(func: Callable, x: Any, *, values_decide: bool = False) ->
 
 @uncompiled
 def hessian_sparsity(func: Callable, x: Any, *, values_decide: bool = False) -> Sparsity:
-    """Where the Hessian of `func`, which returns a real scalar, can have entries."""
+    """Where the Hessian of `func` by the tensors of `x`, which returns a real scalar, can have entries.
+
+    `values_decide` is as in `jacobian_sparsity`.
+    """
     return _C.hessian_sparsity(*_on_lists("hessian_sparsity", func, x), values_decide)
 
 
@@ -50,20 +53,21 @@ class SparseDerivative:
         self._transform, self._func, self._plan = transform, func, plan
 
     def __call__(self, x: Any) -> Tensor:
-        """The sparse matrix at x, with the entries of the pattern, zeros too."""
+        """The sparse matrix at `x`, with the entries of the pattern, zeros too. RuntimeError inside of a transform."""
         return self.matrix(self.values(x))
 
     def values(self, x: Any) -> Tensor:
-        """Its entries alone, in the pattern's order by rows: an ordinary tensor, which transforms can carry."""
+        """The entries at `x` alone, of one dimension, in the pattern's order by rows: what transforms can carry."""
         func, leaves = _on_lists(self._transform, self._func, x)
         return self._plan.values(func, leaves, self._transform == "sparse_hessian")
 
     def matrix(self, values: Tensor) -> Tensor:
-        """The sparse matrix that has these entries."""
+        """The sparse matrix with these `values` as entries, outside of the transforms that carried them."""
         return self._plan.matrix(values)
 
     @property
     def sparsity(self) -> Sparsity:
+        """Where the entries are."""
         return self._plan.sparsity
 
     @property
@@ -90,9 +94,9 @@ def sparse_jacobian(
     layout: torch.layout = torch.sparse_csr,
     blocksize: tuple[int, int] = (1, 1),
 ) -> SparseDerivative:
-    """A function for the Jacobian of `func`, by as few directional derivatives as the pattern allows.
+    """A function for the Jacobian of `func`, by as few directional derivatives as the pattern `sparsity` allows.
 
-    The result is a sparse tensor of that layout (CSR, CSC, COO, or BSR with blocks of `blocksize`). At most
+    The result is a sparse tensor of that `layout` (CSR, CSC, COO, or BSR with blocks of `blocksize`). At most
     `chunk_size` directions are computed at once.
     """
     plan = _C.SparsePlan(sparsity, False, chunk_size, str(layout), blocksize)
@@ -108,6 +112,9 @@ def sparse_hessian(
     layout: torch.layout = torch.sparse_csr,
     blocksize: tuple[int, int] = (1, 1),
 ) -> SparseDerivative:
-    """The same for the Hessian of `func`, which returns a real scalar; entries may be found as the mirrored ones."""
+    """The same for the Hessian of `func`, which returns a real scalar; entries may be found as the mirrored ones.
+
+    Arguments are those of `sparse_jacobian`.
+    """
     plan = _C.SparsePlan(sparsity, True, chunk_size, str(layout), blocksize)
     return SparseDerivative("sparse_hessian", func, plan)

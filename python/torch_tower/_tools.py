@@ -20,8 +20,10 @@ def check_grads(
 ) -> None:
     """Raises RuntimeError unless the derivatives of `func` at `args` agree with finite differences.
 
-    For tests of your own rules and functions. All tensors are of dtype float64 or complex128. Derivatives up to `order`
-    are checked; `step` is that of the differences, `relative` and `absolute` are tolerances.
+    For tests of your own rules and functions. All tensors are of dtype float64 or complex128, else ValueError.
+    Derivatives up to `order` are checked, in the `modes` "forward" (jvp) and "reverse" (vjp). Differences are central,
+    over steps of `step` in each element; accepted are errors of `relative` times the largest element of a derivative,
+    and `absolute` times the largest of the output, or 1.
     """
     if unknown := set(modes) - {"forward", "reverse"}:
         raise ValueError(f"check_grads: modes has {sorted(unknown)}; modes are 'forward' and 'reverse'.")
@@ -41,7 +43,11 @@ def check_grads(
 
 
 class CoverageRow(NamedTuple):
-    """How one operator is served under one transform."""
+    """How one operator is served under one transform.
+
+    `op`: "aten::add.Tensor"; `transform`: "vmap", "vjp" or "jvp"; `served`: "own rule", "decomposition", "loop",
+    "LibTorch autograd", "no derivative", … (docs/coverage.md says what each is).
+    """
 
     op: str
     transform: str
@@ -72,6 +78,6 @@ def explain(func: Callable) -> Callable:
 def set_fallback_is_error(yes: bool) -> bool:
     """Whether an operator without a batching rule is an error under vmap, instead of a loop with a warning.
 
-    For the whole process; returns what was set before.
+    An error with `yes`. For the whole process; returns what was set before.
     """
     return _C.set_fallback_is_error(yes)

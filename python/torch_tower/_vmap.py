@@ -31,8 +31,8 @@ def vmap(
     The same as :func:`torch.func.vmap`. `in_dims` is an int, or a tuple with an entry for each positional argument:
     an int, None (not mapped) or a tree of them. Keyword arguments are not mapped. Outputs get their batch dimension at
     `out_dims`. `randomness` says what a random operator means: "error", "different" or "same" draws for
-    the examples. At most `chunk_size` examples are computed at once. `axis` names the examples for collectives (psum, …);
-    `across` a mesh of processes, each of which passes and gets its part of what is mapped.
+    the examples. At most `chunk_size` examples are computed at once. `axis` names the examples for collectives (psum,
+    …); `across` a mesh of processes, each of which passes and gets its part of what is mapped.
     """
     if randomness not in ("error", "different", "same"):
         raise ValueError(f"vmap: randomness is {randomness!r}; it must be 'error', 'different' or 'same'.")

@@ -30,7 +30,8 @@ STEP = 1e-4  # of finite differences
 class Undecided(Exception):
     """No oracle can tell here: a kink, or a function that is not smooth enough for finite differences.
 
-    So it is where the derivative does not exist: autograd gives nan or infinity, and finite differences do not converge.
+    So it is where the derivative does not exist: autograd gives nan or infinity, and finite differences do not
+    converge.
     """
 
 
