@@ -56,6 +56,7 @@ static_assert(
 
 std::vector<double> numbers(const std::vector<Tensor>& tensors) {
   std::vector<double> result;
+  result.reserve(tensors.size());
   for (const Tensor& t : tensors) result.push_back(t.item<double>());
   return result;
 }

@@ -79,6 +79,7 @@ auto functional_call(M&& module, const NamedTensors& params, const NamedTensors&
 template <class M>
 std::pair<NamedTensors, NamedTensors> stack_modules(const std::vector<M>& modules) {
   std::vector<const torch::nn::Module*> behind;
+  behind.reserve(modules.size());
   for (const M& module : modules) behind.push_back(&detail::module_behind(module));
   return detail::stack_modules(behind);
 }

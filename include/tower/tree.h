@@ -227,6 +227,7 @@ struct Tree<std::map<std::string, T>> : detail::TreeOf<T> {
   }
   static std::vector<std::string> keys(const std::map<std::string, T>& tree) {
     std::vector<std::string> result;
+    result.reserve(tree.size());
     for (const auto& [key, child] : tree) result.push_back(key);
     return result;
   }
