@@ -328,14 +328,31 @@ def test_python_code_in_libtorchs_autograd_runs_inside_a_pullback():
     assert_same(w.grad, torch.full((3,), 2.0).double())
 
 
-WRONG_TORCH = """
-import torch
-torch.__version__ = "1.2.3"
+WRONG_BUILD = """
+import importlib.machinery, torch
+{change}
 import torch_tower
 """
 
 
-def test_another_torch_than_the_one_it_was_built_for_is_refused():
-    run = subprocess.run([sys.executable, "-c", WRONG_TORCH], capture_output=True, text=True, env=os.environ)
+@pytest.mark.parametrize(
+    "change, found, version",
+    [
+        ('torch.__version__ = "1.2.3+cpu"', "but torch 1.2.3+cpu", "1.2.3"),
+        ("torch.compiled_with_cxx11_abi = lambda: False", "(C++11 ABI: False) is installed", None),
+        (
+            'importlib.machinery.EXTENSION_SUFFIXES = [".cpython-399-x86_64-linux-gnu.so"]',
+            "but this Python loads *.cpython-399-x86_64-linux-gnu.so",
+            None,
+        ),
+    ],
+)
+def test_another_torch_or_python_than_it_was_built_for_is_refused_with_the_wheel_to_take(change, found, version):
+    program = WRONG_BUILD.format(change=change)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
     assert run.returncode != 0
-    assert "ImportError: torch_tower was built for torch 2." in run.stderr and "torch 1.2.3" in run.stderr
+    own = torch.__version__.split("+")[0]
+    assert f"ImportError: This torch_tower {torch_tower.__version__} was built for torch {own}" in run.stderr
+    assert found in run.stderr
+    wheel = f"{torch_tower.__version__}+torch{version or own}"
+    assert f'the wheel torch_tower-{wheel} (pip install "torch_tower=={wheel}")' in run.stderr

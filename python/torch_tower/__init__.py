@@ -13,23 +13,9 @@ sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, 
 `memory`, which bounds and empties the cache of temporaries.
 """
 
-import torch
+from . import _fits
 
-from . import _build
-
-
-def _check_torch() -> None:
-    """C++ extensions fit the very torch they were built with; another would crash."""
-    installed = torch.__version__.split("+")[0]
-    if installed != _build.TORCH_VERSION or torch.compiled_with_cxx11_abi() != _build.CXX11_ABI:
-        raise ImportError(
-            f"torch_tower was built for torch {_build.TORCH_VERSION} (C++11 ABI: {_build.CXX11_ABI}), but torch "
-            f"{torch.__version__} (C++11 ABI: {torch.compiled_with_cxx11_abi()}) is installed. Build it again for this "
-            "torch: pip install --force-reinstall --no-deps . in Tower's repository."
-        )
-
-
-_check_torch()
+_fits.check()
 
 from torch.func import functional_call, stack_module_state  # noqa: E402
 
