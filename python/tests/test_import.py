@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch_tower
 from support import assert_same
 from torch_tower import grad, vmap
 
@@ -130,6 +131,18 @@ print("done")
 
 def test_importing_and_running_leave_the_process_as_it_was():
     assert run("-c", PROCESS).splitlines() == ["done"]
+
+
+def test_a_build_says_that_cmake_finds_no_library_in_it():
+    # What a wheel prints is held by tests/package.
+    told = subprocess.run(
+        [sys.executable, "-m", "torch_tower", "--cmake-prefix-path"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 1 and told.stdout == ""
+    assert f"{Path(torch_tower.__file__).parent} has no C++ library" in told.stderr
 
 
 class Marked(torch.Tensor):
