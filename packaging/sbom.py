@@ -25,6 +25,7 @@ from packageurl import PackageURL
 # What no header of a library tells: (name, licence, scope, how it is used).
 OTHERS = [
     ("pybind11", "BSD-3-Clause", ComponentScope.REQUIRED, "headers, LibTorch's copy, compiled into the extension"),
+    ("gloo", "BSD-3-Clause", ComponentScope.REQUIRED, "headers, compiled in where there are meshes of processes"),
     ("LLVM", "Apache-2.0 WITH LLVM-exception", ComponentScope.OPTIONAL, "15 to 22, loaded when a function is compiled"),
 ]
 OF_TORCH = re.compile(r"lib(torch|c10)[_a-z]*\.so")
@@ -59,7 +60,6 @@ def of_torch(version: str) -> Component:
         type=ComponentType.LIBRARY,
         scope=ComponentScope.REQUIRED,
         purl=PackageURL("pypi", None, "torch", version),
-        licenses=[LicenseExpression("BSD-3-Clause")],
     )
 
 
