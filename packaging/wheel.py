@@ -40,7 +40,8 @@ def run(*command: str | Path) -> str:
 
 def write_metadata(installed: Path, torch: str, python: str) -> str:
     """Writes the folder of metadata that makes a wheel of `installed`, and returns the version."""
-    plain = installed / prepare_metadata_for_build_wheel(str(installed))
+    # Without CMake: it is looked for within seconds, which a busy machine may not have.
+    plain = installed / prepare_metadata_for_build_wheel(str(installed), {"wheel.cmake": "false"})
     metadata = email.parser.Parser().parsestr((plain / "METADATA").read_text())
     version = f"{metadata['Version']}+torch{torch}"
     metadata.replace_header("Version", version)
