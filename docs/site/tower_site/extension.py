@@ -1,0 +1,230 @@
+"""What the site has that Sphinx does not bring.
+
+    {source}`text <path:line>`   links the source of a file, which is a page of its own, with its lines
+    `tower::vmap`, `tower/tree.h`, `torch_tower.grad`, `src/core/level.h` in the text of documents are links, too
+    search.js                    an index of names and sections that works without a server (static/search-page.js)
+"""
+
+import html
+import json
+import pathlib
+import re
+from typing import Any, Iterator
+
+from docutils import nodes
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_for_filename
+from pygments.util import ClassNotFound
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxRole
+
+# Where files of the repository can be that the text names.
+FOLDERS = ("include/", "src/", "tests/", "bench/", "examples/", "python/", "script/", "cmake/", "docs/")
+
+
+class Source(nodes.Inline, nodes.TextElement):
+    """A link to the source of a file."""
+
+
+class SourceRole(SphinxRole):
+    def run(self):
+        found = re.fullmatch(r"(.*) <([^:>]+)(?::(\d+))?>", self.text, re.S)
+        text, path, line = found.groups() if found else (self.text, self.text, None)
+        return [source_link(self.env, text, path, line)], []
+
+
+def source_link(env: Any, text: str, path: str, line: str | None = None, literal: bool = True) -> nodes.Node:
+    if not (pathlib.Path(env.app.config.tower_root) / path).is_file():
+        raise ValueError(f"there is no {path}")
+    env.tower_sources.add(path)
+    node = Source("", "", nodes.literal(text, text) if literal else nodes.Text(text))
+    node["path"], node["line"] = path, line
+    return node
+
+
+def _url_of_source(path: str) -> str:
+    return f"source/{path}.html"
+
+
+def visit_source(self: Any, node: Source) -> None:
+    from sphinx.util.osutil import relative_uri
+
+    builder = self.builder
+    url = relative_uri(builder.get_target_uri(builder.current_docname), _url_of_source(node["path"]))
+    anchor = f"#L{node['line']}" if node["line"] else ""
+    self.body.append(f'<a class="source reference internal" href="{url}{anchor}">')
+
+
+def depart_source(self: Any, _: Source) -> None:
+    self.body.append("</a>")
+
+
+# Names in the text
+
+
+def link_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Literals that name something public, or a file, become links."""
+    root = pathlib.Path(app.config.tower_root)
+    for literal in list(doctree.findall(nodes.literal)):
+        if isinstance(literal.parent, (nodes.reference, addnodes.pending_xref, Source)) or literal.get("classes"):
+            continue
+        if any(isinstance(node, nodes.title) for node in _parents(literal)):
+            continue
+        text = literal.astext()
+        found = re.fullmatch(r"((?:tower::|torch_tower\.)[\w:.]+)(?:\(.*\))?(?:<.*>)?", text)
+        path = text.partition(":")[0]
+        if found:
+            cpp = found[1].startswith("tower::")
+            link = addnodes.pending_xref(
+                "", refdomain="cpp" if cpp else "py", reftype="any" if cpp else "obj", reftarget=found[1], refwarn=False
+            )
+            if cpp:
+                link["cpp:parent_key"] = None
+            literal.replace_self(link)
+            link += literal
+        elif re.fullmatch(r"tower/\w+\.h", text) and (root / "include" / text).is_file():
+            link = addnodes.pending_xref(
+                "", refdomain="std", reftype="ref", reftarget=f"header-{text[6:-2]}", refexplicit=True, refwarn=True
+            )
+            literal.replace_self(link)
+            link += literal
+        elif path.startswith(FOLDERS) and re.fullmatch(r"[\w./-]+", path) and (root / path).is_file():
+            literal.replace_self(source_link(app.env, text, path))
+
+
+def _parents(node: nodes.Node) -> Iterator[nodes.Node]:
+    while node := node.parent:
+        yield node
+
+
+def captions_of_quotes(app: Sphinx, doctree: nodes.document) -> None:
+    """The caption of a quoted piece of a file is its path."""
+    for caption in list(doctree.findall(nodes.caption)):
+        path = caption.astext()
+        if path.startswith(FOLDERS) and (pathlib.Path(app.config.tower_root) / path).is_file():
+            caption.children = []
+            caption += source_link(app.env, path, path)
+
+
+def reachable(app: Sphinx, doctree: nodes.document) -> None:
+    """Tables scroll by themselves where they are wide."""
+    for table in list(doctree.findall(nodes.table)):
+        box = nodes.container(classes=["table-box"])
+        table.replace_self(box)
+        box += table
+
+
+# Pages of sources
+
+
+def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+    root = pathlib.Path(app.config.tower_root)
+    for path in sorted(app.env.tower_sources | {str(p.relative_to(root)) for p in root.glob("include/tower/*.h")}):
+        text = (root / path).read_text(encoding="utf-8", errors="replace")
+        try:
+            lexer = get_lexer_for_filename(path if "." in pathlib.Path(path).name else f"{path}.sh", stripnl=False)
+        except ClassNotFound:
+            lexer = get_lexer_for_filename("file.txt", stripnl=False)
+        if path.endswith(".h"):
+            lexer = get_lexer_for_filename("file.cpp", stripnl=False)
+        lines = highlight(text, lexer, HtmlFormatter(nowrap=True)).rstrip("\n").split("\n")
+        numbered = "\n".join(
+            f'<span class="line" id="L{n}"><a class="number" href="#L{n}" aria-label="line {n}">{n}</a>{line}</span>'
+            for n, line in enumerate(lines, 1)
+        )
+        name = html.escape(path)
+        body = (
+            f'<h1 class="source-title">{name}</h1>'
+            f'<div class="highlight source-file" tabindex="0" role="region" aria-label="{name}"><pre>{numbered}</pre></div>'
+        )
+        yield f"source/{path}", {"title": path, "body": body, "tower_source": True}, "page.html"
+
+
+# Search
+
+
+def index_of(app: Sphinx) -> list[dict[str, str]]:
+    """An entry for each public name and each section."""
+    entries: list[dict[str, str]] = []
+    for docname in sorted(app.env.found_docs):
+        doctree = app.env.get_doctree(docname)
+        page = app.env.titles[docname].astext()
+        url = app.builder.get_target_uri(docname)
+        for desc in doctree.findall(addnodes.desc):
+            if desc["domain"] not in ("cpp", "py", "c"):
+                continue
+            kind = {"cpp": "C++", "c": "C++", "py": "Python"}[desc["domain"]]
+            said = next((p.astext() for p in desc[-1].children if isinstance(p, nodes.paragraph)), "")
+            for signature in desc.findall(addnodes.desc_signature):
+                if signature.parent is not desc or not (ids := _ids(signature)):
+                    continue
+                name = _name(signature, desc["domain"])
+                what = f"{kind} {desc['objtype'].replace('-', ' ')}"
+                entries.append({"n": name, "k": what, "u": f"{url}#{ids[0]}", "s": said, "p": page})
+        for section in doctree.findall(nodes.section):
+            text = " ".join(_text_of(section))
+            title = section.next_node(nodes.title).astext()
+            top = isinstance(section.parent, nodes.document)
+            anchor = "" if top else f"#{section['ids'][0]}"
+            entries.append({"t": title, "u": url + anchor, "s": re.sub(r"\s+", " ", text), "p": page})
+    seen = set()
+    return [e for e in entries if not (key := (e.get("n"), e["u"], e["s"])) in seen and not seen.add(key)]
+
+
+def _ids(signature: nodes.Node) -> list[str]:
+    return signature["ids"] or [i for node in signature.findall(addnodes.desc_signature_line) for i in node.get("ids", [])]
+
+
+def _name(signature: addnodes.desc_signature, domain: str) -> str:
+    if domain == "py":
+        return ".".join(filter(None, [signature.get("module"), signature["fullname"]]))
+    names = []
+    node: nodes.Node | None = signature
+    while node is not None:
+        if isinstance(node, addnodes.desc):
+            head = node.next_node(addnodes.desc_signature)
+            own = [n.astext() for n in head.findall(addnodes.desc_name)]
+            names.insert(0, own[0] if own else "")
+            outer = "".join(n.astext() for n in head.findall(addnodes.desc_addname))
+            if outer:
+                names[0] = outer + names[0]
+        node = node.parent
+    scope = signature.get("tower-scope", "")
+    return "::".join(filter(None, [scope, *names]))
+
+
+def _text_of(section: nodes.section) -> Iterator[str]:
+    """Text of a section that is not that of sections or names inside of it."""
+    for child in section.children:
+        if isinstance(child, (nodes.section, nodes.title, addnodes.desc, addnodes.index, addnodes.toctree)):
+            continue
+        if not isinstance(child, (nodes.raw, nodes.comment)):
+            yield child.astext()
+
+
+def write_index(app: Sphinx, error: Exception | None) -> None:
+    if error or app.builder.format != "html":
+        return
+    entries = index_of(app)
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
+    (pathlib.Path(app.outdir) / "_static/search-index.js").write_text(f"window.towerIndex={text};\n", encoding="utf-8")
+
+
+def begin(app: Sphinx) -> None:
+    app.builder.search = False  # ours is instead of Sphinx's, whose summaries are fetched from a server
+    app.env.tower_sources = set()
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_config_value("tower_root", "", "env")
+    app.add_node(Source, html=(visit_source, depart_source))
+    app.add_role("source", SourceRole())
+    app.connect("builder-inited", begin)
+    app.connect("doctree-read", captions_of_quotes)
+    app.connect("doctree-read", link_names)
+    app.connect("doctree-read", reachable)
+    app.connect("html-collect-pages", source_pages)
+    app.connect("build-finished", write_index)
+    return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}
