@@ -18,7 +18,7 @@ from pygments.lexers import get_lexer_for_filename
 from pygments.util import ClassNotFound
 from sphinx import addnodes
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxRole
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 # Where files of the repository can be that the text names.
 FOLDERS = ("include/", "src/", "tests/", "bench/", "examples/", "python/", "script/", "cmake/", "docs/")
@@ -59,6 +59,22 @@ def visit_source(self: Any, node: Source) -> None:
 
 def depart_source(self: Any, _: Source) -> None:
     self.body.append("</a>")
+
+
+class Figure(SphinxDirective):
+    """```{drawing} NAME: the figure docs/figures/draw makes of that name; what is in the block is its caption."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self):
+        path = pathlib.Path(self.env.srcdir) / "figures" / f"{self.arguments[0]}.svg"
+        self.env.note_dependency(str(path))
+        drawn = path.read_text(encoding="utf-8")
+        box = f'<div class="drawing" tabindex="0" role="group" aria-label="a figure">{drawn}</div>'
+        caption = nodes.container(classes=["drawing-caption"])
+        self.state.nested_parse(self.content, self.content_offset, caption)
+        return [nodes.raw("", box, format="html"), *([caption] if self.content else [])]
 
 
 # Names in the text
@@ -147,52 +163,34 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 def index_of(app: Sphinx) -> list[dict[str, str]]:
     """An entry for each public name and each section."""
+    names = {}  # by where they are
+    for domain, language in (("cpp", "C++"), ("c", "C++"), ("py", "Python")):
+        for name, _, kind, docname, anchor, _ in app.env.domains[domain].get_objects():
+            if kind not in ("functionParam", "templateParam", "module", "templateTypeParam"):
+                names[docname, anchor] = (name, f"{language} {kind}")
     entries: list[dict[str, str]] = []
     for docname in sorted(app.env.found_docs):
         doctree = app.env.get_doctree(docname)
         page = app.env.titles[docname].astext()
         url = app.builder.get_target_uri(docname)
         for desc in doctree.findall(addnodes.desc):
-            if desc["domain"] not in ("cpp", "py", "c"):
-                continue
-            kind = {"cpp": "C++", "c": "C++", "py": "Python"}[desc["domain"]]
-            said = next((p.astext() for p in desc[-1].children if isinstance(p, nodes.paragraph)), "")
-            for signature in desc.findall(addnodes.desc_signature):
-                if signature.parent is not desc or not (ids := _ids(signature)):
-                    continue
-                name = _name(signature, desc["domain"])
-                what = f"{kind} {desc['objtype'].replace('-', ' ')}"
-                entries.append({"n": name, "k": what, "u": f"{url}#{ids[0]}", "s": said, "p": page})
+            said = next((p for p in desc[-1].children if isinstance(p, nodes.paragraph)), None)
+            text = "" if said is None or "declared" in said["classes"] else said.astext()
+            ids = [i for node in desc.children[:-1] for part in (node, *node.children) for i in _ids(part)]
+            for anchor in dict.fromkeys(ids):
+                if found := names.pop((docname, anchor), None):
+                    entries.append({"n": found[0], "k": found[1], "u": f"{url}#{anchor}", "s": text, "p": page})
         for section in doctree.findall(nodes.section):
             text = " ".join(_text_of(section))
-            title = section.next_node(nodes.title).astext()
             top = isinstance(section.parent, nodes.document)
             anchor = "" if top else f"#{section['ids'][0]}"
+            title = section.next_node(nodes.title).astext()
             entries.append({"t": title, "u": url + anchor, "s": re.sub(r"\s+", " ", text), "p": page})
-    seen = set()
-    return [e for e in entries if not (key := (e.get("n"), e["u"], e["s"])) in seen and not seen.add(key)]
+    return entries
 
 
-def _ids(signature: nodes.Node) -> list[str]:
-    return signature["ids"] or [i for node in signature.findall(addnodes.desc_signature_line) for i in node.get("ids", [])]
-
-
-def _name(signature: addnodes.desc_signature, domain: str) -> str:
-    if domain == "py":
-        return ".".join(filter(None, [signature.get("module"), signature["fullname"]]))
-    names = []
-    node: nodes.Node | None = signature
-    while node is not None:
-        if isinstance(node, addnodes.desc):
-            head = node.next_node(addnodes.desc_signature)
-            own = [n.astext() for n in head.findall(addnodes.desc_name)]
-            names.insert(0, own[0] if own else "")
-            outer = "".join(n.astext() for n in head.findall(addnodes.desc_addname))
-            if outer:
-                names[0] = outer + names[0]
-        node = node.parent
-    scope = signature.get("tower-scope", "")
-    return "::".join(filter(None, [scope, *names]))
+def _ids(node: nodes.Node) -> list[str]:
+    return node.get("ids", []) if isinstance(node, nodes.Element) else []
 
 
 def _text_of(section: nodes.section) -> Iterator[str]:
@@ -200,7 +198,7 @@ def _text_of(section: nodes.section) -> Iterator[str]:
     for child in section.children:
         if isinstance(child, (nodes.section, nodes.title, addnodes.desc, addnodes.index, addnodes.toctree)):
             continue
-        if not isinstance(child, (nodes.raw, nodes.comment)):
+        if not isinstance(child, (nodes.raw, nodes.comment)) and "declared" not in child.get("classes", []):
             yield child.astext()
 
 
@@ -221,6 +219,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("tower_root", "", "env")
     app.add_node(Source, html=(visit_source, depart_source))
     app.add_role("source", SourceRole())
+    app.add_directive("drawing", Figure)
     app.connect("builder-inited", begin)
     app.connect("doctree-read", captions_of_quotes)
     app.connect("doctree-read", link_names)

@@ -10,13 +10,13 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 
 from . import headers, packages
 
-# Documents that are pages where they exist: by their path in the repository, and the captions of the navigation.
+# Documents that are pages, where they exist, by their path in the repository.
 GUIDE = [
-    "README.md",
     "docs/control_flow.md",
     "docs/compile.md",
     "docs/solvers.md",
@@ -38,6 +38,7 @@ TUTORIALS = [
     "docs/tutorials/fleet_of_orbits.md",
     "examples/custom_op/README.md",
 ]
+OVERVIEW = ["README.md"]
 HOW_IT_WORKS = ["docs/tour.md", "docs/tour_of_compile.md", "docs/coverage.md", "docs/conformance.md"]
 TAKING_PART = [
     "CONTRIBUTING.md",
@@ -51,7 +52,7 @@ TAKING_PART = [
 class Stage:
     def __init__(self, root: pathlib.Path, folder: pathlib.Path):
         self.root, self.folder = root, folder
-        self.pages = {path for path in GUIDE + TUTORIALS + HOW_IT_WORKS + TAKING_PART if (root / path).exists()}
+        self.pages = {path for path in OVERVIEW + GUIDE + TUTORIALS + HOW_IT_WORKS + TAKING_PART if (root / path).exists()}
 
     def write(self, path: str, text: str) -> None:
         target = self.folder / path
@@ -59,8 +60,11 @@ class Stage:
         if not target.exists() or target.read_text(encoding="utf-8") != text:
             target.write_text(text, encoding="utf-8")
 
-    def kept(self, paths: list[str]) -> list[str]:
-        return [path for path in paths if path in self.pages]
+    def entries(self, paths: list[str]) -> str:
+        """Those of the documents that there are, as entries of a navigation."""
+        named = {"python/README.md": "From Python", "README.md": "Overview", "examples/custom_op/README.md": "A custom operator"}
+        there = [path for path in paths if path in self.pages]
+        return "\n".join(f"{named[path]} </{path}>" if path in named else f"/{path}" for path in there)
 
     # Links and fences
 
@@ -86,6 +90,8 @@ class Stage:
     def document(self, path: str) -> str:
         """A document of the repository as a page."""
         text = (self.root / path).read_text(encoding="utf-8")
+        if path == "README.md":
+            text = re.sub(r"^# .*$", "# Overview", text, count=1, flags=re.M)
         result: list[str] = []
         prose: list[str] = []
         fence = None
@@ -147,16 +153,18 @@ class Stage:
             text = path.read_text(encoding="utf-8")
             code, printed = self.first_program() if path.name == "index.md" else ("", "")
             for name, value in {
-                "GUIDE": "\n".join(f"/{entry}" for entry in self.kept(GUIDE)),
-                "TUTORIALS": "\n".join(f"/{entry}" for entry in self.kept(TUTORIALS)),
-                "HOW_IT_WORKS": "\n".join(f"/{entry}" for entry in self.kept(HOW_IT_WORKS)),
-                "TAKING_PART": "\n".join(f"/{entry}" for entry in self.kept(TAKING_PART)),
+                "OVERVIEW": self.entries(OVERVIEW),
+                "GUIDE": self.entries(GUIDE),
+                "TUTORIALS": self.entries(TUTORIALS),
+                "HOW_IT_WORKS": self.entries(HOW_IT_WORKS),
+                "TAKING_PART": self.entries(TAKING_PART),
                 "PROGRAM": code.rstrip(),
                 "PRINTED": printed.rstrip(),
             }.items():
                 text = text.replace(f"@{name}@", value)
             self.write(str(path.relative_to(site / "pages")), text)
         self.api()
+        subprocess.run([sys.executable, self.root / "docs/figures/draw", self.folder / "figures"], check=True)
 
     def api(self) -> None:
         all_headers = headers.read_all(self.root)
