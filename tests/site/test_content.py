@@ -6,6 +6,7 @@ import html.parser
 import json
 import os
 import re
+import sys
 import urllib.parse
 import zlib
 
@@ -160,6 +161,30 @@ def test_every_comment_of_the_headers_is_on_the_site(text):
                 if squeezed(comment[1]) not in text:
                     lost.append(f"{path.name}:{number}: {comment[1]}")
     assert count > 300 and not lost, "\n".join(lost)
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    bright, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def test_figures_can_be_read_in_light_and_dark():
+    """Contrasts by WCAG: 4.5 for what is written, in every colour that words are written in."""
+    sys.path.insert(0, str(ROOT / "docs/figures"))
+    import svg
+
+    for k in (0, 1):
+        for name in ("ink", "faint", "c0", "c1", "c2", "c3", "c4"):
+            assert contrast(svg.COLOURS[name][k], svg.COLOURS["ground"][k]) >= 4.5, (name, k)
+    for path in (SITE / "../source/figures").glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        assert re.search(r'role="img" aria-label="[^"]+"', text) and "prefers-color-scheme:dark" in text, path
 
 
 def test_figures_show_the_numbers_that_the_documents_have():

@@ -137,6 +137,18 @@ def reachable(app: Sphinx, doctree: nodes.document) -> None:
 
 def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     root = pathlib.Path(app.config.tower_root)
+    # The navigation is the same but for the way back to the front page: half of the time would go to making it anew.
+    trees: dict[int, str] = {}
+
+    def navigation(page: str) -> Any:
+        def toctree(**options: Any) -> str:
+            depth = page.count("/")
+            if depth not in trees:
+                trees[depth] = app.builder._get_local_toctree(page, **options)
+            return trees[depth]
+
+        return toctree
+
     for path in sorted(app.env.tower_sources | {str(p.relative_to(root)) for p in root.glob("include/tower/*.h")}):
         text = (root / path).read_text(encoding="utf-8", errors="replace")
         try:
@@ -155,7 +167,8 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
             f'<h1 class="source-title">{name}</h1>'
             f'<div class="highlight source-file" tabindex="0" role="region" aria-label="{name}"><pre>{numbered}</pre></div>'
         )
-        yield f"source/{path}", {"title": path, "body": body, "tower_source": True}, "page.html"
+        page = f"source/{path}"
+        yield page, {"title": path, "body": body, "toctree": navigation(page)}, "page.html"
 
 
 # Search
@@ -210,6 +223,32 @@ def write_index(app: Sphinx, error: Exception | None) -> None:
     (pathlib.Path(app.outdir) / "_static/search-index.js").write_text(f"window.towerIndex={text};\n", encoding="utf-8")
 
 
+# What the theme and Sphinx leave to be said to those who do not see the page.
+REPAIRS = [
+    (re.compile(r'<aside class="sidebar-drawer">'), '<aside class="sidebar-drawer" aria-label="Site">'),
+    (re.compile(r'<aside class="toc-drawer( no-toc)?">'), r'<aside class="toc-drawer\1" aria-label="On this page">'),
+    (re.compile(r'(<p class="caption" role="heading")>'), r'\1 aria-level="2">'),
+    # Parameters of a long signature, a line each, are no list of definitions.
+    (re.compile(r"<dl>\s*((?:<dd>.*?</dd>\s*)+)</dl>", re.S), r'<span class="parameters">\1</span>'),
+]
+
+
+def repair(app: Sphinx, error: Exception | None) -> None:
+    if error or app.builder.format != "html":
+        return
+    for path in pathlib.Path(app.outdir).rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        for pattern, replacement in REPAIRS:
+            text = pattern.sub(replacement, text)
+        text = re.sub(
+            r'<span class="parameters">.*?</span>\s*(?=<span class="sig-paren">)',
+            lambda found: found[0].replace("<dd>", '<span class="parameter">').replace("</dd>", "</span>"),
+            text,
+            flags=re.S,
+        )
+        path.write_text(text, encoding="utf-8")
+
+
 def begin(app: Sphinx) -> None:
     app.builder.search = False  # ours is instead of Sphinx's, whose summaries are fetched from a server
     app.env.tower_sources = set()
@@ -226,4 +265,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", reachable)
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_index)
+    app.connect("build-finished", repair)
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

@@ -163,8 +163,17 @@ def _template(head: str) -> tuple[str, str]:
             at += 1
         prefix += head[:at] + " "
         head = head[at:].lstrip()
+        if found := re.match(r"requires\s*(?=\()", head):
+            at = _matching(head, found.end())
+        elif found := re.match(r"requires\s+[\w:]+\s*", head):
+            at = found.end()
+            if head[at : at + 1] == "<":
+                depth = 1
+                while depth:
+                    at += 1
+                    depth += {"<": 1, ">": -1}.get(head[at], 0)
+                at += 1
         if head.startswith("requires"):
-            at = _matching(head, head.index("("))
             prefix += head[:at] + " "
             head = head[at:].lstrip()
     return prefix, head
@@ -268,7 +277,9 @@ class _Reader:
             inner = f"{scope}::{found[1]}" if scope else found[1]
             return self.scope(*inside, inner, "namespace")
         prefix, rest = _template(head)
-        if re.match(r"(friend|static_assert|extern|using namespace|typedef)\b", rest) or not rest:
+        if not rest:
+            raise ValueError(f"{self.path}:{line}: not understood: {head!r}")
+        if re.match(r"(friend|static_assert|extern|using namespace|typedef)\b", rest):
             return []
         if found := re.match(r"(class|struct|union|enum(?: class| struct)?)\s+(.*)$", rest):
             kind, tail = found[1], _without_base(found[2])
