@@ -1,5 +1,6 @@
-"""Drawings as SVG text: plots, and boxes with arrows. A drawing is one file for light and dark: its colours are names that
-its own style sheet gives values, by what the reader prefers; a page that holds it may give others (docs/site/static/site.css).
+"""Drawings as SVG text: plots, and boxes with arrows. A drawing is one file for light and dark: its colours are names
+that its own style sheet gives values, by what the reader prefers; a page that holds it may give others
+(docs/site/static/site.css).
 """
 
 import html
@@ -23,9 +24,12 @@ COLOURS = {
 def style() -> str:
     light = ";".join(f"--{name}:{pair[0]}" for name, pair in COLOURS.items())
     dark = ";".join(f"--{name}:{pair[1]}" for name, pair in COLOURS.items())
-    marks = "".join(f".tower-figure .f-{n}{{fill:var(--{n})}}.tower-figure .s-{n}{{stroke:var(--{n})}}" for n in COLOURS)
+    marks = "".join(
+        f".tower-figure .f-{n}{{fill:var(--{n})}}.tower-figure .s-{n}{{stroke:var(--{n})}}" for n in COLOURS
+    )
     return (
-        f"<style>.tower-figure{{{light};font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif}}"
+        f"<style>.tower-figure{{{light};"
+        "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif}"
         f"@media(prefers-color-scheme:dark){{.tower-figure{{{dark}}}}}{marks}"
         ".tower-figure .mono{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace}"
         ".tower-figure .none{fill:none}</style>"
@@ -49,8 +53,8 @@ class Drawing:
         bold = f' font-weight="{weight}"' if weight != "normal" else ""
         turned = f' transform="rotate({turn} {number(x)} {number(y)})"' if turn else ""
         self.add(
-            f'<text x="{number(x)}" y="{number(y)}" class="{classes}" font-size="{size}" text-anchor="{anchor}"{bold}{turned}>'
-            f"{html.escape(text)}</text>"
+            f'<text x="{number(x)}" y="{number(y)}" class="{classes}" font-size="{size}" text-anchor="{anchor}"'
+            f"{bold}{turned}>{html.escape(text)}</text>"
         )
 
     def line(self, x1, y1, x2, y2, colour="line", width=1.0, dash=""):
@@ -76,11 +80,13 @@ class Drawing:
         if shape == 1:
             self.rect(x - radius * 0.85, y - radius * 0.85, radius * 1.7, radius * 1.7, colour)
         elif shape == 2:
-            r = radius * 1.15
-            self.add(f'<path class="f-{colour}" d="M{number(x)} {number(y - r)}l{number(r)} {number(r)}l-{number(r)} {number(r)}l-{number(r)} -{number(r)}Z"/>')
+            r = number(radius * 1.15)
+            top = f"M{number(x)} {number(y - radius * 1.15)}"
+            self.add(f'<path class="f-{colour}" d="{top}l{r} {r}l-{r} {r}l-{r} -{r}Z"/>')
         elif shape == 3:
-            r = radius * 1.15
-            self.add(f'<path class="f-{colour}" d="M{number(x)} {number(y - r)}l{number(r)} {number(2 * r)}l-{number(2 * r)} 0Z"/>')
+            r, wide = number(radius * 1.15), number(radius * 2.3)
+            top = f"M{number(x)} {number(y - radius * 1.15)}"
+            self.add(f'<path class="f-{colour}" d="{top}l{r} {wide}l-{wide} 0Z"/>')
         else:
             self.add(f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" class="f-{colour}"/>')
 

@@ -14,7 +14,9 @@ _version = (pathlib.Path(tower_root) / "include/tower/version.h").read_text(enco
 project = "Tower"
 author = "The authors of Tower"
 project_copyright = "the authors of Tower. BSD 3-Clause"
-version = release = ".".join(re.search(rf"TOWER_VERSION_{part} (\d+)", _version)[1] for part in ("MAJOR", "MINOR", "PATCH"))
+version = release = ".".join(
+    re.search(rf"TOWER_VERSION_{part} (\d+)", _version)[1] for part in ("MAJOR", "MINOR", "PATCH")
+)
 
 extensions = ["myst_parser", "sphinx_copybutton", "tower_site.extension"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}

@@ -48,7 +48,9 @@ def open_page(browser):
         contexts.append(context)
         page = context.new_page()
         page.wrong = []
-        page.on("console", lambda said: said.type in ("error", "warning") and page.wrong.append(f"{page.url}: {said.text}"))
+        page.on(
+            "console", lambda said: said.type in ("error", "warning") and page.wrong.append(f"{page.url}: {said.text}")
+        )
         page.on("pageerror", lambda error: page.wrong.append(f"{page.url}: {error}"))
         page.on("requestfailed", lambda request: page.wrong.append(f"{page.url}: {request.url} failed"))
 

@@ -11,7 +11,6 @@ import urllib.parse
 import zlib
 
 import pytest
-
 from conftest import ROOT, SITE, pages
 
 
@@ -74,7 +73,11 @@ def test_every_link_leads_to_a_page_and_an_anchor_that_are_there(seen):
             address = urllib.parse.urlsplit(link)
             if address.scheme:
                 continue
-            target = os.path.normpath(os.path.join(os.path.dirname(path), urllib.parse.unquote(address.path))) if address.path else path
+            target = (
+                os.path.normpath(os.path.join(os.path.dirname(path), urllib.parse.unquote(address.path)))
+                if address.path
+                else path
+            )
             if not (SITE / target).is_file():
                 broken.append(f"{path}: {link}")
             elif address.fragment and target in seen and urllib.parse.unquote(address.fragment) not in seen[target].ids:
@@ -83,7 +86,9 @@ def test_every_link_leads_to_a_page_and_an_anchor_that_are_there(seen):
 
 
 def test_nothing_is_loaded_from_elsewhere(seen):
-    assert not [(path, load) for path, page in seen.items() for load in page.loads if urllib.parse.urlsplit(load).netloc]
+    assert not [
+        (path, load) for path, page in seen.items() for load in page.loads if urllib.parse.urlsplit(load).netloc
+    ]
 
 
 def test_every_page_is_reached_from_the_front_page(seen):
@@ -108,7 +113,11 @@ def objects():
 
 def test_every_name_of_torch_tower_is_in_the_reference():
     tree = ast.parse((ROOT / "python/torch_tower/__init__.py").read_text(encoding="utf-8"))
-    public = next(ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+    public = next(
+        ast.literal_eval(n.value)
+        for n in tree.body
+        if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"
+    )
     there = objects()
     missing = [name for name in public if name != "memory" and ("py", f"torch_tower.{name}") not in there]
     assert len(public) > 60 and not missing
@@ -126,7 +135,9 @@ def test_what_examples_and_documents_call_is_in_the_reference():
             used |= set(re.findall(r"\btower::(\w+)", code))
     inside = {"detail", "dynamic", "frontend", "records", "compiler", "core"}
     # What the pages about the library's inside name.
-    internal = {name for name in used if re.search(rf"\b(class|struct|namespace) {name}\b|\b{name}\(", sources_inside())}
+    internal = {
+        name for name in used if re.search(rf"\b(class|struct|namespace) {name}\b|\b{name}\(", sources_inside())
+    }
     missing = {name for name in used - inside if f"tower::{name}" not in there} - (internal - public_words())
     assert len(used) > 60 and not missing, sorted(missing)
 
@@ -136,11 +147,13 @@ def sources_inside():
 
 
 def public_words():
-    return set(re.findall(r"\w+", "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "include/tower").glob("*.h"))))
+    return set(
+        re.findall(r"\w+", "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "include/tower").glob("*.h")))
+    )
 
 
 def test_every_comment_of_the_headers_is_on_the_site(text):
-    """What is in front of public declarations. Comments inside of `detail`, and of what is private, are not for users."""
+    """What is in front of public declarations; those of `detail`, and of what is private, are not for users."""
     lost = []
     count = 0
     for path in sorted((ROOT / "include/tower").glob("*.h")):
@@ -197,7 +210,9 @@ def test_figures_show_the_numbers_that_the_documents_have():
         words = (ROOT / data["document"]).read_text(encoding="utf-8").replace(",", "")
         for row in data["rows"]:
             for value in row["values"]:
-                scaled = [value] if value is None or data["unit"] != "ms" else [value, value * 1e3, value * 1e6, value / 1e3]
+                scaled = (
+                    [value] if value is None or data["unit"] != "ms" else [value, value * 1e3, value * 1e6, value / 1e3]
+                )
                 if value is not None:
                     shown = {f"{v:.6g}" for v in scaled} | {f"{v:.1f}" for v in scaled} | {f"{v:.2f}" for v in scaled}
                     assert any(re.search(rf"(?<![\d.]){re.escape(s)}(?![\d])", words) for s in shown), (path.name, row)

@@ -1,8 +1,8 @@
 """What the site has that Sphinx does not bring.
 
-    {source}`text <path:line>`   links the source of a file, which is a page of its own, with its lines
-    `tower::vmap`, `tower/tree.h`, `torch_tower.grad`, `src/core/level.h` in the text of documents are links, too
-    search.js                    an index of names and sections that works without a server (static/search-page.js)
+{source}`text <path:line>`   links the source of a file, which is a page of its own, with its lines
+`tower::vmap`, `tower/tree.h`, `torch_tower.grad`, `src/core/level.h` in the text of documents are links, too
+search.js                    an index of names and sections that works without a server (static/search-page.js)
 """
 
 import html
@@ -165,7 +165,8 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         name = html.escape(path)
         body = (
             f'<h1 class="source-title">{name}</h1>'
-            f'<div class="highlight source-file" tabindex="0" role="region" aria-label="{name}"><pre>{numbered}</pre></div>'
+            f'<div class="highlight source-file" tabindex="0" role="region" aria-label="{name}">'
+            f"<pre>{numbered}</pre></div>"
         )
         page = f"source/{path}"
         yield page, {"title": path, "body": body, "toctree": navigation(page)}, "page.html"

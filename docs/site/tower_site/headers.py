@@ -5,7 +5,7 @@ brackets, strings and comments is enough, and keeps what a reader of the header 
 overloads that share one, the line.
 
     // …      at the head of the file: the introduction of the page
-    /// …     in front of a declaration, or `///<` behind it: its documentation; declarations that follow without a blank
+    /// …     in front of a declaration, or `///<` behind it: its documentation; overloads that follow without a blank
               line have it, too
 
 What is in a namespace `detail`, private or protected is no part of the API. Neither is a specialization that has no
@@ -118,8 +118,8 @@ def _piece(text: str, at: int, end: int) -> _Piece:
                 body = at
             behind = text[close:end].lstrip()[:1]
             at = close
-            is_type = _TYPE_HEAD.match(text[begin:body or at])
-            is_value = re.search(r" = ", re.sub(r"\(.*\)", "", text[begin:body or at], flags=re.S))
+            is_type = _TYPE_HEAD.match(text[begin : body or at])
+            is_value = re.search(r" = ", re.sub(r"\(.*\)", "", text[begin : body or at], flags=re.S))
             if not requires and not is_type and not is_value and behind not in (";", ",", "{", "&", "|"):
                 return _Piece(begin, body, at)
             if not requires and text[begin:body].lstrip().startswith("namespace"):
@@ -253,7 +253,11 @@ class _Reader:
                     if any((entity.kind, entity.signature) == (other.kind, other.signature) for other in entities):
                         continue  # declared before, and defined here
                     entity.joined = bool(
-                        not comment and not fresh and entities and entity.name == entities[-1].name and not entity.members
+                        not comment
+                        and not fresh
+                        and entities
+                        and entity.name == entities[-1].name
+                        and not entity.members
                     )
                     entities.append(entity)
             comment, fresh = [], False
@@ -297,9 +301,7 @@ class _Reader:
             if kind.startswith("enum"):
                 directive = "cpp:enum-class" if " " in kind else "cpp:enum"
                 return made(directive, tail, name, self.enumerators(*inside, f"{scope}::{name}"))
-            return made(
-                f"cpp:{kind}", prefix + tail, name, self.scope(*inside, f"{scope}::{name}", kind)
-            )
+            return made(f"cpp:{kind}", prefix + tail, name, self.scope(*inside, f"{scope}::{name}", kind))
         if found := re.match(r"using\s+(\w+)\s*=\s*(.*)$", rest, re.S):
             target = _flat(text[piece.begin : piece.end]).rstrip(";").split("=", 1)[1].strip()
             shown = f" = {target}" if len(target) <= 100 else ""
@@ -308,7 +310,9 @@ class _Reader:
             return []
         if found := re.match(r"concept\s+(\w+)", rest):
             return made("cpp:concept", prefix + found[1], found[1])
-        rest = re.sub(r"^(?:inline|static|constexpr|virtual|explicit|friend)\b\s*(?=.*\b(?:inline|constexpr)\b)", "", rest)
+        rest = re.sub(
+            r"^(?:inline|static|constexpr|virtual|explicit|friend)\b\s*(?=.*\b(?:inline|constexpr)\b)", "", rest
+        )
         call = re.search(r"(~?\w+|operator\s*(?:\(\)|\[\]|[^\s(\w]+|\w[\w:<> ]*))\s*\(", self.without_arguments(rest))
         if call and not re.match(r"[^(]*?[^=!<>]=[^=]", re.split(r"\boperator\b", rest)[0].split("(")[0] + " "):
             name = re.sub(r"\s+", "", call[1]) if call[1].startswith("operator") else call[1]
@@ -413,7 +417,12 @@ def _entity_page(header: Header, entities: list[Entity], link: comments.Link, ma
         out += [(inside + line).rstrip() for line in lines]
         if entity.kind != "cpp:enumerator" and margin == "":
             where = f"{header.path}:{entity.line}"
-            out += [f"{inside}.. rst-class:: declared", "", f"{inside}:source:`{header.path}:{entity.line} <{where}>`", ""]
+            out += [
+                f"{inside}.. rst-class:: declared",
+                "",
+                f"{inside}:source:`{header.path}:{entity.line} <{where}>`",
+                "",
+            ]
         _entity_page(header, entity.members, link, inside, out)
 
 

@@ -28,7 +28,9 @@ GROUPS = [
 
 # What is handed on from torch.func, with torch's signatures.
 FROM_TORCH = {
-    "functional_call": "(module, parameter_and_buffer_dicts, args=None, kwargs=None, *, tie_weights=True, strict=False)",
+    "functional_call": (
+        "(module, parameter_and_buffer_dicts, args=None, kwargs=None, *, tie_weights=True, strict=False)"
+    ),
     "stack_module_state": "(models)",
 }
 
@@ -75,9 +77,7 @@ class _Package:
         self.folder = root / "python/torch_tower"
         self.trees: dict[str, ast.Module] = {}
         self.texts: dict[str, str] = {}
-        self.binding = {
-            path: path.read_text(encoding="utf-8") for path in sorted((root / "python/src").glob("*.cpp"))
-        }
+        self.binding = {path: path.read_text(encoding="utf-8") for path in sorted((root / "python/src").glob("*.cpp"))}
 
     def tree(self, module: str) -> ast.Module:
         if module not in self.trees:
@@ -130,18 +130,38 @@ class _Package:
                 if "property" in decorators:
                     kind = f":type: {ast.unparse(item.returns)}" if item.returns else None
                     members.append(
-                        Name("py:property", item.name, "", _doc(item), made.path, item.lineno, [], [kind] if kind else [])
+                        Name(
+                            "py:property", item.name, "", _doc(item), made.path, item.lineno, [], [kind] if kind else []
+                        )
                     )
                 else:
                     options = [":staticmethod:"] if "staticmethod" in decorators else []
                     members.append(
-                        Name("py:method", item.name, _signature(item, True), _doc(item), made.path, item.lineno, [], options)
+                        Name(
+                            "py:method",
+                            item.name,
+                            _signature(item, True),
+                            _doc(item),
+                            made.path,
+                            item.lineno,
+                            [],
+                            options,
+                        )
                     )
             elif isinstance(item, ast.AnnAssign) and not item.target.id.startswith("_"):
                 comment = lines[item.lineno - 1].partition("#")[2].strip()
                 kind = f":type: {ast.unparse(item.annotation)}"
                 members.append(
-                    Name("py:attribute", item.target.id, "", [comment] if comment else [], made.path, item.lineno, [], [kind])
+                    Name(
+                        "py:attribute",
+                        item.target.id,
+                        "",
+                        [comment] if comment else [],
+                        made.path,
+                        item.lineno,
+                        [],
+                        [kind],
+                    )
                 )
         return made
 
@@ -150,14 +170,17 @@ class _Package:
         for source, text in self.binding.items():
             where = str(source.relative_to(self.root))
             if found := re.search(
-                rf'module\.def\(\s*"{name}",\s*(?:&\w+|\[[^"]*?),((?:\s*py::arg\("\w+"\)(?: = [^,]+)?,)*)\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)',
+                rf'module\.def\(\s*"{name}",\s*(?:&\w+|\[[^"]*?),'
+                r'((?:\s*py::arg\("\w+"\)(?: = [^,]+)?,)*)\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)',
                 text,
             ):
                 arguments = re.findall(r'py::arg\("(\w+)"\)', found[1])
                 said = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', found[2]))
                 at = text.count("\n", 0, found.start()) + 1
                 return Name("py:function", name, f"({', '.join(arguments)})", [said], where, at)
-            if found := re.search(rf'py::class_<[^>]*>\(module, "{name}"(?:,\s*((?:"(?:[^"\\]|\\.)*"\s*)+))?\)(.*?);\n', text, re.S):
+            if found := re.search(
+                rf'py::class_<[^>]*>\(module, "{name}"(?:,\s*((?:"(?:[^"\\]|\\.)*"\s*)+))?\)(.*?);\n', text, re.S
+            ):
                 said = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', found[1] or ""))
                 at = text.count("\n", 0, found.start()) + 1
                 made = Name("py:class", name, "", doc or [said], where, at)
@@ -203,7 +226,9 @@ def read(root: pathlib.Path) -> list[Page]:
         for module in modules.split():
             if module == "memory":
                 node = next(
-                    n for n in package.tree("memory").body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"
+                    n
+                    for n in package.tree("memory").body
+                    if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"
                 )
                 introduction = _doc(package.tree("memory"))
                 for each in ast.literal_eval(node.value):
@@ -243,7 +268,12 @@ def _write(name: Name, link: comments.Link, margin: str, out: list[str]) -> None
     for member in name.members:
         _write(member, link, inside, out)
     if not margin:
-        out += [f"{inside}.. rst-class:: declared", "", f"{inside}:source:`{name.path}:{name.line} <{name.path}:{name.line}>`", ""]
+        out += [
+            f"{inside}.. rst-class:: declared",
+            "",
+            f"{inside}:source:`{name.path}:{name.line} <{name.path}:{name.line}>`",
+            "",
+        ]
 
 
 def page_of(page: Page, link: comments.Link) -> str:

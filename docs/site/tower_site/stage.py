@@ -52,7 +52,9 @@ TAKING_PART = [
 class Stage:
     def __init__(self, root: pathlib.Path, folder: pathlib.Path):
         self.root, self.folder = root, folder
-        self.pages = {path for path in OVERVIEW + GUIDE + TUTORIALS + HOW_IT_WORKS + TAKING_PART if (root / path).exists()}
+        self.pages = {
+            path for path in OVERVIEW + GUIDE + TUTORIALS + HOW_IT_WORKS + TAKING_PART if (root / path).exists()
+        }
 
     def write(self, path: str, text: str) -> None:
         target = self.folder / path
@@ -62,7 +64,11 @@ class Stage:
 
     def entries(self, paths: list[str]) -> str:
         """Those of the documents that there are, as entries of a navigation."""
-        named = {"python/README.md": "From Python", "README.md": "Overview", "examples/custom_op/README.md": "A custom operator"}
+        named = {
+            "python/README.md": "From Python",
+            "README.md": "Overview",
+            "examples/custom_op/README.md": "A custom operator",
+        }
         there = [path for path in paths if path in self.pages]
         return "\n".join(f"{named[path]} </{path}>" if path in named else f"/{path}" for path in there)
 
@@ -170,7 +176,12 @@ class Stage:
         all_headers = headers.read_all(self.root)
         link = headers.links_to(all_headers)
         by_name = {header.name: header for header in all_headers}
-        out = ["# C++ API", "", "Everything that is public, header by header. What is in a namespace `detail` is not.", ""]
+        out = [
+            "# C++ API",
+            "",
+            "Everything that is public, header by header. What is in a namespace `detail` is not.",
+            "",
+        ]
         for title, names in headers.GROUPS:
             out += [f"## {title}", "", ":::{rst-class} api-index", ":::", "", "| header | |", "|---|---|"]
             for name in names.split():
@@ -195,7 +206,7 @@ class Stage:
             "```{py:module} torch_tower",
             "```",
             "",
-            "The names of `torch_tower`. Those of `torch.func` have its signatures and meaning; what differs is said in",
+            "The names of `torch_tower`. Those of `torch.func` have its signatures and meaning; what differs is in",
             "[its guide](/python/README.md#what-differs-from-torch-func).",
             "",
         ]
