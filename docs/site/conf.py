@@ -21,7 +21,7 @@ version = release = ".".join(
 extensions = ["myst_parser", "sphinx_copybutton", "tower_site.extension"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 root_doc = "index"
-exclude_patterns = ["figures"]
+exclude_patterns = ["figures", "extra"]
 myst_enable_extensions = ["colon_fence", "attrs_inline", "attrs_block"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.strikethrough"]
@@ -40,6 +40,7 @@ html_title = f"Tower {version}"
 html_baseurl = ""
 html_static_path = [str(here / "static")]
 templates_path = [str(here / "templates")]
+html_extra_path = [str(pathlib.Path(tower_root) / "build/site/source/extra")]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_favicon = str(here / "static/tower.svg")

@@ -31,6 +31,7 @@ GUIDE = [
     "python/README.md",
 ]
 TUTORIALS = [
+    "docs/first_steps.md",
     "docs/tutorials/first_program.md",
     "docs/tutorials/per_example_gradients.md",
     "docs/tutorials/pinn.md",
@@ -38,7 +39,7 @@ TUTORIALS = [
     "docs/tutorials/fleet_of_orbits.md",
     "examples/custom_op/README.md",
 ]
-OVERVIEW = ["README.md"]
+OVERVIEW = ["README.md", "docs/benchmarks.md"]
 HOW_IT_WORKS = ["docs/tour.md", "docs/tour_of_compile.md", "docs/coverage.md", "docs/conformance.md"]
 TAKING_PART = [
     "CONTRIBUTING.md",
@@ -52,9 +53,10 @@ TAKING_PART = [
 class Stage:
     def __init__(self, root: pathlib.Path, folder: pathlib.Path):
         self.root, self.folder = root, folder
-        self.pages = {
-            path for path in OVERVIEW + GUIDE + TUTORIALS + HOW_IT_WORKS + TAKING_PART if (root / path).exists()
-        }
+        placed = OVERVIEW + GUIDE + TUTORIALS + HOW_IT_WORKS + TAKING_PART
+        documents = (str(path.relative_to(root)) for path in sorted((root / "docs").glob("*.md")))
+        self.guide = GUIDE + [path for path in documents if path not in placed]
+        self.pages = {path for path in placed + self.guide if (root / path).exists()}
 
     def write(self, path: str, text: str) -> None:
         target = self.folder / path
@@ -67,6 +69,7 @@ class Stage:
         named = {
             "python/README.md": "From Python",
             "README.md": "Overview",
+            "docs/benchmarks.md": "Benchmarks, as tables",
             "examples/custom_op/README.md": "A custom operator",
         }
         there = [path for path in paths if path in self.pages]
@@ -132,7 +135,15 @@ class Stage:
                 output = output and not line.strip()
                 prose.append(line)
         end_prose()
+        for picture in re.findall(r'(?:src|srcset)="([^":]+)"|!\[[^\]]*\]\(([^():\s]+)\)', "\n".join(result)):
+            self.picture(os.path.normpath(os.path.join(os.path.dirname(path), picture[0] or picture[1])))
         return "\n".join(result) + "\n"
+
+    def picture(self, path: str) -> None:
+        """A file that a document shows, where HTML and where Sphinx looks for it."""
+        for folder in (self.folder, self.folder / "extra"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.root / path, folder / path)
 
     # The whole
 
@@ -152,7 +163,7 @@ class Stage:
 
     def run(self) -> None:
         site = self.root / "docs/site"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "extra").mkdir(parents=True, exist_ok=True)
         for path in sorted(self.pages):
             self.write(path, self.document(path))
         for path in sorted((site / "pages").rglob("*.md")):
@@ -160,7 +171,7 @@ class Stage:
             code, printed = self.first_program() if path.name == "index.md" else ("", "")
             for name, value in {
                 "OVERVIEW": self.entries(OVERVIEW),
-                "GUIDE": self.entries(GUIDE),
+                "GUIDE": self.entries(self.guide),
                 "TUTORIALS": self.entries(TUTORIALS),
                 "HOW_IT_WORKS": self.entries(HOW_IT_WORKS),
                 "TAKING_PART": self.entries(TAKING_PART),
