@@ -8,8 +8,8 @@ overloads that share one, the line.
     /// …     in front of a declaration, or `///<` behind it: its documentation; overloads that follow without a blank
               line have it, too
 
-What is in a namespace `detail`, private or protected is no part of the API. Neither is a specialization that has no
-comment.
+What is in a namespace `detail`, private or protected is no part of the API. Neither is a specialization without a comment
+on it or in it.
 """
 
 import pathlib
@@ -294,10 +294,13 @@ class _Reader:
                 self.declared[f"{scope}::{name}"] = made(f"cpp:{kind}", prefix + tail, name)[0]
                 return [self.declared[f"{scope}::{name}"]]
             if tail.startswith(f"{name}<") and not comment:
+                members = self.scope(*inside, f"{scope}::{name}", kind)
                 # What a template that is only declared has is what its one specialization has.
                 if primary := self.declared.pop(f"{scope}::{name}", None):
-                    primary.members = self.scope(*inside, f"{scope}::{name}", kind)
-                return []
+                    primary.members = members
+                if primary or not any(member.comment for member in members):
+                    return []
+                return made(f"cpp:{kind}", prefix + tail, name, members)
             if kind.startswith("enum"):
                 directive = "cpp:enum-class" if " " in kind else "cpp:enum"
                 return made(directive, tail, name, self.enumerators(*inside, f"{scope}::{name}"))
