@@ -52,13 +52,22 @@ def open_page(browser):
             "console", lambda said: said.type in ("error", "warning") and page.wrong.append(f"{page.url}: {said.text}")
         )
         page.on("pageerror", lambda error: page.wrong.append(f"{page.url}: {error}"))
-        page.on("requestfailed", lambda request: page.wrong.append(f"{page.url}: {request.url} failed"))
+
+        def failed(request):
+            if request.failure != "net::ERR_ABORTED":  # what a page still loads when the next is asked for
+                page.wrong.append(f"{page.url}: {request.url}: {request.failure}")
+
+        def answered(response):
+            if response.status >= 400:
+                page.wrong.append(f"{page.url}: {response.url}: {response.status}")
 
         def outside(request):
             if not request.url.startswith(("http://127.0.0.1:", "file://", "data:")):
                 page.wrong.append(f"{page.url} asks for {request.url}: it must work without a network")
 
         page.on("request", outside)
+        page.on("requestfailed", failed)
+        page.on("response", answered)
         return page
 
     yield made

@@ -129,7 +129,7 @@ def test_figures_scroll_by_themselves_on_a_phone(open_page, server):
 def test_the_navigation_opens_on_a_phone(open_page, server):
     page = open_page(**PHONE)
     page.goto(f"{server}/index.html")
-    entry = page.locator(".sidebar-tree").get_by_role("link", name="Benchmarks")
+    entry = page.locator(".sidebar-tree").get_by_role("link", name="Benchmarks", exact=True)
     assert not entry.is_visible() or entry.bounding_box()["x"] < 0
     page.locator(".mobile-header .nav-overlay-icon").click()
     page.wait_for_function("document.querySelector('.sidebar-drawer').getBoundingClientRect().x >= 0")

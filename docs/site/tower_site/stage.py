@@ -39,7 +39,8 @@ TUTORIALS = [
     "docs/tutorials/fleet_of_orbits.md",
     "examples/custom_op/README.md",
 ]
-OVERVIEW = ["README.md", "docs/benchmarks.md"]
+OVERVIEW = ["README.md"]
+NUMBERS = ["docs/benchmarks.md"]
 HOW_IT_WORKS = ["docs/tour.md", "docs/tour_of_compile.md", "docs/coverage.md", "docs/conformance.md"]
 TAKING_PART = [
     "CONTRIBUTING.md",
@@ -53,7 +54,7 @@ TAKING_PART = [
 class Stage:
     def __init__(self, root: pathlib.Path, folder: pathlib.Path):
         self.root, self.folder = root, folder
-        placed = OVERVIEW + GUIDE + TUTORIALS + HOW_IT_WORKS + TAKING_PART
+        placed = OVERVIEW + NUMBERS + GUIDE + TUTORIALS + HOW_IT_WORKS + TAKING_PART
         documents = (str(path.relative_to(root)) for path in sorted((root / "docs").glob("*.md")))
         self.guide = GUIDE + [path for path in documents if path not in placed]
         self.pages = {path for path in placed + self.guide if (root / path).exists()}
@@ -171,6 +172,7 @@ class Stage:
             code, printed = self.first_program() if path.name == "index.md" else ("", "")
             for name, value in {
                 "OVERVIEW": self.entries(OVERVIEW),
+                "NUMBERS": self.entries(NUMBERS),
                 "GUIDE": self.entries(self.guide),
                 "TUTORIALS": self.entries(TUTORIALS),
                 "HOW_IT_WORKS": self.entries(HOW_IT_WORKS),
