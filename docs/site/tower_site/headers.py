@@ -8,8 +8,8 @@ overloads that share one, the line.
     /// …     in front of a declaration, or `///<` behind it: its documentation; overloads that follow without a blank
               line have it, too
 
-What is in a namespace `detail`, private or protected is no part of the API. Neither is a specialization without a comment
-on it or in it.
+What is in a namespace `detail`, private or protected is no part of the API. Neither is a specialization without a
+comment on it or in it.
 """
 
 import pathlib
