@@ -17,7 +17,26 @@
 namespace tower {
 namespace {
 
-using namespace compiler;
+using compiler::Binary;
+using compiler::ByteReader;
+using compiler::BytesError;
+using compiler::ByteWriter;
+using compiler::CodeSource;
+using compiler::CompiledGraph;
+using compiler::Cpu;
+using compiler::Family;
+using compiler::GraphReader;
+using compiler::Kernels;
+using compiler::LaneGraph;
+using compiler::LaneKinds;
+using compiler::Modes;
+using compiler::read_file;
+using compiler::sealed;
+using compiler::Specialisation;
+using compiler::TensorKind;
+using compiler::TensorWriter;
+using compiler::unsealed;
+using compiler::write_file;
 using detail::Specialisations;
 
 void write_kind(ByteWriter& out, const TensorKind& kind) {

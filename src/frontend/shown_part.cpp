@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kAdded = -1;  // a dimension of size 1 that the base has not
 
-enum class Kind : uint8_t {
+enum class ViewKind : uint8_t {
   same,
   select,
   slice,
@@ -30,23 +30,23 @@ enum class Kind : uint8_t {
   unsqueeze
 };
 
-const Kind* kind_of(const Operator& op) {
+const ViewKind* kind_of(const Operator& op) {
   static const auto* kinds = [] {
-    auto* found = new std::unordered_map<const Operator*, Kind>;
-    const auto add = [&](const char* name, const char* overload, Kind kind) {
+    auto* found = new std::unordered_map<const Operator*, ViewKind>;
+    const auto add = [&](const char* name, const char* overload, ViewKind kind) {
       if (const Operator* op = Operator::find(name, overload)) found->emplace(op, kind);
     };
-    add("aten::alias", "", Kind::same);
-    add("aten::select", "int", Kind::select);
-    add("aten::slice", "Tensor", Kind::slice);
-    add("aten::unbind", "int", Kind::unbind);
-    add("aten::split", "Tensor", Kind::split);
-    add("aten::split_with_sizes", "", Kind::split_with_sizes);
-    add("aten::transpose", "int", Kind::transpose);
-    add("aten::t", "", Kind::t);
-    add("aten::permute", "", Kind::permute);
-    for (const char* overload : {"", "dim", "dims"}) add("aten::squeeze", overload, Kind::squeeze);
-    add("aten::unsqueeze", "", Kind::unsqueeze);
+    add("aten::alias", "", ViewKind::same);
+    add("aten::select", "int", ViewKind::select);
+    add("aten::slice", "Tensor", ViewKind::slice);
+    add("aten::unbind", "int", ViewKind::unbind);
+    add("aten::split", "Tensor", ViewKind::split);
+    add("aten::split_with_sizes", "", ViewKind::split_with_sizes);
+    add("aten::transpose", "int", ViewKind::transpose);
+    add("aten::t", "", ViewKind::t);
+    add("aten::permute", "", ViewKind::permute);
+    for (const char* overload : {"", "dim", "dims"}) add("aten::squeeze", overload, ViewKind::squeeze);
+    add("aten::unsqueeze", "", ViewKind::unsqueeze);
     return found;
   }();
   const auto found = kinds->find(&op);
@@ -96,13 +96,13 @@ std::optional<ShownPart> ShownPart::shown_by(Wrapper& view) {
 }
 
 std::optional<ShownPart> ShownPart::shown_by(Wrapper& base, const Operator& op, c10::ArrayRef<IValue> args) {
-  const Kind* kind = kind_of(op);
-  if (!kind || (*kind != Kind::select && *kind != Kind::slice)) return std::nullopt;
+  const ViewKind* kind = kind_of(op);
+  if (!kind || (*kind != ViewKind::select && *kind != ViewKind::slice)) return std::nullopt;
   // What is wrong with the call, the operator itself is to say.
   const int64_t dim = args[1].toInt(), rank = base.dim();
   if (dim < -rank || dim >= rank) return std::nullopt;
-  if (*kind == Kind::slice && args[4].toInt() <= 0) return std::nullopt;
-  if (*kind == Kind::select) {
+  if (*kind == ViewKind::slice && args[4].toInt() <= 0) return std::nullopt;
+  if (*kind == ViewKind::select) {
     const int64_t index = args[2].toInt(), size = base.size(dim < 0 ? dim + rank : dim);
     if (index < -size || index >= size) return std::nullopt;
   }
@@ -156,27 +156,27 @@ bool ShownPart::show(const Operator& op, c10::ArrayRef<IValue> args, size_t out)
   const auto number = [&](size_t i, int64_t otherwise) { return args[i].isNone() ? otherwise : args[i].toInt(); };
   constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
   switch (*kind_of(op)) {
-    case Kind::same:
+    case ViewKind::same:
       break;
-    case Kind::select:
+    case ViewKind::select:
       select(dim_at(1), args[2].toInt());
       break;
-    case Kind::slice: {
+    case ViewKind::slice: {
       const int64_t dim = dim_at(1);
       if (dims_[static_cast<size_t>(dim)] == kAdded) return false;
       slice(dim, number(2, 0), number(3, kEnd), number(4, 1));
       break;
     }
-    case Kind::unbind:
+    case ViewKind::unbind:
       select(dim_at(1), static_cast<int64_t>(out));
       break;
-    case Kind::split: {
+    case ViewKind::split: {
       const int64_t dim = dim_at(2), each = args[1].toInt(), start = static_cast<int64_t>(out) * each;
       if (dims_[static_cast<size_t>(dim)] == kAdded) return false;
       slice(dim, start, start + each, 1);
       break;
     }
-    case Kind::split_with_sizes: {
+    case ViewKind::split_with_sizes: {
       const auto sizes = args[1].toIntVector();
       const int64_t dim = dim_at(2);
       int64_t start = 0;
@@ -185,20 +185,20 @@ bool ShownPart::show(const Operator& op, c10::ArrayRef<IValue> args, size_t out)
       slice(dim, start, start + sizes[out], 1);
       break;
     }
-    case Kind::transpose:
+    case ViewKind::transpose:
       if (rank() == 0) break;  // LibTorch allows 0 and -1, as if there were one dimension
       std::swap(dims_[static_cast<size_t>(dim_at(1))], dims_[static_cast<size_t>(dim_at(2))]);
       break;
-    case Kind::t:
+    case ViewKind::t:
       std::reverse(dims_.begin(), dims_.end());
       break;
-    case Kind::permute: {
+    case ViewKind::permute: {
       const auto before = dims_;
       const auto to = args[1].toIntVector();
       for (size_t k = 0; k < to.size(); ++k) dims_[k] = before[static_cast<size_t>(at::maybe_wrap_dim(to[k], rank()))];
       break;
     }
-    case Kind::squeeze: {
+    case ViewKind::squeeze: {
       std::vector<int64_t> dims;
       if (args.size() == 1)
         for (int64_t d = 0; d < rank(); ++d) dims.push_back(d);
@@ -208,7 +208,7 @@ bool ShownPart::show(const Operator& op, c10::ArrayRef<IValue> args, size_t out)
       squeeze(dims);
       break;
     }
-    case Kind::unsqueeze:
+    case ViewKind::unsqueeze:
       dims_.insert(dims_.begin() + at::maybe_wrap_dim(args[1].toInt(), rank() + 1), kAdded);
       break;
   }

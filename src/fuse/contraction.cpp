@@ -57,9 +57,9 @@ int64_t size_of(const Labels& labels, const std::vector<int64_t>& sizes) {
 
 // Squares of float32 are computed and summed in float64: the square of a factor may be out of float32's range where the
 // square of the product is not.
-class Contraction final : public KernelOperator {
+class ContractionOperator final : public KernelOperator {
  public:
-  Contraction(Product product, std::vector<size_t> operands, const Value& result, const Places& order)
+  ContractionOperator(Product product, std::vector<size_t> operands, const Value& result, const Places& order)
       : KernelOperator("tower::contraction"),
         product_(std::move(product)),
         operands_(std::move(operands)),
@@ -222,7 +222,7 @@ class Contraction final : public KernelOperator {
 
 c10::intrusive_ptr<KernelOperator> contraction(Product product, std::vector<size_t> operands, const Value& result,
                                                const Places& order) {
-  return c10::make_intrusive<Contraction>(std::move(product), std::move(operands), result, order);
+  return c10::make_intrusive<ContractionOperator>(std::move(product), std::move(operands), result, order);
 }
 
 }  // namespace tower::compiler

@@ -11,11 +11,11 @@
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kNone = -1;
+constexpr int64_t kNoDim = -1;
 
 // Where a dimension of the result, or what is summed over, is in the operands.
 struct Dimension {
-  int64_t a = kNone, b = kNone, s = kNone;
+  int64_t a = kNoDim, b = kNoDim, s = kNoDim;
 };
 
 class ProductOperator final : public KernelOperator {
@@ -35,7 +35,7 @@ class ProductOperator final : public KernelOperator {
     const Tensor &a = *operands[adds_], &b = *operands[adds_ + size_t{1}];
     const Tensor none, &s = adds_ ? *operands[0] : none;
     // What has one element is the same for all.
-    const auto stride = [](const Tensor& t, int64_t d) { return d == kNone || t.size(d) == 1 ? 0 : t.stride(d); };
+    const auto stride = [](const Tensor& t, int64_t d) { return d == kNoDim || t.size(d) == 1 ? 0 : t.stride(d); };
     Gemm gemm;
     for (size_t d = 0; d < sizes_.size(); ++d) {
       const Dimension& at = dimensions_[d];

@@ -8,11 +8,11 @@ namespace tower::compiler {
 namespace {
 
 // An operand's elements, and by how many elements one is from the next along each letter.
-struct Factor {
+struct Lettered {
   const Small& t;
   std::map<char, size_t> strides = {};
 
-  Factor(const Small& tensor, const std::string& letters) : t(tensor) {
+  Lettered(const Small& tensor, const std::string& letters) : t(tensor) {
     size_t stride = 1;
     for (size_t d = letters.size(); d-- > 0; stride *= t.size(d)) strides[letters[d]] = stride;
   }
@@ -23,7 +23,7 @@ struct Factor {
 };
 
 // The places in a factor along these letters, the last of which is next to itself.
-std::vector<size_t> places(const Factor& f, const std::string& letters, const std::map<char, size_t>& sizes) {
+std::vector<size_t> places(const Lettered& f, const std::string& letters, const std::map<char, size_t>& sizes) {
   std::vector<size_t> result{0};
   for (const char letter : letters) {
     std::vector<size_t> next;
@@ -49,7 +49,7 @@ SmallResults contracted(const SmallCall& c) {
   if (c.operands.size() != first + 2) return {};
   const Small &left = *c.operands[first], &right = *c.operands[first + 1];
   if (left.sizes.size() != how.a.size() || right.sizes.size() != how.b.size()) return {};
-  const Factor a(left, how.a), b(right, how.b);
+  const Lettered a(left, how.a), b(right, how.b);
   std::map<char, size_t> size;
   for (size_t d = 0; d < how.a.size(); ++d) size[how.a[d]] = left.size(d);
   for (size_t d = 0; d < how.b.size(); ++d) size[how.b[d]] = right.size(d);

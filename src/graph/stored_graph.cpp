@@ -120,7 +120,7 @@ const Tensor& hole() {
 int64_t bits_of(double d) { return std::bit_cast<int64_t>(d); }
 double double_of(int64_t bits) { return std::bit_cast<double>(bits); }
 
-enum class Kind : uint8_t {
+enum class ValueKind : uint8_t {
   none,
   undefined,
   tensor,
@@ -140,42 +140,42 @@ enum class Kind : uint8_t {
 
 // False where a value of this type cannot be written.
 bool write_value(ByteWriter& out, const IValue& v) {
-  const auto begin = [&](Kind kind) { out.number(static_cast<int64_t>(kind)); };
+  const auto begin = [&](ValueKind kind) { out.number(static_cast<int64_t>(kind)); };
   if (v.isNone()) {
-    begin(Kind::none);
+    begin(ValueKind::none);
   } else if (v.isTensor()) {
-    begin(v.toTensor().defined() ? Kind::tensor : Kind::undefined);
+    begin(v.toTensor().defined() ? ValueKind::tensor : ValueKind::undefined);
   } else if (v.isInt()) {
-    begin(Kind::integer);
+    begin(ValueKind::integer);
     out.number(v.toInt());
   } else if (v.isDouble()) {
-    begin(Kind::real);
+    begin(ValueKind::real);
     out.number(bits_of(v.toDouble()));
   } else if (v.isBool()) {
-    begin(Kind::boolean);
+    begin(ValueKind::boolean);
     out.number(v.toBool());
   } else if (v.isComplexDouble()) {
-    begin(Kind::complex);
+    begin(ValueKind::complex);
     out.number(bits_of(v.toComplexDouble().real()));
     out.number(bits_of(v.toComplexDouble().imag()));
   } else if (v.isString()) {
-    begin(Kind::text);
+    begin(ValueKind::text);
     out.text(v.toStringRef());
   } else if (v.isDevice()) {
-    begin(Kind::device);
+    begin(ValueKind::device);
     out.text(v.toDevice().str());
   } else if (v.isIntList()) {
-    begin(Kind::integers);
+    begin(ValueKind::integers);
     out.numbers(v.toIntVector());
   } else if (v.isDoubleList()) {
-    begin(Kind::reals);
+    begin(ValueKind::reals);
     out.list(v.toDoubleVector(), [&](double d) { out.number(bits_of(d)); });
   } else if (v.isBoolList()) {
-    begin(Kind::booleans);
+    begin(ValueKind::booleans);
     const c10::List<bool> list = v.toBoolList();
     out.list(list, [&](bool b) { out.number(b); });
   } else if (v.isTensorList() || v.isOptionalTensorList()) {
-    begin(v.isTensorList() ? Kind::tensors : Kind::optional_tensors);
+    begin(v.isTensorList() ? ValueKind::tensors : ValueKind::optional_tensors);
     out.list(v.toListRef(),
              [&](const IValue& element) { out.number(element.isTensor() && element.toTensor().defined()); });
   } else {
@@ -185,50 +185,50 @@ bool write_value(ByteWriter& out, const IValue& v) {
 }
 
 IValue read_value(ByteReader& in) {
-  switch (static_cast<Kind>(in.index(static_cast<size_t>(Kind::end)))) {
-    case Kind::none:
+  switch (static_cast<ValueKind>(in.index(static_cast<size_t>(ValueKind::end)))) {
+    case ValueKind::none:
       return {};
-    case Kind::undefined:
+    case ValueKind::undefined:
       return Tensor();
-    case Kind::tensor:
+    case ValueKind::tensor:
       return hole();
-    case Kind::integer:
+    case ValueKind::integer:
       return in.number();
-    case Kind::real:
+    case ValueKind::real:
       return double_of(in.number());
-    case Kind::boolean:
+    case ValueKind::boolean:
       return in.number() != 0;
-    case Kind::complex: {
+    case ValueKind::complex: {
       const double real = double_of(in.number());
       return c10::complex<double>(real, double_of(in.number()));
     }
-    case Kind::text:
+    case ValueKind::text:
       return std::string(in.text());
-    case Kind::device:
+    case ValueKind::device:
       return at::Device(std::string(in.text()));
-    case Kind::integers:
+    case ValueKind::integers:
       return in.numbers<std::vector<int64_t>>();
-    case Kind::reals: {
+    case ValueKind::reals: {
       std::vector<double> numbers;
       for (size_t n = in.count(); n-- > 0;) numbers.push_back(double_of(in.number()));
       return numbers;
     }
-    case Kind::booleans: {
+    case ValueKind::booleans: {
       c10::List<bool> list;
       for (size_t n = in.count(); n-- > 0;) list.push_back(in.number() != 0);
       return list;
     }
-    case Kind::tensors: {
+    case ValueKind::tensors: {
       c10::List<Tensor> list;
       for (size_t n = in.count(); n-- > 0;) list.push_back(in.number() ? hole() : Tensor());
       return list;
     }
-    case Kind::optional_tensors: {
+    case ValueKind::optional_tensors: {
       c10::List<std::optional<Tensor>> list;
       for (size_t n = in.count(); n-- > 0;) list.push_back(in.number() ? std::optional(hole()) : std::nullopt);
       return list;
     }
-    case Kind::end:
+    case ValueKind::end:
       break;
   }
   ByteReader::fail();

@@ -11,7 +11,7 @@
 namespace tower {
 namespace {
 
-bool differentiable(const Tensor& t) { return t.is_floating_point() || t.is_complex(); }
+bool has_derivatives(const Tensor& t) { return t.is_floating_point() || t.is_complex(); }
 
 /// The outputs declared to have no derivative, flattened.
 Mask nondifferentiable_leaves(const Operator& op, c10::ArrayRef<IValue> outs) {
@@ -118,7 +118,7 @@ void Vjp::process(const Operator& op, Stack& stack) {
   const int64_t first = tape_->complete(node, stack, std::move(saved));
   const Mask constant_leaves = op.nondifferentiable_outs ? nondifferentiable_leaves(op, stack) : 0;
   replace_outputs(stack, [&](Tensor&& t, size_t leaf) {
-    const bool constant = !differentiable(t) || (leaf < 64 && (constant_leaves >> leaf & 1));
+    const bool constant = !has_derivatives(t) || (leaf < 64 && (constant_leaves >> leaf & 1));
     return wrap(*this, Payload{std::move(t), {}, constant ? -1 : first + static_cast<int64_t>(leaf)});
   });
 }

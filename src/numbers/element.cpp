@@ -13,15 +13,15 @@
 namespace tower::compiler {
 namespace {
 
-RuleTable<ElementRule>& rules() {
+RuleTable<ElementRule>& element_rules() {
   static auto& table = *new RuleTable<ElementRule>;
   return table;
 }
 
 }  // namespace
 
-const ElementRule* element_rule(const Operator& op) { return rules().find(op); }
-void set_element_rule(const Operator& op, ElementRule rule) { rules().set(op, std::move(rule)); }
+const ElementRule* element_rule(const Operator& op) { return element_rules().find(op); }
+void set_element_rule(const Operator& op, ElementRule rule) { element_rules().set(op, std::move(rule)); }
 
 namespace {
 

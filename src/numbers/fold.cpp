@@ -44,15 +44,15 @@ std::vector<int64_t> FoldRule::dims(c10::ArrayRef<IValue> args, int64_t dims) co
 
 namespace {
 
-RuleTable<FoldRule>& rules() {
+RuleTable<FoldRule>& fold_rules() {
   static auto& table = *new RuleTable<FoldRule>;
   return table;
 }
 
 }  // namespace
 
-const FoldRule* fold_rule(const Operator& op) { return rules().find(op); }
-void set_fold_rule(const Operator& op, FoldRule rule) { rules().set(op, std::move(rule)); }
+const FoldRule* fold_rule(const Operator& op) { return fold_rules().find(op); }
+void set_fold_rule(const Operator& op, FoldRule rule) { fold_rules().set(op, std::move(rule)); }
 
 SimpleFold simple_fold(const Operator& op, c10::ArrayRef<IValue> args, Type type) {
   const FoldRule* rule = fold_rule(op);

@@ -18,14 +18,14 @@ SmallResults SmallCall::give(Sizes sizes, const std::vector<E>& elements) const 
 
 namespace {
 
-RuleTable<SmallRule>& rules() {
+RuleTable<SmallRule>& small_rules() {
   static auto& table = *new RuleTable<SmallRule>;
   return table;
 }
 
 }  // namespace
 
-const SmallRule* small_rule(const Operator& op) { return rules().find(op); }
-void set_small_rule(const Operator& op, SmallRule rule) { rules().set(op, std::move(rule)); }
+const SmallRule* small_rule(const Operator& op) { return small_rules().find(op); }
+void set_small_rule(const Operator& op, SmallRule rule) { small_rules().set(op, std::move(rule)); }
 
 }  // namespace tower::compiler

@@ -21,7 +21,7 @@ namespace {
 
 using Where = std::source_location;
 
-std::string describe(const Where& where) { return std::string(where.file_name()) + ":" + std::to_string(where.line()); }
+std::string place(const Where& where) { return std::string(where.file_name()) + ":" + std::to_string(where.line()); }
 
 struct Registered {
   CustomRules rules;
@@ -161,7 +161,7 @@ struct detail::CustomOpState {
       const auto [first, fresh] = registered.where.emplace(what, where);
       if (!fresh)
         throw ArgumentError("custom_op: " + name + " has a " + what + " already, registered at " +
-                            describe(first->second) + ". Take that registration back before another is made.");
+                            place(first->second) + ". Take that registration back before another is made.");
       try {
         put(registered.rules);
         check(registered.rules);
@@ -184,7 +184,7 @@ struct detail::CustomOpState {
     Quiet quiet;
     const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
     keep(dispatcher().registerImpl(op, key, std::move(kernel), std::nullopt, nullptr,
-                                   "registered at " + describe(where)));
+                                   "registered at " + place(where)));
   }
 
   void keep(c10::RegistrationHandleRAII handle) {
@@ -266,7 +266,7 @@ std::shared_ptr<detail::CustomOpState> define(c10::FunctionSchema schema, std::v
     throw ArgumentError("custom_op: " + c10::toString(name) + " is defined already, " + there->debug() +
                         ". To add rules to that operator, give its name without a schema.");
   auto state = std::make_shared<detail::CustomOpState>(name);
-  state->keep(dispatcher().registerDef(std::move(schema), "registered at " + describe(where), std::move(tags)));
+  state->keep(dispatcher().registerDef(std::move(schema), "registered at " + place(where), std::move(tags)));
   state->add(
       "definition", where, [](CustomRules& rules) { rules.defined = true; },
       [](CustomRules& rules) { rules.defined = false; });

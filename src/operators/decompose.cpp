@@ -28,7 +28,7 @@ namespace {
 
 using Rule = std::shared_ptr<const DecompositionRule>;
 
-struct Registered {
+struct Replacement {
   uint64_t id;
   Operator* op;
   Rule rule;
@@ -37,7 +37,7 @@ struct Registered {
 
 struct Registrations {
   std::mutex mutex;
-  std::list<Registered> all;
+  std::list<Replacement> all;
   uint64_t last_id = 0;
 };
 
@@ -105,9 +105,9 @@ void RegisteredDecomposition::remove() {
   const uint64_t id = std::exchange(id_, 0);
   if (id == 0) return;
   Registrations& r = registrations();
-  std::list<Registered> removed;  // the user's function is destroyed after the lock
+  std::list<Replacement> removed;  // the user's function is destroyed after the lock
   std::lock_guard lock(r.mutex);
-  const auto found = std::find_if(r.all.begin(), r.all.end(), [&](const Registered& it) { return it.id == id; });
+  const auto found = std::find_if(r.all.begin(), r.all.end(), [&](const Replacement& it) { return it.id == id; });
   // The next registration for the operator covers this one, or this one is in force.
   const auto above = std::find_if(std::next(found), r.all.end(), [&](const auto& it) { return it.op == found->op; });
   (above == r.all.end() ? found->op->decomposition : above->covered) = found->covered;

@@ -339,7 +339,7 @@ Tensor back_to_shape(Ct<0> ct, Shape x) { return in_shape(*ct, x.sizes); }
 // A tangent may lie in memory in another order than its primal: no view of it need exist.
 // The sizes as they were asked for: a shape of the output would keep the output, which is all of the memory it shows.
 Tensor to_shape(Tan<0> dx, Skip, const Ints& sizes) { return viewed(*dx, at::infer_size(sizes, dx->numel())); }
-Tensor itself(Ct<0> ct) { return *ct; }
+Tensor as_it_is(Ct<0> ct) { return *ct; }
 
 int64_t end_of(const MaybeInt& end) { return end.value_or(std::numeric_limits<int64_t>::max()); }
 
@@ -524,16 +524,16 @@ void views() {
   op<at::_ops::alias>()
       .moves(Moves::nothing)
       .vmap(same_vmap)
-      .linear<0>(itself)
+      .linear<0>(as_it_is)
       .inverse(written_itself)
       .keeps_dims(keeps_all);
   op<at::_ops::lift_fresh>()
       .moves(Moves::nothing)
       .vmap(same_vmap)
-      .linear<0>(itself)
+      .linear<0>(as_it_is)
       .inverse(written_itself)
       .keeps_dims(keeps_all);
-  op<at::_ops::lift>().moves(Moves::nothing).vmap(same_vmap).linear<0>(itself).keeps_dims(keeps_all);
+  op<at::_ops::lift>().moves(Moves::nothing).vmap(same_vmap).linear<0>(as_it_is).keeps_dims(keeps_all);
   // What is written to a detached tensor changes the values of the tensor it was detached from, not its derivatives.
   op<at::_ops::detach>()
       .moves(Moves::nothing)
