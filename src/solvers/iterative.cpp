@@ -12,9 +12,9 @@ namespace {
 
 using dynamic::Function;
 using dynamic::Tensors;
-using Options = IterativeOptions<Tensors>;
+using IterationOptions = IterativeOptions<Tensors>;
 
-void check_options(const char* op, const Options& options) {
+void check_options(const char* op, const IterationOptions& options) {
   const auto refuse = [&](const std::string& what) { throw ArgumentError(std::string(op) + ": " + what); };
   if (options.tolerance && !(*options.tolerance >= 0)) refuse("the tolerance must not be negative.");
   if (!(options.absolute_tolerance >= 0)) refuse("the absolute tolerance must not be negative.");
@@ -62,7 +62,7 @@ const char* name(LinearMethod method) {
   return "linear_solve";
 }
 
-LinearSystem::Solver iterative_solver(LinearMethod method, Options options) {
+LinearSystem::Solver iterative_solver(LinearMethod method, IterationOptions options) {
   const char* op = name(method);
   check_options(op, options);
   return [method, options, op](const Tensors&, const Function& f, const Tensors& b) {
