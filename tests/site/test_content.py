@@ -85,6 +85,12 @@ def test_every_link_leads_to_a_page_and_an_anchor_that_are_there(seen):
     assert not broken, "\n".join(sorted(set(broken))[:40])
 
 
+def test_every_link_says_something():
+    empty = re.compile(r'<a class="[^"]*reference[^>]*>(?:<(?:span|code)[^>]*>\s*</(?:span|code)>|\s)*</a>')
+    for path in pages():
+        assert not empty.findall((SITE / path).read_text(encoding="utf-8")), path
+
+
 def test_nothing_is_loaded_from_elsewhere(seen):
     assert not [
         (path, load) for path, page in seen.items() for load in page.loads if urllib.parse.urlsplit(load).netloc

@@ -84,9 +84,8 @@ def link_names(app: Sphinx, doctree: nodes.document) -> None:
     """Literals that name something public, or a file, become links."""
     root = pathlib.Path(app.config.tower_root)
     for literal in list(doctree.findall(nodes.literal)):
-        if isinstance(literal.parent, (nodes.reference, addnodes.pending_xref, Source)) or literal.get("classes"):
-            continue
-        if any(isinstance(node, nodes.title) for node in _parents(literal)):
+        linked = (nodes.title, nodes.reference, addnodes.pending_xref, Source)
+        if literal.get("classes") or any(isinstance(node, linked) for node in _parents(literal)):
             continue
         text = literal.astext()
         found = re.fullmatch(r"((?:tower::|torch_tower\.)[\w:.]+)(?:\(.*\))?(?:<.*>)?", text)
