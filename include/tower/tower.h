@@ -4,8 +4,8 @@
 // used: they have at::Tensor alone.
 #pragma once
 
-// The arithmetic of tensors, and not all of LibTorch's functions, which its header brings where nobody defined this: they
-// would be half of what a first program costs the compiler. <ATen/Functions.h> has them.
+// The arithmetic of tensors, and not all of LibTorch's functions, which its header brings where nobody defined this:
+// they would be half of what a first program costs the compiler. <ATen/Functions.h> has them.
 #ifdef AT_PER_OPERATOR_HEADERS
 #include <ATen/TensorOperators.h>
 #else

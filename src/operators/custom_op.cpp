@@ -183,8 +183,7 @@ struct detail::CustomOpState {
   void add_kernel(c10::DispatchKey key, c10::KernelFunction kernel, const Where& where) {
     Quiet quiet;
     const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-    keep(dispatcher().registerImpl(op, key, std::move(kernel), std::nullopt, nullptr,
-                                   "registered at " + place(where)));
+    keep(dispatcher().registerImpl(op, key, std::move(kernel), std::nullopt, nullptr, "registered at " + place(where)));
   }
 
   void keep(c10::RegistrationHandleRAII handle) {
