@@ -276,37 +276,37 @@ std::string Printer::address(const std::string& pointer, Type type, const std::s
   return line(std::string("getelementptr ") + in_memory(type) + ", ptr " + pointer + ", i64 " + lane);
 }
 
+Holes Printer::holes_of_access(const char* what, Type t, const std::string& pointer, const std::string& begin,
+                               int part) {
+  const std::string lanes = std::to_string(lanes_) + (t == Type::b1 ? in_memory(t) : mangled(t));
+  return {{"place", address(pointer, t, begin, part)},
+          {"align", std::to_string(size_of(t))},
+          {"masked", std::string("llvm.masked.") + what + ".v" + lanes + ".p0"},
+          {"mask", mask_}};
+}
+
 void Printer::load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result) {
   const std::string memory = vector_of(in_memory(t), lanes_), read = t == Type::b1 ? fresh() : result;
-  const std::string function = "llvm.masked.load.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t));
-  const Holes holes = {{"read", read},
-                       {"place", address(pointer, t, begin, part)},
-                       {"align", std::to_string(size_of(t))},
-                       {"function", function},
-                       {"mask", mask_}};
-  if (masked_) {
-    declare(memory, function + ".p0", "ptr, i32, " + type(Type::b1) + ", " + memory);
-    print(t,
-          "  {read} = call {memory} @{function}.p0(ptr {place}, i32 {align}, {B} {mask}, {memory} zeroinitializer)\n",
-          holes);
-  } else {
-    print(t, "  {read} = load {memory}, ptr {place}, align {align}\n", holes);
-  }
+  Holes holes = holes_of_access("load", t, pointer, begin, part);
+  if (masked_) declare(memory, filled("{masked}", holes), "ptr, i32, " + type(Type::b1) + ", " + memory);
+  holes.emplace_back("read", read);
+  print(t,
+        masked_ ? "  {read} = call {memory} @{masked}(ptr {place}, i32 {align}, {B} {mask}, {memory} zeroinitializer)\n"
+                : "  {read} = load {memory}, ptr {place}, align {align}\n",
+        holes);
   if (t == Type::b1) line("icmp ne " + memory + " " + read + ", zeroinitializer", result);
 }
 
 void Printer::store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part) {
   const std::string memory = vector_of(in_memory(t), lanes_);
   if (t == Type::b1) v = line("zext " + type(t) + " " + v + " to " + memory);
-  const std::string function = "llvm.masked.store.v" + std::to_string(lanes_) + (t == Type::b1 ? "i8" : mangled(t));
-  const Holes holes = {{"v", v},
-                       {"place", address(pointer, t, begin, part)},
-                       {"align", std::to_string(size_of(t))},
-                       {"function", function},
-                       {"mask", mask_}};
-  if (!masked_) return print(t, "  store {memory} {v}, ptr {place}, align {align}\n", holes);
-  declare("void", function + ".p0", memory + ", ptr, i32, " + type(Type::b1));
-  print(t, "  call void @{function}.p0({memory} {v}, ptr {place}, i32 {align}, {B} {mask})\n", holes);
+  Holes holes = holes_of_access("store", t, pointer, begin, part);
+  if (masked_) declare("void", filled("{masked}", holes), memory + ", ptr, i32, " + type(Type::b1));
+  holes.emplace_back("v", v);
+  print(t,
+        masked_ ? "  call void @{masked}({memory} {v}, ptr {place}, i32 {align}, {B} {mask})\n"
+                : "  store {memory} {v}, ptr {place}, align {align}\n",
+        holes);
 }
 
 void Printer::print_store(size_t output, const std::string& begin, int part) {

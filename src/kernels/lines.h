@@ -33,10 +33,11 @@ class Lines {
   /// One number in every lane.
   std::string in_all_lanes(Type of, const std::string& one, const std::string& result = {});
   void declare(const std::string& result, const std::string& name, const std::string& parameters);
-  /// A call of an intrinsic, or a function, of vectors of one type.
+  /// An intrinsic's name for vectors of a type.
   std::string intrinsic(const std::string& name, Type operand) const {
     return "llvm." + name + ".v" + std::to_string(lanes_) + mangled(operand);
   }
+  /// A call of an intrinsic, or a function, of vectors of one type.
   void print_intrinsic(const std::string& name, Type operand, const std::string* v, int arity,
                        const std::string& result);
   void print_call(const std::string& name, const std::string& type, const std::string* v, int arity,

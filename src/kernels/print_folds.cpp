@@ -220,8 +220,8 @@ void Printer::print_turns(const Pass& pass) {
   print_turn(pass.nodes, pass.outputs, "%b" + n, pass.together);
   for (const Id id : pass.folds)
     for (int part = 0; part < pass.together; ++part)
-      both(how(id), graph_[id].type, accumulator(n, "sum", id, part),
-           value(region_.of_row_at(graph_[id])->folded, part), accumulator(n, "added", id, part));
+      both(how(id), graph_[id].type, accumulator(n, "sum", id, part), value(folded(id), part),
+           accumulator(n, "added", id, part));
   print(Type::b1, "  %next{n} = add i64 %b{n}, {step}\n", holes(pass));
   if (pass.has_blocks) print_blocks(pass);
   else print(Type::b1, "  br label %turned{n}\n", holes(pass));
@@ -300,9 +300,8 @@ void Printer::print_rest(const Pass& pass, const std::map<Id, std::string>& whol
   masked_ = true;
   print_turn(pass.nodes, pass.outputs, "%r" + n, 1);
   for (const Id id : pass.folds) {
-    const std::string counts =
-        print_value(graph_[id].type, "  {result} = select {B} {mask}, {V} {v}, {V} {none}\n",
-                    {{"mask", mask_}, {"v", value(region_.of_row_at(graph_[id])->folded, 0)}, {"none", none(id)}});
+    const std::string counts = print_value(graph_[id].type, "  {result} = select {B} {mask}, {V} {v}, {V} {none}\n",
+                                           {{"mask", mask_}, {"v", value(folded(id), 0)}, {"none", none(id)}});
     both(how(id), graph_[id].type, accumulator(n, "rest", id), counts, accumulator(n, "next", id));
   }
   mask_.clear();

@@ -23,6 +23,7 @@ class Printer : private Lines {
   void print_turn(const std::vector<Id>& nodes, const std::vector<size_t>& written, const std::string& begin,
                   int together);
   std::string address(const std::string& pointer, Type type, const std::string& begin, int part);
+  Holes holes_of_access(const char* what, Type t, const std::string& pointer, const std::string& begin, int part);
   void load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result);
   void store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part);
   void print_node(Id id, const std::string& begin, int part);
@@ -67,6 +68,7 @@ class Printer : private Lines {
   void print_place(Id id, const std::string& begin, int part);
   std::string counted(const char* integer) const;
   Region::OfRow::How how(Id fold) const { return region_.of_row_at(graph_[fold])->how; }
+  Id folded(Id fold) const { return region_.of_row_at(graph_[fold])->folded; }
   std::string none(Id fold) const;
   std::string both(Region::OfRow::How how, Type of, const std::string& a, const std::string& b,
                    const std::string& result = {});
