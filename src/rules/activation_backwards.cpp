@@ -11,13 +11,12 @@
 #include "records/masks.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/terms.h"
 
 namespace tower::rules {
 namespace {
 
 using compiler::E;
-
-Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
 
 Tensor outside_of_logit(const Tensor& x, const std::optional<double>& eps) {
   const double low = eps.value_or(0);

@@ -10,13 +10,12 @@
 #include "records/op.h"
 #include "rules/registry.h"
 #include "rules/scan.h"
+#include "rules/terms.h"
 
 namespace tower::rules {
 namespace {
 
 using MaybeType = std::optional<at::ScalarType>;
-
-Tensor in_type(const Tensor& x, const MaybeType& type) { return type && *type != x.scalar_type() ? x.to(*type) : x; }
 
 bool trivial(const Tensor& x, int64_t dim) { return x.dim() == 0 || x.size(dim) == 0; }
 

@@ -9,13 +9,12 @@
 #include "records/op.h"
 #include "records/overwriting.h"
 #include "rules/registry.h"
+#include "rules/terms.h"
 
 namespace tower::rules {
 namespace {
 
 using compiler::E;
-
-Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
 
 // A piecewise constant function.
 template <class Op>

@@ -68,10 +68,6 @@ std::string refusal_of_dtypes(const Example& e) {
 
 // ---- what several demand ----
 
-void demand_castable(at::ScalarType from, at::ScalarType to) {
-  TORCH_CHECK(at::canCast(from, to), "result type ", from, " can't be cast to the desired output type ", to);
-}
-
 // Also of tensors without dimensions: only on the CPU do they go with those of other devices, and not with all kernels.
 void demand_one_device(const Example& e, bool numbers_go) {
   std::optional<at::Device> device;
@@ -291,6 +287,10 @@ void demand_kernel_dtypes(const Example& e) {
     KernelDtypes::of_process().put(key, *refusal);
   }
   TORCH_CHECK_NOT_IMPLEMENTED(refusal->empty(), *refusal);
+}
+
+void demand_castable(at::ScalarType from, at::ScalarType to) {
+  TORCH_CHECK(at::canCast(from, to), "result type ", from, " can't be cast to the desired output type ", to);
 }
 
 void kernel_demands() {

@@ -10,6 +10,9 @@ namespace tower::rules {
 /// example's shapes, and what it says is remembered.
 void demand_kernel_dtypes(const Example& e);
 
+/// Demands that results computed in `from` can be written to `to`.
+void demand_castable(at::ScalarType from, at::ScalarType to);
+
 /// Puts demands before operators all over the database; when all of them have their records.
 void kernel_demands();
 

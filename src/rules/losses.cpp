@@ -9,12 +9,13 @@
 #include "records/demands.h"
 #include "records/masks.h"
 #include "records/op.h"
+#include "rules/kernel_demands.h"
 #include "rules/registry.h"
+#include "rules/terms.h"
 
 namespace tower::rules {
 namespace {
 
-Tensor one_minus(const Tensor& t) { return at::rsub(t, 1); }
 Tensor weighted(const Tensor& t, const Tensor& weight) { return weight.defined() ? t * weight : t; }
 
 // Without a branch, so that no infinity of the one not taken gets into derivatives.
@@ -52,10 +53,6 @@ Tensor cosine_similarity(const Tensor& a, const Tensor& b, int64_t dim, double e
 }
 
 // ---- what the kernels demand ----
-
-void demand_castable(at::ScalarType from, at::ScalarType to) {
-  TORCH_CHECK(at::canCast(from, to), "result type ", from, " can't be cast to the desired output type ", to);
-}
 
 // The losses are weighted in place.
 void demand_weight(const Example& e, size_t weight, at::IntArrayRef losses, at::ScalarType type) {

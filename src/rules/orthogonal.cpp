@@ -8,6 +8,7 @@
 #include "records/dims.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/terms.h"
 
 namespace tower::rules {
 namespace {
@@ -151,8 +152,6 @@ struct LeastSquares {
 
 // Residuals come only with some drivers, and only for more equations than unknowns.
 bool has_residuals(const Tensor& residuals) { return residuals.numel() > 0; }
-
-Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.defined() ? a : a + b; }
 
 }  // namespace
 

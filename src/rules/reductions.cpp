@@ -14,6 +14,7 @@
 #include "records/op.h"
 #include "rules/folds.h"
 #include "rules/registry.h"
+#include "rules/terms.h"
 
 namespace tower::rules {
 namespace {
@@ -201,8 +202,6 @@ Tensor products_of_others(const Tensor& x, int64_t dim) {
   return products_before(x, dim) * products_before(x.flip(dim), dim).flip(dim);
 }
 
-Tensor in_type(const Tensor& x, const MaybeType& type) { return type && *type != x.scalar_type() ? x.to(*type) : x; }
-
 // ---- norms ----
 
 // The derivative of the p-norm y (dimensions kept) at x. Zero is a subgradient where the norm has a kink.
@@ -273,7 +272,6 @@ Tensor through_root(const Tensor& d, const Tensor& root) {
 Tensor mean_vjp(const Tensor& ct, const Meta& x, const Ints& dims, bool keepdim) {
   return spread(ct, x, dims, keepdim) / count(x, dims);
 }
-Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.defined() ? a : a + b; }
 
 }  // namespace
 
