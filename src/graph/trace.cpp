@@ -368,10 +368,15 @@ void Trace::process(const Operator& op, Stack& stack) {
 }
 
 Graph Trace::finish() {
+  forget();
+  return std::move(graph_);
+}
+
+void Trace::forget() {
   plain_.clear();
   made_here_.clear();
   constants_.clear();
-  return std::move(graph_);
+  tied_.clear();  // what is only known of may hold its members, this level among them
 }
 
 // ---- tracing a function --------------------------------------------------------------------------------------------
@@ -421,6 +426,10 @@ Traced trace_at(const c10::intrusive_ptr<Trace>& level, const dynamic::Function&
                 const char* label) {
   const memory::InTransform here;
   const frontend::SubstitutedAs themselves(frontend::substituted_by_themselves());
+  struct Forgets {
+    Trace& level;
+    ~Forgets() { level.forget(); }
+  } const forgets{*level};  // whatever is thrown
   Traced traced;
   dynamic::Tensors inside;
   {

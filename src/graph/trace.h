@@ -58,6 +58,8 @@ class Trace final : public Level {
 
   /// What was recorded. The trace is of no use afterwards.
   Graph finish();
+  /// Lets go of the tensors that it knows, wrappers of its own among them, so that it can end.
+  void forget();
   Assumptions assumptions() { return std::move(assumptions_); }
 
  private:

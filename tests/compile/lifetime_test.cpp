@@ -1,5 +1,6 @@
 // What compiled functions keep, and that they let it go.
 #include <tower/compile.h>
+#include <tower/loops.h>
 #include <tower/transforms.h>
 #include <unistd.h>
 
@@ -45,6 +46,30 @@ TEST(CompiledLifetime, ManyCallsTakeNoMemory) {
                      f(y).sum().backward();
                    }),
             8);
+}
+
+// Memory of a captured tensor is known to the trace by wrappers of the trace.
+TEST(CompiledLifetime, TracesLetGoOfViewsOfWhatWasCaptured) {
+  const Tensor captured = waves({4, 3});
+  const auto users = captured.use_count();
+  const auto shifted = [&](const Tensor& x, bool throws) {
+    const Tensor part = captured.select(0, 1).view({3, 1}).view({3});
+    if (throws) throw std::invalid_argument("the function's own");
+    return x + 1 + part.square();
+  };
+  for (const bool throws : {false, true})
+    for (const bool in_loop : {false, true}) {
+      {
+        const auto f = tower::compile([&](const Tensor& x) {
+          if (!in_loop) return shifted(x, throws);
+          return tower::while_loop([](const Tensor& s) { return s.sum() < 9; },
+                                   [&](const Tensor& s) { return shifted(s, throws); }, x);
+        });
+        if (throws) EXPECT_THROW(f(waves({3})), std::invalid_argument);
+        else f(waves({3}));
+      }
+      EXPECT_EQ(captured.use_count(), users) << "throws " << throws << ", in a loop " << in_loop;
+    }
 }
 
 TEST(CompiledLifetime, OtherNumbersOfExamplesTakeNoMemory) {
