@@ -6,6 +6,7 @@
 #include <map>
 
 #include "compile/compiled_graph.h"
+#include "compile/loop_backwards.h"
 #include "control/loops.h"
 #include "control/repeated_draws.h"
 #include "control/traced.h"
@@ -54,6 +55,20 @@ Tensors in_places(const std::vector<bool>& places, Tensors::const_iterator next)
 }
 Tensor or_zeros(const Tensor& t, const Tensor& like) { return t.defined() ? t : at::zeros_like(like); }
 
+// A function of the operands of `f` and of those cotangents of its results that are `given`, behind them: the gradients
+// of the operands that `needs` says.
+Function pullback_of(const Function& f, const std::vector<bool>& given, const std::vector<bool>& needs) {
+  return [=](const Tensors& all) {
+    const auto split = all.begin() + static_cast<std::ptrdiff_t>(needs.size());
+    const Tensors operands(all.begin(), split);
+    const Tensors gradients = pull_back_through(f, operands, in_places(given, split), needs);
+    Tensors found;
+    for (size_t i = 0; i < needs.size(); ++i)
+      if (needs[i]) found.push_back(or_zeros(gradients[i], operands[i]));
+    return found;
+  };
+}
+
 // A function that is not traced: what it calls depends on values. Its derivatives are calls, too.
 HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<const KnownCode>& code,
                                const Function& f) {
@@ -72,28 +87,30 @@ HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<co
   };
   rules.vjp = [=](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
                   const Attributes&) {
-    const auto back = [f, needs, given = are_defined(cotangents)](const Tensors& all) {
-      const auto split = all.begin() + static_cast<std::ptrdiff_t>(needs.size());
-      const Tensors operands(all.begin(), split);
-      const Tensors gradients = pull_back_through(f, operands, in_places(given, split), needs);
-      Tensors found;
-      for (size_t i = 0; i < needs.size(); ++i)
-        if (needs[i]) found.push_back(or_zeros(gradients[i], operands[i]));
-      return found;
-    };
+    const Function back = pullback_of(f, are_defined(cotangents), needs);
     const Tensors found = called(name + "_backward", code, back, joined(saved.tensors, only_defined(cotangents)));
     return in_places(needs, found.begin());
   };
   return rules;
 }
 
-// A loop is traced, and so is its forward mode. Its pullback makes as many steps as there were.
+// A loop is traced, and so is its forward mode. Its pullback makes as many steps as there were: in a kernel, or again.
 HigherOrderRules rules_of(const std::shared_ptr<const Loop>& loop) {
   auto code = std::make_shared<KnownCode>();
   code->random = loop->random;
   code->foreign = loop->foreign;
-  HigherOrderRules rules =
-      rules_of_call("while_loop", code, [loop](const Tensors& operands) { return loop->run(operands); });
+  const Function run = [loop](const Tensors& operands) { return loop->run(operands); };
+  HigherOrderRules rules = rules_of_call("while_loop", code, run);
+  rules.vjp = [=](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
+                  const Attributes&) {
+    const std::vector<bool> given = are_defined(cotangents);
+    const Function back = pullback_of(run, given, needs);
+    const Tensors all = joined(saved.tensors, only_defined(cotangents));
+    if (!tracing()) return in_places(needs, back(all).begin());
+    const auto backwards = std::make_shared<const LoopBackwards>(loop, given, needs, saved.tensors);
+    const Tensors found = call_known(rules_of_call("while_loop_backward", code, back), backwards, all);
+    return in_places(needs, found.begin());
+  };
   rules.jvp = [loop](const Residuals& saved, const Tensors& tangents, const Attributes&) {
     return loop->push_forward(saved.tensors, tangents);
   };
@@ -248,7 +265,9 @@ namespace {
 
 bool kernels_know(const Operator& op) { return is_known_in_numbers(op); }
 
-Graph traced(const Function& f, const Tensors& state) {
+}  // namespace
+
+Graph traced_step(const Function& f, const Tensors& state) {
   Graph graph = trace(f, state, "while_loop", kernels_know).graph;
   graph.simplify();
   for (const Call& call : graph.calls)
@@ -258,6 +277,8 @@ Graph traced(const Function& f, const Tensors& state) {
           "Return what the write was for, as part of the state.");
   return graph;
 }
+
+namespace {
 
 void collect_captured(const Graph& graph, Tensors& captured) {
   for (const Value& v : graph.values)
@@ -302,8 +323,8 @@ void meet_captured(const Function& f, const Tensors& operands) {
 
 Tensors traced_loop(const dynamic::Predicate& predicate, const Function& step, const Tensors& start,
                     const WhileOptions& options, bool must_end) {
-  Graph condition = traced([&](const Tensors& state) { return Tensors{predicate(state)}; }, start);
-  Graph body = traced(step, start);
+  Graph condition = traced_step([&](const Tensors& state) { return Tensors{predicate(state)}; }, start);
+  Graph body = traced_step(step, start);
   Tensors captured;
   collect_captured(condition, captured);
   collect_captured(body, captured);

@@ -3,12 +3,13 @@
 // step by step, by two plans.
 //
 // Under transforms it is a higher-order operator as any: mapped, it is the loop over a batch; pushed forward, a loop
-// over state and tangents, which is traced in turn. Its pullback is a call that makes the steps again, one by one.
+// over state and tangents, which is traced in turn. Its pullback is a call of compile/loop_backwards.h.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "core/once.h"
 #include "fuse/small.h"
@@ -29,6 +30,18 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   dynamic::Tensors push_forward(const dynamic::Tensors& operands, const dynamic::Tensors& tangents) const;
 
   SmallResults in_numbers(const SmallCall& call) const override;
+  /// The loop in a kernel; none where it does not fit.
+  struct InNumbers {
+    LoopId loop;
+    SmallResults last;  // state
+    Id steps;           // how many were made, of i32; none where they are not counted
+  };
+  /// The first operands of `call` are the loop's.
+  std::optional<InNumbers> steps_in_numbers(const SmallCall& call, bool counted) const;
+
+  size_t operands() const { return step_.graph().arguments.size(); }
+  size_t states() const { return states_; }
+  const Plan& step() const { return step_; }
   /// From now on, predicate and step are compiled where the loop runs step by step.
   void compile_itself() const override { compiles_ = true; }
   bool does_the_same(const KnownCode& other) const override;
@@ -47,5 +60,8 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   mutable std::atomic<bool> compiles_ = false;
   MadeOnce<std::array<std::unique_ptr<const CompiledGraph>, 2>> compiled_;  // of the predicate, and of a step
 };
+
+/// The graph of a step, or of what else is known of one, of tensors like these. Throws where it writes.
+Graph traced_step(const dynamic::Function& f, const dynamic::Tensors& state);
 
 }  // namespace tower::compiler

@@ -60,6 +60,7 @@ Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.
   live_ = region.needed();
   once_ = same_for_all_lanes(region);
   place_nodes();
+  plan_kept();
   if (region.has_rows()) plan_rows();
   many_ = region.inputs.size() + region.outputs.size() + kept_.size() > static_cast<size_t>(thresholds().few_accesses);
 }
@@ -81,6 +82,7 @@ start:
         {{"name", name}});
   print_pointers();
   print_memory();
+  print_memory_of_loops();
   if (region_.has_rows()) print_rows();
   else print_loops(calls && operations <= thresholds().most_together);
 
@@ -92,7 +94,7 @@ start:
   text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
   std::vector<Type> kept;
   for (const Id id : kept_) kept.push_back(graph_[id].type);
-  return {{std::move(text), name}, lanes_, operations, std::move(kept)};
+  return {{std::move(text), name}, lanes_, operations, std::move(kept), keeps_.size()};
 }
 
 void Printer::print_loops(bool together) {
@@ -327,6 +329,7 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
   if (n.op == Op::leave) return print_loop_of_numbers(Expressions::loop_of(n), begin);
   if (n.op == Op::solve) return print_solve(id);
   if (n.op == Op::part) return print_part(id);
+  if (n.op == Op::kept) return print_kept(id);
   if (in_memory_.count(id)) {
     const auto k = static_cast<size_t>(std::find(kept_.begin(), kept_.end(), id) - kept_.begin());
     return load(n.type, pointer_of_kept(k), begin, part, value(id, part));

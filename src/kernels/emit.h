@@ -45,7 +45,7 @@ struct Region {
 };
 
 /// What went wrong in a lane: bits of the byte at `fault`.
-enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2, kSingular = 4 };
+enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2, kSingular = 4, kNoMemory = 8 };
 
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes
 /// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
@@ -56,6 +56,7 @@ struct KernelText {
   int64_t lanes;                // in a vector
   int instructions;             // for a vector, loads and stores included
   std::vector<Type> kept = {};  // further outputs: memory for as many elements as there are lanes, used by each row
+  size_t memories = 0;          // and behind these: LoopMemory (kernels/loop_memory.h)
 };
 KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math);
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/loop_memory.h"
 #include "numbers/thresholds.h"
 #include "tower/loops.h"
 
@@ -59,6 +60,7 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
     added_.push_back(region.is_added(k));
   }
   kept_ = text.kept;
+  memories_ = text.memories;
   facts_ = {.instructions = text.instructions,
             .vector_lanes = text.lanes,
             .code_bytes = code_->bytes(),
@@ -70,6 +72,17 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   // Whole vectors, so that only the last thread has a rest.
   const int64_t lanes = thresholds().grain_of_kernel * 8 / (text.instructions + 8);
   grain_ = (lanes / text.lanes + 1) * text.lanes;
+}
+
+// The machine code, for whole vectors of lanes. `outputs`: and what is kept of a row.
+void Kernel::call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                  uint8_t* fault) const {
+  if (memories_ == 0) return function_(begin, end, inputs.data(), outputs.data(), fault);
+  const LoopMemories memories(memories_);
+  c10::SmallVector<void*, 32> all(outputs.begin(), outputs.end());
+  for (size_t k = 0; k < memories_; ++k) all.push_back(memories[k]);
+  function_(begin, end, inputs.data(), all.data(), fault);
+  if (memories.failed()) *fault |= kNoMemory;
 }
 
 // Calls `piece` for parts of all pieces, on several threads where there are many lanes.
@@ -87,6 +100,10 @@ void Kernel::share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const {
     });
     fault = any;
   }
+  TORCH_CHECK(
+      !(fault & kNoMemory),
+      "compile: there is no memory for the states of a while_loop, which its pullback goes back through. Bound the "
+      "number of steps by max_steps, or keep the loop out of the compiled function.");
   TORCH_CHECK(!(fault & kDividedByZero), "ZeroDivisionError");
   TORCH_CHECK_LINALG(
       !(fault & kSingular),
@@ -186,7 +203,7 @@ void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs,
       const auto [target, stride] = outputs[i];
       to[i] = in_place(stride) ? at(target, first * stride, outputs_[i]) : std::exchange(memory, memory + 8 * block);
     }
-    function_(0, padded, from.data(), to.data(), fault);
+    call(0, padded, from, to, fault);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const auto [target, stride] = outputs[i];
       if (in_place(stride)) continue;
@@ -226,7 +243,7 @@ void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRe
     for (size_t i = 0; i < rows.of_outputs.size(); ++i) to[i] = at(to[i], by * rows.of_outputs[i][d], outputs_[i]);
   };
   for (int64_t row = begin; row < end; ++row) {
-    if (has_rows_) function_(0, rows.lanes, from.data(), to.data(), fault);
+    if (has_rows_) call(0, rows.lanes, from, to, fault);
     else run_range(0, rows.lanes, from, to, fault);
     if (rows.of_outputs.empty())
       for (size_t i = 0; i < outputs.size(); ++i) to[i] = at(to[i], rows.lanes, outputs_[i]);
@@ -242,7 +259,7 @@ void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRe
 void Kernel::run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                        uint8_t* fault) const {
   const int64_t whole = (end - begin) / facts_.vector_lanes * facts_.vector_lanes;
-  if (whole > 0) function_(begin, begin + whole, inputs.data(), outputs.data(), fault);
+  if (whole > 0) call(begin, begin + whole, inputs, outputs, fault);
   if (begin + whole < end) run_rest(begin + whole, end, inputs, outputs, fault);
 }
 
@@ -270,7 +287,7 @@ void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inp
     if (added_[i])
       std::memcpy(to[i], at(outputs[i], begin, outputs_[i]), static_cast<size_t>(lanes * size_of(outputs_[i])));
   }
-  function_(0, vector, from.data(), to.data(), fault);
+  call(0, vector, from, to, fault);
   for (size_t i = 0; i < outputs.size(); ++i)
     std::memcpy(at(outputs[i], begin, outputs_[i]), to[i], static_cast<size_t>(lanes * size_of(outputs_[i])));
 }

@@ -101,6 +101,8 @@ class Kernel {
 
  private:
   using Function = void(int64_t begin, int64_t end, const void* const* inputs, void* const* outputs, uint8_t* fault);
+  void call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+            uint8_t* fault) const;
   void run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
                 c10::ArrayRef<void*> outputs, uint8_t* fault) const;
   void run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
@@ -120,6 +122,7 @@ class Kernel {
   std::vector<bool> added_;  // of each output
   bool has_rows_;            // each is computed as a whole
   std::vector<Type> kept_;   // further memory, for the lanes of a row
+  size_t memories_;          // of loops
   int64_t grain_;            // lanes that are worth a thread
   Facts facts_;
 };

@@ -18,7 +18,7 @@ void Printer::place_nodes() {
     if (!live_[id]) continue;
     const Node& n = graph_[id];
     LoopId& in = loop_of[id];
-    if (n.op == Op::carry) {
+    if (n.op == Op::carry || n.op == Op::kept) {
       in = Expressions::loop_of(n);
     } else if (n.op == Op::leave) {
       in = graph_.loop(Expressions::loop_of(n)).parent;
@@ -61,28 +61,50 @@ std::set<Id> Printer::of_condition(LoopId number) const {
   return needed;
 }
 
-// Prints a loop where the first number that it leaves is asked for; what it leaves are its carries.
-void Printer::print_loop_of_numbers(LoopId number, const std::string& begin) {
-  const LoopOfNumbers& loop = graph_.loop(number);
-  const std::string l = loop_ + "_" + std::to_string(plain(number));
-  if (!printed_.insert(l).second) return;
-  const std::vector<Id>& nodes = inside_[place(number)];
-  const std::set<Id> of_condition = this->of_condition(number);
-  const std::string before = block_, outer = mask_;
-  const auto for_carries = [&](const auto& what) {
-    for (size_t k = 0; k < loop.carries.size(); ++k)
-      if (const Id id = loop.carries[k]; id != kNone && live_[id]) what(id, k);
-  };
-  begin_block("head" + l);
-  for_carries([&](Id id, size_t) {
+template <class F>
+void Printer::for_carries(LoopId number, F&& f) const {
+  const std::vector<Id>& carries = graph_.loop(number).carries;
+  for (size_t k = 0; k < carries.size(); ++k)
+    if (const Id id = carries[k]; id != kNone && live_[id]) f(id, k);
+}
+
+void Printer::print_carries(LoopId number, const std::string& before) {
+  for_carries(number, [&](Id id, size_t) {
     print(graph_[id].type, "  {carry} = phi {V} [ {first}, %{before} ], [ %after{id}_{l}, %done{l} ]\n",
           {{"carry", value(id, 0)},
            {"first", value(graph_[id].args[0], 0)},
            {"before", before},
            {"id", to_string(id)},
-           {"l", l}});
+           {"l", label_of(number)}});
   });
-  if (loop.max_steps)
+}
+
+// The carries after a step, of the lanes that it counts for.
+void Printer::print_next(LoopId number) {
+  begin_block("done" + label_of(number));
+  for_carries(number, [&](Id id, size_t k) {
+    print(graph_[id].type, "  %after{id}_{l} = select {B} {counts}, {V} {next}, {V} {carry}\n",
+          {{"carry", value(id, 0)},
+           {"next", value(graph_.loop(number).next[k], 0)},
+           {"counts", mask_.empty() ? splat("i1 true", lanes_) : mask_},
+           {"id", to_string(id)},
+           {"l", label_of(number)}});
+  });
+}
+
+// Prints a loop where the first number that it leaves is asked for; what it leaves are its carries.
+void Printer::print_loop_of_numbers(LoopId number, const std::string& begin) {
+  const LoopOfNumbers& loop = graph_.loop(number);
+  const std::string l = label_of(number);
+  if (!printed_.insert(l).second) return;
+  if (loop.forwards != kOutsideOfLoops) return print_loop_backwards(number, begin);
+  const std::vector<Id>& nodes = inside_[place(number)];
+  const std::set<Id> of_condition = this->of_condition(number);
+  const std::string before = block_, outer = mask_;
+  const bool keeps = keeps_.count(number), counts = keeps || loop.max_steps;
+  begin_block("head" + l);
+  print_carries(number, before);
+  if (counts)
     print(Type::b1, "  %steps{l} = phi i64 [ 0, %{before} ], [ %stepped{l}, %done{l} ]\n",
           {{"before", before}, {"l", l}});
   for (const Id id : nodes)
@@ -104,18 +126,11 @@ body{l}:
 )",
         {{"go", go}, {"l", l}});
   block_ = "body" + l;
+  if (keeps) print_keep(number);
   for (const Id id : nodes)
     if (!of_condition.count(id)) print_node(id, begin, 0);
-  begin_block("done" + l);
-  for_carries([&](Id id, size_t k) {
-    print(graph_[id].type, "  %after{id}_{l} = select {B} {counts}, {V} {next}, {V} {carry}\n",
-          {{"carry", value(id, 0)},
-           {"next", value(loop.next[k], 0)},
-           {"counts", mask_.empty() ? splat("i1 true", lanes_) : mask_},
-           {"id", to_string(id)},
-           {"l", l}});
-  });
-  if (loop.max_steps) print(Type::b1, "  %stepped{l} = add i64 %steps{l}, 1\n", {{"l", l}});
+  print_next(number);
+  if (counts) print(Type::b1, "  %stepped{l} = add i64 %steps{l}, 1\n", {{"l", l}});
   print(Type::b1, R"(
   br label %head{l}
 left{l}:

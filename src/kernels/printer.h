@@ -37,11 +37,26 @@ class Printer : private Lines {
   void print_part(Id id);
 
   // Loops of numbers.
+  struct KeptCarries {             // NOTE [Kept in memory]
+    std::vector<uint64_t> places;  // of the carries, the largest first
+    std::vector<int64_t> offsets;  // of each, in bytes
+    int64_t bytes = 0;             // of a step
+  };
   static size_t place(LoopId loop) { return static_cast<size_t>(plain(loop) + 1); }  // in inside_ and depth_
   void place_nodes();
   std::set<Id> of_condition(LoopId number) const;
   void begin_block(const std::string& name);
   void print_loop_of_numbers(LoopId number, const std::string& begin);
+  template <class F>
+  void for_carries(LoopId number, F&& f) const;
+  void print_carries(LoopId number, const std::string& before);
+  void print_next(LoopId number);
+  void print_loop_backwards(LoopId number, const std::string& begin);
+  void plan_kept();
+  void print_memory_of_loops();
+  void print_keep(LoopId number);
+  void print_kept(Id id);
+  std::string label_of(LoopId number) const { return loop_ + "_" + std::to_string(plain(number)); }
 
   // Rows.
   struct Pass {
@@ -86,6 +101,7 @@ class Printer : private Lines {
   std::vector<int> depth_;                      // of none, and of each
   std::string block_;                           // the one that is printed
   std::set<std::string> printed_;               // loops of numbers
+  std::map<LoopId, KeptCarries> keeps_;         // of loops that others go back through
   std::map<std::string, std::string> solvers_;  // by name
   ById<Id, bool> once_;                         // nodes that are the same for all lanes
   std::vector<Pass> passes_;

@@ -216,10 +216,10 @@ const char* name(Op op) {
       "input",  "constant", "add",        "sub",         "mul",   "div",   "quotient", "rest",  "neg",
       "abs",    "sqrt",     "floor",      "ceil",        "trunc", "round", "copysign", "fma",   "bit_and",
       "bit_or", "bit_xor",  "shift_left", "shift_right", "eq",    "ne",    "lt",       "le",    "select",
-      "cast",   "bits",     "carry",      "leave",       "solve", "part",  "check",    "after", "exp",
-      "exp2",   "expm1",    "log",        "log2",        "log10", "log1p", "sin",      "cos",   "tan",
-      "asin",   "acos",     "atan",       "sinh",        "cosh",  "tanh",  "asinh",    "acosh", "atanh",
-      "erf",    "erfc",     "lgamma",     "pow",         "atan2", "hypot", "fmod"};
+      "cast",   "bits",     "carry",      "leave",       "kept",  "solve", "part",     "check", "after",
+      "exp",    "exp2",     "expm1",      "log",         "log2",  "log10", "log1p",    "sin",   "cos",
+      "tan",    "asin",     "acos",       "atan",        "sinh",  "cosh",  "tanh",     "asinh", "acosh",
+      "atanh",  "erf",      "erfc",       "lgamma",      "pow",   "atan2", "hypot",    "fmod"};
   static_assert(std::size(names) == plain(Op::fmod) + 1);
   return names[plain(op)];
 }
@@ -412,33 +412,67 @@ std::vector<Id> Expressions::close_loop(Id condition, const std::vector<Id>& nex
   LoopOfNumbers& loop = loops_[open_];
   loop.condition = condition;
   loop.next = next;
+  loop.max_steps = max_steps;
+  loop.must_end = must_end;
+  const bool fails = carry_failures();
+  // An example that has failed ends.
+  if (fails)
+    loop.condition =
+        make(Op::bit_and, condition, make(Op::bit_xor, loop.carries.back(), constant(Type::b1, int64_t{1})));
+  return leave_loop(fails);
+}
+
+LoopId Expressions::open_loop_backwards(LoopId forwards, Id steps, const std::vector<Id>& start) {
+  TORCH_INTERNAL_ASSERT(loops_[forwards].parent == open_ && (*this)[steps].type == Type::i32);
+  const LoopId id = open_loop(start);
+  loops_[id].forwards = forwards;
+  loops_[id].condition = steps;
+  return id;
+}
+
+Id Expressions::kept(size_t k) {
+  const Id left = leave(loops_[loops_[open_].forwards].carries[k]);
+  return shared({Op::kept, (*this)[left].type, {left, kNone, kNone}, uint64_t(plain(open_)) << 32 | k});
+}
+
+std::vector<Id> Expressions::close_loop_backwards(const std::vector<Id>& next) {
+  loops_[open_].next = next;
+  return leave_loop(carry_failures());
+}
+
+// Makes a last carry of the open loop of whether a step of it has failed, if one can.
+bool Expressions::carry_failures() {
+  LoopOfNumbers& loop = loops_[open_];
   const Id fails = failed_.back();
   failed_.pop_back();
-  if (fails != kNone) {
-    const Id no = constant(Type::b1, int64_t{0}), yes = constant(Type::b1, int64_t{1});
-    const auto place = static_cast<uint64_t>(loop.carries.size());
-    const Id failed = shared({Op::carry, Type::b1, {no, kNone, kNone}, uint64_t(plain(open_)) << 32 | place});
-    loop.carries.push_back(failed);
-    loop.next.push_back(make(Op::bit_or, failed, fails));
-    loop.condition = make(Op::bit_and, condition, make(Op::bit_xor, failed, yes));
-  }
+  if (fails == kNone) return false;
+  const auto place = static_cast<uint64_t>(loop.carries.size());
+  const Id no = constant(Type::b1, int64_t{0});
+  const Id failed = shared({Op::carry, Type::b1, {no, kNone, kNone}, uint64_t(plain(open_)) << 32 | place});
+  loop.carries.push_back(failed);
+  loop.next.push_back(make(Op::bit_or, failed, fails));
+  return true;
+}
+
+std::vector<Id> Expressions::leave_loop(bool fails) {
+  LoopOfNumbers& loop = loops_[open_];
   // What a step reports it reports whoever goes on with its numbers.
   std::vector<Id> of_step = loop.next;
   of_step.push_back(loop.condition);
   for (const Id report : lost_reports(*this, needed(of_step), open_))
     for (Id& id : loop.next) id = make(Op::after, id, report);
-  loop.max_steps = max_steps;
-  loop.must_end = must_end;
   open_ = loop.parent;
   std::vector<Id> left;
-  for (const Id carry : loop.carries) {
-    const Node& n = (*this)[carry];
-    left.push_back(shared({Op::leave, n.type, {carry, kNone, kNone}, n.bits}));
-  }
-  if (fails == kNone) return left;
+  for (const Id carry : loop.carries) left.push_back(leave(carry));
+  if (!fails) return left;
   const Id failed = left.back();
   left.pop_back();
   return checked(failed, std::move(left));
+}
+
+Id Expressions::leave(Id carry) {
+  const Node& n = (*this)[carry];
+  return shared({Op::leave, n.type, {carry, kNone, kNone}, n.bits});
 }
 
 ById<Id, bool> Expressions::needed(const std::vector<Id>& outputs) const {
@@ -511,8 +545,9 @@ void Expressions::write(ByteWriter& out, const std::vector<Id>& outputs) const {
   for (const LoopId loop : loops_.ids()) {
     const LoopOfNumbers& l = loops_[loop];
     if (!is_live(l.condition)) continue;
-    for (const int64_t part : {int64_t{plain(loop)}, int64_t{plain(l.parent)}, int64_t{plain(l.condition)},
-                               int64_t{l.max_steps.has_value()}, l.max_steps.value_or(0), int64_t{l.must_end}})
+    for (const int64_t part :
+         {int64_t{plain(loop)}, int64_t{plain(l.parent)}, int64_t{plain(l.condition)}, int64_t{l.max_steps.has_value()},
+          l.max_steps.value_or(0), int64_t{l.must_end}, int64_t{plain(l.forwards)}})
       out.number(part);
     out.list(l.next, [&](Id id) { out.number(plain(is_live(id) ? id : kNone)); });
   }
@@ -535,7 +570,7 @@ std::string Expressions::print(const std::vector<Id>& outputs) const {
     }
     for (const Id a : n.args)
       if (a != kNone) text += " %" + to_string(a);
-    if (n.op == Op::carry || n.op == Op::leave)
+    if (n.op == Op::carry || n.op == Op::leave || n.op == Op::kept)
       text += " of loop " + std::to_string(n.bits >> 32) + "." + std::to_string(n.bits & 0xffffffff);
     if (n.op == Op::part) text += " " + std::to_string(n.bits);
     if (n.op == Op::solve)
@@ -545,8 +580,9 @@ std::string Expressions::print(const std::vector<Id>& outputs) const {
   for (const LoopId loop : loops_.ids()) {
     const LoopOfNumbers& l = loops_[loop];
     if (l.condition == kNone || !live[l.condition]) continue;
-    text += "loop " + std::to_string(plain(loop)) + " in " + std::to_string(plain(l.parent)) + ": while %" +
-            to_string(l.condition) + (l.max_steps ? ", steps " + std::to_string(*l.max_steps) : "") +
+    text += "loop " + std::to_string(plain(loop)) + " in " + std::to_string(plain(l.parent)) + ": " +
+            (l.forwards == kOutsideOfLoops ? "while" : "back through " + std::to_string(plain(l.forwards)) + " by") +
+            " %" + to_string(l.condition) + (l.max_steps ? ", steps " + std::to_string(*l.max_steps) : "") +
             (l.must_end ? " at most" : "");
     for (const Id id : l.next)
       if (id != kNone && live[id]) text += " %" + to_string(id);

@@ -88,6 +88,7 @@ enum class Op : uint8_t {
   // NOTE [Loops of numbers]: where they are, beside the operand, stands in `bits`.
   carry,  // a number as it is before a step; its operand: before the first
   leave,  // a carry after the last step
+  kept,   // NOTE [Loops backwards]: what a carry of the other loop was; its operand: what that left
   // NOTE [Systems of numbers]
   solve,  // all of a solution; `bits`: the number of the system
   part,   // a number of what a `solve` gives: the one at `bits`
@@ -147,12 +148,19 @@ enum class LoopId : int32_t {};
 constexpr LoopId kOutsideOfLoops{-1};
 
 struct LoopOfNumbers {
-  LoopId parent = kOutsideOfLoops;   // the loop that was open when this one was opened
-  std::vector<Id> carries, next;     // as many
-  Id condition = kNone;              // of the carries: whether a step is made
-  std::optional<int64_t> max_steps;  // no more, whatever the condition is …
-  bool must_end = false;             // … which is then an error
+  LoopId parent = kOutsideOfLoops;    // the loop that was open when this one was opened
+  std::vector<Id> carries, next;      // as many
+  Id condition = kNone;               // of the carries: whether a step is made
+  std::optional<int64_t> max_steps;   // no more, whatever the condition is …
+  bool must_end = false;              // … which is then an error
+  LoopId forwards = kOutsideOfLoops;  // whose steps it makes backwards; `condition` is then how many those were
 };
+
+// NOTE [Loops backwards]
+// The way back through a loop makes its steps from the last to the first, and a step's derivative needs the numbers
+// that the step began with. A loop backwards is opened for one that is closed and stands in the same loop. It makes as
+// many steps as that one, for each lane, and sees that one's carries as they were before each: `kept` numbers, which
+// the kernel keeps in memory. How many steps there were is a carry of the loop forwards, as any other.
 
 // NOTE [Systems of numbers]
 // A system of linear equations that is too large to be written out: kernels solve it in a loop over memory.
@@ -192,13 +200,18 @@ class Expressions {
   /// Closes the loop that was opened last: the numbers that it leaves.
   std::vector<Id> close_loop(Id condition, const std::vector<Id>& next, std::optional<int64_t> max_steps,
                              bool must_end);
+  /// Opens a loop backwards. `steps`, of i32: how many steps `forwards` made, as it left them.
+  LoopId open_loop_backwards(LoopId forwards, Id steps, const std::vector<Id>& start);
+  /// In a loop backwards that is open: carry `k` of the other loop as it was before the step.
+  Id kept(size_t k);
+  std::vector<Id> close_loop_backwards(const std::vector<Id>& next);
   const LoopOfNumbers& loop(LoopId id) const { return loops_[id]; }
   const ById<LoopId, LoopOfNumbers>& loops() const { return loops_; }
   /// `values`, of what must not be used where `failed` holds.
   std::vector<Id> checked(Id failed, std::vector<Id> values);
   /// Whether what is in the loop that is open has failed so far, in its present step; none: it cannot.
   Id failed_in_step() const { return failed_.empty() ? kNone : failed_.back(); }
-  /// A carry's loop, or the one that was left.
+  /// A carry's loop, the one that was left, or the one that sees a kept number.
   static LoopId loop_of(const Node& node) { return static_cast<LoopId>(node.bits >> 32); }
   /// The loop in which a division that may fault stands.
   static LoopId loop_of_fault(const Node& node) { return LoopId{static_cast<int32_t>(node.bits) - 1}; }
@@ -232,6 +245,9 @@ class Expressions {
 
  private:
   Id constant_of_bits(Type type, uint64_t bits);
+  bool carry_failures();
+  std::vector<Id> leave_loop(bool fails);
+  Id leave(Id carry);
   Id shared(const Node& node);
   std::optional<Id> simpler(Op op, Id a, Id b, Id c);
   bool is(Id id, double value) const;

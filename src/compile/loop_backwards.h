@@ -1,0 +1,31 @@
+// The pullback of a while_loop as a call of a graph. Where a kernel can compute the loop's steps and their pullbacks, it is
+// inside of one: the loop, whose states are kept in memory, and a loop backwards through them (NOTE [Loops backwards] in
+// numbers/expression.h). Elsewhere the steps are made again, one by one.
+#pragma once
+
+#include "compile/traced_loop.h"
+
+namespace tower::compiler {
+
+/// Operands: those of the loop, and the cotangents that are there of its results. Results: the gradients of the operands
+/// of the loop that are asked for.
+class LoopBackwards final : public CodeInNumbers {
+ public:
+  /// `cotangents`: of which results there are some; `needs`: the gradients of which operands are asked for. While a
+  /// function is traced; `operands` are those of the loop.
+  LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool> cotangents, std::vector<bool> needs,
+                const dynamic::Tensors& operands);
+
+  SmallResults in_numbers(const SmallCall& call) const override;
+  void compile_itself() const override { loop_->compile_itself(); }
+  bool does_the_same(const KnownCode& other) const override;
+
+ private:
+  std::shared_ptr<const Loop> loop_;
+  std::vector<bool> cotangents_, needs_;
+  std::vector<bool> moves_;    // of the states: there are derivatives by them
+  std::optional<Graph> step_;  // of the operands and a cotangent of each state that moves: the cotangents before the
+                               // step, and what it adds to the gradients of the other operands that need theirs
+};
+
+}  // namespace tower::compiler
