@@ -162,6 +162,7 @@ tower::Graph published(const Graph& graph) {
         {v.origin, std::vector<int64_t>(v.sizes.begin(), v.sizes.end()), v.dtype, v.device, v.tensor});
   const auto numbers = [](const std::vector<ValueId>& ids) {
     std::vector<int64_t> numbers;
+    numbers.reserve(ids.size());
     for (const ValueId id : ids) numbers.push_back(plain(id));
     return numbers;
   };

@@ -165,7 +165,7 @@ Tensors map_axis(const dynamic::FunctionWithAux& f, const Tensors& args, const D
     shared.push_back(dims[i] ? Tensor() : args[i]);
   }
   mesh::check_agreement(*group, "argument", shared);
-  level->share(std::move(shared));
+  level->share(shared);
   Tensors outs = map_once(f, args, dims, out_dims, level).first;
   shared = outs;
   for (size_t k = 0; k < outs.size(); ++k) {
