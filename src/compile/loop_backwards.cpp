@@ -52,9 +52,8 @@ LoopBackwards::LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool>
 
 SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
   const size_t states = loop_->states(), operands = loop_->operands();
-  const bool captures = step_ && std::any_of(step_->values.begin(), step_->values.end(), [](const Value& v) {
-                          return v.origin == Origin::captured;
-                        });
+  const bool captures = step_ && std::any_of(step_->values.begin(), step_->values.end(),
+                                             [](const Value& v) { return v.origin == Origin::captured; });
   if (!step_ || captures) return {};
   const auto forwards = loop_->steps_in_numbers(call, true);
   if (!forwards) return {};

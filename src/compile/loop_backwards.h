@@ -1,14 +1,14 @@
-// The pullback of a while_loop as a call of a graph. Where a kernel can compute the loop's steps and their pullbacks, it is
-// inside of one: the loop, whose states are kept in memory, and a loop backwards through them (NOTE [Loops backwards] in
-// numbers/expression.h). Elsewhere the steps are made again, one by one.
+// The pullback of a while_loop as a call of a graph. Where a kernel can compute the loop's steps and their pullbacks,
+// it is inside of one: the loop, whose states are kept in memory, and a loop backwards through them (NOTE [Loops
+// backwards] in numbers/expression.h). Elsewhere the steps are made again, one by one.
 #pragma once
 
 #include "compile/traced_loop.h"
 
 namespace tower::compiler {
 
-/// Operands: those of the loop, and the cotangents that are there of its results. Results: the gradients of the operands
-/// of the loop that are asked for.
+/// Operands: those of the loop, and the cotangents that are there of its results. Results: the gradients of the
+/// operands of the loop that are asked for.
 class LoopBackwards final : public CodeInNumbers {
  public:
   /// `cotangents`: of which results there are some; `needs`: the gradients of which operands are asked for. While a

@@ -1,4 +1,5 @@
-// Memory of the loops in a kernel that others go back through: NOTE [Kept in memory] in kernels/print_loops_backwards.cpp.
+// Memory of the loops in a kernel that others go back through: NOTE [Kept in memory] in
+// kernels/print_loops_backwards.cpp.
 #pragma once
 
 #include <cstddef>

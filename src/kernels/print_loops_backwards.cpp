@@ -1,8 +1,8 @@
 // NOTE [Kept in memory]
 // A loop that another one goes back through (NOTE [Loops backwards] in numbers/expression.h) puts the carries that are
 // asked for into memory at the beginning of each step, a vector after the other. How many steps it will make nobody
-// knows, so it looks at each whether there is room, and has the memory grow where there is none (kernels/loop_memory.h).
-// The memory is used again by each vector of lanes.
+// knows, so it looks at each whether there is room, and has the memory grow where there is none
+// (kernels/loop_memory.h). The memory is used again by each vector of lanes.
 //
 // All lanes go back together, from the last step that any of them made: one that had made fewer waits for its own last.
 // So what was kept is read a vector at a time, as it was written.
@@ -13,6 +13,10 @@
 namespace tower::compiler {
 
 void Printer::plan_kept() {
+  // Of some only the number of steps is asked for.
+  for (const Id id : graph_.ids())
+    if (const Node& n = graph_[id]; live_[id] && n.op == Op::carry)
+      if (const LoopId of = graph_.loop(Expressions::loop_of(n)).forwards; of != kOutsideOfLoops) keeps_[of];
   for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
     if (live_[id] && n.op == Op::kept)
@@ -46,6 +50,7 @@ void Printer::print_memory_of_loops() {
 // At the beginning of a step. Where there is no memory left, the loop ends here, and whoever called says why.
 void Printer::print_keep(LoopId number) {
   const KeptCarries& kept = keeps_.at(number);
+  if (kept.places.empty()) return;
   print(Type::b1, R"(
   %at{l} = mul i64 %steps{l}, {bytes}
   %end{l} = add i64 %at{l}, {bytes}
@@ -77,8 +82,8 @@ void Printer::print_kept(Id id) {
   const Node& n = graph_[id];
   const LoopId number = Expressions::loop_of(n);
   const KeptCarries& kept = keeps_.at(graph_.loop(number).forwards);
-  const auto i = static_cast<size_t>(
-      std::find(kept.places.begin(), kept.places.end(), n.bits & 0xffffffff) - kept.places.begin());
+  const auto i =
+      static_cast<size_t>(std::find(kept.places.begin(), kept.places.end(), n.bits & 0xffffffff) - kept.places.begin());
   const std::string place =
       line("getelementptr i8, ptr %step" + label_of(number) + ", i64 " + std::to_string(kept.offsets[i]));
   load(n.type, place, "0", 0, value(id, 0));
@@ -92,8 +97,8 @@ void Printer::print_loop_backwards(LoopId number, const std::string& begin) {
                  {"loop", std::to_string(plain(loop.forwards))},
                  {"before", before},
                  {"steps", value(loop.condition, 0)}};
-  const auto kept = keeps_.find(loop.forwards);
-  holes.emplace_back("bytes", std::to_string(kept == keeps_.end() ? 0 : kept->second.bytes));
+  const KeptCarries& kept = keeps_.at(loop.forwards);
+  holes.emplace_back("bytes", std::to_string(kept.bytes));
   begin_block("head" + l);
   print_carries(number, before);
   print(Type::i32, R"(
@@ -109,7 +114,7 @@ body{l}:
   print(Type::i32, "  %made{l} = icmp slt {V} {at}, {steps}\n", holes);
   mask_ = "%made" + l;
   if (!outer.empty()) mask_ = line("and " + type(Type::b1) + " " + outer + ", " + mask_);
-  if (kept != keeps_.end())
+  if (!kept.places.empty())
     print(Type::b1, R"(
   %at{l} = mul i64 %at.step{l}, {bytes}
   %base{l} = load ptr, ptr %memory{loop}

@@ -1,5 +1,5 @@
-// The way back through a loop in a kernel. Oracles: LibTorch's autograd through the same loop, one example at a time, and
-// finite differences.
+// The way back through a loop in a kernel. Oracles: LibTorch's autograd through the same loop, one example at a time,
+// and finite differences.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -166,13 +166,23 @@ TEST(LoopsBackwards, OfWhatExamplesShareAreSumsOverThem) {
   }
 }
 
+TEST(LoopsBackwards, OfStepsThatAreLinearNeedNoStates) {
+  TOWER_NEEDS_LLVM();
+  const auto f = [](const Tensor& x, const Tensor& until) {
+    return tower::while_loop([until](const Tensor& s) { return s < until; }, [](const Tensor& s) { return s * 3; }, x);
+  };
+  const auto gradient = tower::compile(tower::vmap(tower::grad(f)));
+  const Tensor x = at::full({6}, 1.5, at::kDouble), until = at::tensor({1.0, 2.0, 5.0, 14.0, 41.0, 1.0});
+  for (int call = 0; call < 3; ++call)
+    EXPECT_TRUE(at::equal(gradient(x, until), at::tensor({1.0, 3.0, 9.0, 27.0, 81.0, 1.0}, at::kDouble)));
+}
+
 // dy/dt = -k y, in many steps of an example's own number.
 Tensor decay(const Tensor& y0, const Tensor& k, const Tensor& steps) {
-  return tower::while_loop([steps](const std::pair<Tensor, Tensor>& s) { return s.second < steps; },
-                           [k](const std::pair<Tensor, Tensor>& s) {
-                             return std::pair(s.first * (1 - 1e-5 * k), s.second + 1);
-                           },
-                           std::pair(y0, at::zeros_like(steps)))
+  return tower::while_loop(
+             [steps](const std::pair<Tensor, Tensor>& s) { return s.second < steps; },
+             [k](const std::pair<Tensor, Tensor>& s) { return std::pair(s.first * (1 - 1e-5 * k), s.second + 1); },
+             std::pair(y0, at::zeros_like(steps)))
       .first;
 }
 
@@ -201,11 +211,10 @@ TEST(LoopsBackwards, OfALoopInALoopGoThroughBoth) {
                  std::pair(x, at::zeros_like(a)))
           .first;
     };
-    return tower::while_loop([n](const std::pair<Tensor, Tensor>& s) { return s.second < n; },
-                             [inner](const std::pair<Tensor, Tensor>& s) {
-                               return std::pair(inner(s.first) * 1.1, s.second + 1);
-                             },
-                             std::pair(a * 0.5, at::zeros_like(n)))
+    return tower::while_loop(
+               [n](const std::pair<Tensor, Tensor>& s) { return s.second < n; },
+               [inner](const std::pair<Tensor, Tensor>& s) { return std::pair(inner(s.first) * 1.1, s.second + 1); },
+               std::pair(a * 0.5, at::zeros_like(n)))
         .first;
   };
   const auto hand = [](int64_t steps) -> Function {
