@@ -199,6 +199,16 @@ std::vector<Case> of_examples() {
          return mapped(f, {at::randn({kExamples, n})});
        },
        large_lanes},
+      {"fewest_summed",
+       &Thresholds::fewest_summed,
+       {32, 64, 128, 256, 512, 4096},
+       [](int64_t n) {
+         const Function f = [](const Tensors& in) { return Tensors{at::tanh(in[0]) * in[0].square().sum()}; };
+         const Function sums = [per_example = td::vmap(f, {0}, {0})](const Tensors& in) {
+           return Tensors{per_example(in)[0].sum(0)};
+         };
+         return compiled(sums, {at::randn({n, 6})});
+       }},
       {"most_of_call",
        &Thresholds::most_of_call,
        {4, 16, 36, 64, 100},

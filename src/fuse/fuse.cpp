@@ -112,8 +112,16 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   Unrolled unrolled(graph);
   std::vector<Regions::Calls> of_unrolled;
   for (const auto& calls : Regions::in_order(graph, unrolled.joining(), {}))
-    if (unrolled.are_worth_it(calls, fewest)) of_unrolled.push_back(calls);
+    if (unrolled.are_worth_it(calls, fewest) || unrolled.are_worth_their_sums(graph, calls))
+      of_unrolled.push_back(calls);
   unrolled.settle(graph, of_unrolled);
+  std::unordered_map<size_t, std::vector<size_t>> sums;  // by the first call of a group
+  for (auto& calls : of_unrolled)
+    if (auto found = unrolled.sums_of(graph, calls); !found.empty()) {
+      calls.insert(calls.end(), found.begin(), found.end());
+      std::sort(calls.begin(), calls.end());
+      sums.emplace(calls[0], std::move(found));
+    }
   std::unordered_set<size_t> first_of_unrolled;
   for (const auto& calls : of_unrolled) first_of_unrolled.insert(calls[0]);
   FusedGraph fused{graph, {}};
@@ -122,7 +130,8 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   const Rows rows(graph);
   for (const auto& calls : Regions::in_order(graph, rows.joining(), of_unrolled)) {
     std::optional<Call> kernel;
-    if (first_of_unrolled.count(calls[0])) kernel = unrolled.write(calls, readers, kernels, fused.kernels);
+    if (first_of_unrolled.count(calls[0]))
+      kernel = unrolled.write(calls, sums[calls[0]], readers, kernels, fused.kernels);
     else if (calls.size() >= fewest && rows.serves(calls)) kernel = rows.write(calls, readers, kernels, fused.kernels);
     if (kernel) {
       fused.graph.calls.push_back(std::move(*kernel));

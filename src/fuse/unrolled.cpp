@@ -11,6 +11,7 @@
 #include "fuse/small_graph.h"
 #include "graph/operand_dims.h"
 #include "graph/raises.h"
+#include "numbers/fold.h"
 #include "numbers/reports.h"
 #include "numbers/thresholds.h"
 
@@ -164,6 +165,32 @@ void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>&
         order.push_back(lane);
         v.strides = strides_in_order(v.sizes, order);
       }
+}
+
+std::vector<size_t> Unrolled::sums_of(const Graph& graph, const std::vector<size_t>& calls) const {
+  const auto with_lanes = std::find_if(calls.begin(), calls.end(), [&](size_t n) { return axis_of(n) != kNoAxis; });
+  if (with_lanes == calls.end() ||
+      graph.calls[*with_lanes].vmaps[0].batch_size < std::max<int64_t>(thresholds().fewest_summed, 2))
+    return {};
+  std::unordered_map<ValueId, size_t> made;
+  for (const size_t n : calls)
+    for (const ValueId id : graph.calls[n].results)
+      if (id != kNoValue) made.emplace(id, n);
+  std::vector<size_t> sums;
+  for (size_t n = 0; n < graph.calls.size(); ++n) {
+    const Call& call = graph.calls[n];
+    if (!call.vmaps.empty() || call.effect || call.operands.size() != 1 || call.results.size() != 1) continue;
+    const ValueId from = call.operands[0];
+    if (call.results[0] == kNoValue || !made.count(from)) continue;
+    const Value &terms = graph.values[from], &sum = graph.values[call.results[0]];
+    const int64_t lane = lane_of_results(graph.calls[made[from]], axis_of(made[from]));
+    if (lane == kNoLane || !at::isFloatingType(terms.dtype) || !type_of(terms.dtype) || sum.dtype != terms.dtype ||
+        !order_in_memory(sum) || simple_fold(*call.op, call.args, *type_of(terms.dtype)) != SimpleFold::sum)
+      continue;
+    const auto dims = static_cast<int64_t>(terms.sizes.size());
+    if (fold_rule(*call.op)->dims(call.args, dims) == std::vector<int64_t>{lane}) sums.push_back(n);
+  }
+  return sums;
 }
 
 bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) const {
@@ -327,6 +354,20 @@ class LaneWriter {
     return written;
   }
 
+  /// The sum over the lanes of what was added before.
+  LaneWritten give_sum(ValueId id, ValueId of) {
+    const Value& v = graph_.values[id];
+    const Small& t = made_.at(of);
+    region_.summed.resize(region_.outputs.size());
+    region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
+    region_.summed.resize(region_.outputs.size(), true);
+    LaneWritten written{v.sizes, strides_in_order(v.sizes, *order_in_memory(v)), v.dtype, kNoLane, {}};
+    // Where the dimension is kept, its only element is at zero.
+    const int64_t kept = v.sizes.size() == t.sizes.size() ? kNoLane : made_lane_.at(of);
+    for (const Sizes& place : places_in(t.sizes)) written.offsets.push_back(offset_of(place, written.strides, kept));
+    return written;
+  }
+
   /// Removes from the region what no output needs. Gives what is left to read of each operand.
   std::vector<LaneRead> finish() {
     keep_reports(region_.graph, region_.outputs);
@@ -400,8 +441,8 @@ class LaneWriter {
 
 }  // namespace
 
-Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, Kernels& kernels,
-                     std::vector<Fused>& report) const {
+Call Unrolled::write(const std::vector<size_t>& calls, const std::vector<size_t>& summed, const Readers& readers,
+                     Kernels& kernels, std::vector<Fused>& report) const {
   uint64_t axis = kNoAxis;
   int64_t lanes = 1;
   for (const size_t n : calls) {
@@ -411,13 +452,19 @@ Call Unrolled::write(const std::vector<size_t>& calls, const Readers& readers, K
   }
   LaneWriter writer(graph_, axis);
   Fused fused;
+  std::unordered_map<ValueId, ValueId> sums;  // of what
   for (const size_t n : calls) {
-    writer.add(graph_.calls[n]);
-    fused.operators.push_back(graph_.calls[n].op->name());
+    const Call& call = graph_.calls[n];
+    fused.operators.push_back(call.op->name());
+    if (std::binary_search(summed.begin(), summed.end(), n)) sums.emplace(call.results[0], call.operands[0]);
+    else writer.add(call);
   }
   const std::vector<ValueId> results = readers.elsewhere(calls);
   std::vector<LaneWritten> written;
-  for (const ValueId id : results) written.push_back(writer.give(id));
+  for (const ValueId id : results) {
+    const auto sum = sums.find(id);
+    written.push_back(sum == sums.end() ? writer.give(id) : writer.give_sum(id, sum->second));
+  }
   std::vector<LaneRead> reads = writer.finish();
   // One lane is better computed as single numbers; but where there is a kernel for many alone, it will do.
   writer.region().single = true;

@@ -236,7 +236,7 @@ void Printer::print_turn(const std::vector<Id>& nodes, const std::vector<size_t>
   std::map<Id, std::vector<size_t>> stored_with;
   std::vector<size_t> stored_last;
   for (const size_t i : written) {
-    const bool early = many_ && !region_.is_added(i);
+    const bool early = many_ && !region_.is_added(i) && !region_.is_summed(i);
     (early ? stored_with[region_.outputs[i]] : stored_last).push_back(i);
   }
   // Behind the outputs comes what the row's other passes read.
@@ -315,12 +315,21 @@ void Printer::print_store(size_t output, const std::string& begin, int part) {
   const Type t = graph_[region_.outputs[output]].type;
   const std::string pointer = pointer_of("%outputs", "%po", output);
   std::string stored = value(region_.outputs[output], part);
+  if (region_.is_summed(output)) return print_sum(t, stored, pointer);
   if (region_.is_added(output)) {
     const std::string before = fresh();
     load(t, pointer, begin, part, before);
     stored = line("fadd " + type(t) + " " + before + ", " + stored);
   }
   store(t, stored, pointer, begin, part);
+}
+
+// Adds a vector to the one that is in memory, in double precision.
+void Printer::print_sum(Type t, std::string v, const std::string& pointer) {
+  if (t != Type::f64) v = line("fpext " + type(t) + " " + v + " to " + type(Type::f64));
+  const std::string before = fresh();
+  load(Type::f64, pointer, "0", 0, before);
+  store(Type::f64, line("fadd " + type(Type::f64) + " " + before + ", " + v), pointer, "0", 0);
 }
 
 void Printer::print_node(Id id, const std::string& begin, int part) {

@@ -28,10 +28,13 @@ struct Region {
   bool single = false;           // there is one lane only
   std::vector<bool> added = {};  // of each output: to what is in memory; none: all are written
   std::vector<OfRow> of_row = {};
-  int levels = 0;               // of blocks in which rows are added up: more for longer ones
-  std::vector<bool> once = {};  // of each output: one element for all lanes; none: each has one
+  int levels = 0;                 // of blocks in which rows are added up: more for longer ones
+  std::vector<bool> once = {};    // of each output: one element for all lanes; none: each has one
+  std::vector<bool> summed = {};  // of each output: its sum over all lanes is wanted; none: of no output
 
   bool is_added(size_t output) const { return output < added.size() && added[output]; }
+  /// Its vectors are added to the one that is in memory.
+  bool is_summed(size_t output) const { return output < summed.size() && summed[output]; }
   bool is_once(size_t output) const { return output < once.size() && once[output]; }
   /// Whether lanes are rows that are computed as a whole (NOTE [Rows in a kernel]).
   bool has_rows() const { return !of_row.empty() || !once.empty(); }

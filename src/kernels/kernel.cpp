@@ -58,6 +58,8 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   for (size_t k = 0; k < region.outputs.size(); ++k) {
     outputs_.push_back(region.graph[region.outputs[k]].type);
     added_.push_back(region.is_added(k));
+    is_summed_.push_back(region.is_summed(k));
+    if (is_summed_[k]) summed_.push_back(k);
   }
   kept_ = text.kept;
   memories_ = text.memories;
@@ -67,7 +69,7 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
             .generated = generated};
   for (const Region::Input& input : inputs_) facts_.bytes_a_lane += input.repeated ? 0 : size_of(input.type);
   for (size_t k = 0; k < outputs_.size(); ++k)
-    if (!region.is_once(k)) facts_.bytes_a_lane += size_of(outputs_[k]);
+    if (!region.is_once(k) && !region.is_summed(k)) facts_.bytes_a_lane += size_of(outputs_[k]);
   facts_.milliseconds = now() - start;
   // Whole vectors, so that only the last thread has a rest.
   const int64_t lanes = thresholds().grain_of_kernel * 8 / (text.instructions + 8);
@@ -86,8 +88,7 @@ void Kernel::call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
 }
 
 // Calls `piece` for parts of all pieces, on several threads where there are many lanes.
-template <class F>
-void Kernel::share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const {
+void Kernel::share(int64_t pieces, int64_t lanes_in_piece, const Pieces& piece) const {
   uint8_t fault = 0;
   if (pieces * lanes_in_piece <= grain_ || at::get_num_threads() == 1) {
     piece(0, pieces, &fault);
@@ -133,6 +134,7 @@ void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::Array
 
 void Kernel::run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const {
   TORCH_INTERNAL_ASSERT(inputs.size() == inputs_.size() && outputs.size() == outputs_.size());
+  if (!summed_.empty()) return run_summed(lanes, inputs, outputs);
   const int64_t chunk = facts_.vector_lanes;
   share((lanes + chunk - 1) / chunk, chunk, [&](int64_t begin, int64_t end, uint8_t* fault) {
     run_apart(begin * chunk, std::min(end * chunk, lanes), inputs, outputs, fault);
@@ -174,10 +176,11 @@ void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs,
                        uint8_t* fault) const {
   const int64_t vector = facts_.vector_lanes;
   // As many lanes a block as the memory takes.
-  const auto columns = static_cast<int64_t>(inputs.size() + outputs.size());
+  const auto repeated = std::count_if(inputs_.begin(), inputs_.end(), [](const auto& input) { return input.repeated; });
+  const auto columns = static_cast<int64_t>(inputs.size() + outputs.size() - summed_.size()) - repeated;
   alignas(kVectorBytes) char few[kBlockBytes];
   std::unique_ptr<char[]> many;
-  int64_t block = kBlockBytes / (8 * columns) / vector * vector;
+  int64_t block = kBlockBytes / (8 * std::max<int64_t>(columns, 1)) / vector * vector;
   if (block == 0) {
     block = vector;
     many = std::make_unique<char[]>(static_cast<size_t>(8 * columns * vector));
@@ -201,12 +204,14 @@ void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs,
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       const auto [target, stride] = outputs[i];
-      to[i] = in_place(stride) ? at(target, first * stride, outputs_[i]) : std::exchange(memory, memory + 8 * block);
+      if (is_summed_[i]) to[i] = target;
+      else
+        to[i] = in_place(stride) ? at(target, first * stride, outputs_[i]) : std::exchange(memory, memory + 8 * block);
     }
     call(0, padded, from, to, fault);
     for (size_t i = 0; i < outputs.size(); ++i) {
       const auto [target, stride] = outputs[i];
-      if (in_place(stride)) continue;
+      if (in_place(stride) || is_summed_[i]) continue;
       with_size(outputs_[i], [&, target = target, stride = stride](auto bits) {
         scatter<decltype(bits)>(to[i], at(target, first * stride, outputs_[i]), stride, lanes);
       });

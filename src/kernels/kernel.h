@@ -39,6 +39,7 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -82,7 +83,7 @@ class Kernel {
     void* memory;
     int64_t stride;
   };
-  /// Lanes that lie apart are gathered and scattered a block at a time.
+  /// Lanes that lie apart are gathered and scattered a block at a time. Outputs that are summed have one element.
   void run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const;
 
   /// For reports.
@@ -109,21 +110,24 @@ class Kernel {
                  uint8_t* fault) const;
   void run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                 uint8_t* fault) const;
+  void run_summed(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const;
   void run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
                  uint8_t* fault) const;
-  template <class F>
-  void share(int64_t pieces, int64_t lanes_in_piece, F&& piece) const;
+  using Pieces = std::function<void(int64_t begin, int64_t end, uint8_t* fault)>;
+  void share(int64_t pieces, int64_t lanes_in_piece, const Pieces& piece) const;
 
   std::string key_;
   std::unique_ptr<Code> code_;
   Function* function_;
   std::vector<Region::Input> inputs_;
   std::vector<Type> outputs_;
-  std::vector<bool> added_;  // of each output
-  bool has_rows_;            // each is computed as a whole
-  std::vector<Type> kept_;   // further memory, for the lanes of a row
-  size_t memories_;          // of loops
-  int64_t grain_;            // lanes that are worth a thread
+  std::vector<bool> added_;      // of each output
+  std::vector<bool> is_summed_;  // each
+  std::vector<size_t> summed_;   // those that are
+  bool has_rows_;                // each is computed as a whole
+  std::vector<Type> kept_;       // further memory, for the lanes of a row
+  size_t memories_;              // of loops
+  int64_t grain_;                // lanes that are worth a thread
   Facts facts_;
 };
 

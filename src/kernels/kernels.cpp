@@ -18,7 +18,10 @@ std::string bytes_of(const Region& region) {
     out.number(input.repeated);
   });
   out.numbers(region.outputs);
-  for (size_t k = 0; k < region.outputs.size(); ++k) out.number(region.is_added(k));
+  for (size_t k = 0; k < region.outputs.size(); ++k) {
+    out.number(region.is_added(k));
+    out.number(region.is_summed(k));
+  }
   out.list(region.of_row, [&](const Region::OfRow& of_row) {
     out.number(of_row.how);
     out.number(plain(of_row.folded));

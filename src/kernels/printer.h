@@ -27,6 +27,7 @@ class Printer : private Lines {
   void load(Type t, const std::string& pointer, const std::string& begin, int part, const std::string& result);
   void store(Type t, std::string v, const std::string& pointer, const std::string& begin, int part);
   void print_node(Id id, const std::string& begin, int part);
+  void print_sum(Type t, std::string v, const std::string& pointer);
   void print_store(size_t output, const std::string& begin, int part);
 
   // Systems of numbers.

@@ -48,6 +48,8 @@ struct Thresholds {
 
   /// Elements of a tensor of one example, which one lane of a kernel has; with more, elements are the lanes.
   int64_t most_of_lane = 128;
+  /// Examples over which the kernel that makes the terms of a sum adds them up; of fewer it is a call of its own.
+  int64_t fewest_summed = 256;
   /// Operations of a call for one example, on the average of a kernel's calls; with more, elements are the lanes.
   int64_t most_of_call = 64;
   /// Prices, in operations, by which what a kernel needs of another is computed again or read from memory: one

@@ -93,6 +93,20 @@ TEST(Thresholds, OfExamplesDecideOnlyWhoComputesThem) {
   expect_the_same(numbers, f, in, in_lanes);
 }
 
+TEST(Thresholds, OfSumsOverExamplesDecideOnlyWhoAddsUp) {
+  TOWER_NEEDS_LLVM();
+  const Function each = td::vmap(
+      [](const Tensors& in) -> Tensors {
+        return {at::tanh(at::mv(in[0], in[1])), in[1].square().sum()};
+      },
+      {0, 0}, {0, 0});
+  const Function f = [each](const Tensors& in) -> Tensors {
+    const Tensors of_each = each(in);
+    return {of_each[0].sum(0), of_each[1].sum()};
+  };
+  expect_the_same({NUMBER(fewest_summed)}, f, {some({300, 6, 6}), some({300, 6})});
+}
+
 TEST(Thresholds, OfKernelsDecideOnlyHowTheyRun) {
   TOWER_NEEDS_LLVM();
   const Function f = [](const Tensors& in) -> Tensors { return {at::tanh(in[0] * 2) + at::exp(in[0])}; };
