@@ -71,6 +71,9 @@ struct SparsityOptions {
   /// The function may read values that depend on x (item(), an `if` by a tensor). The pattern is then that of the way
   /// that it takes at this x, and may lack entries elsewhere.
   bool values_decide = false;
+  /// A pattern of more entries is an error, with the names of the operators that were taken for dense, and not what
+  /// takes all of the memory: an entry takes 8 bytes, and some copies for the colouring.
+  std::int64_t most_entries = 100'000'000;
 };
 
 /// How sparse derivatives are computed, and what they are.

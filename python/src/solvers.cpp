@@ -112,10 +112,10 @@ py::list implicit(bool is_map, py::object residual, py::object solver, py::handl
 }
 
 template <Sparsity (*find)(const dynamic::Function&, const Tensors&, const SparsityOptions&)>
-Sparsity sparsity(py::object function, py::handle leaves, bool values_decide) {
+Sparsity sparsity(py::object function, py::handle leaves, bool values_decide, int64_t most_entries) {
   const Tensors x = to_tensors(leaves);
   const dynamic::Function f = of_lists(std::move(function));
-  return without_gil([&] { return find(f, x, {values_decide}); });
+  return without_gil([&] { return find(f, x, {values_decide, most_entries}); });
 }
 
 at::Layout to_layout(const std::string& name) {

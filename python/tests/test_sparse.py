@@ -164,6 +164,23 @@ def test_loops_of_any_number_of_steps():
         assert torch.equal(torch_tower.jacobian_sparsity(swept, x).mask(), triangle)
 
 
+def test_a_pattern_of_too_many_entries_is_an_error():
+    x = some(10)
+    with pytest.raises(RuntimeError, match="would have 100 entries in 10 rows of 10, more than 99 .most_entries."):
+        torch_tower.jacobian_sparsity(lambda v: v * v.sum(), x, most_entries=99)
+    assert torch_tower.jacobian_sparsity(lambda v: v * v.sum(), x, most_entries=100).num_entries == 100
+    with pytest.raises(RuntimeError, match="the results of aten::topk depend on"):
+        torch_tower.hessian_sparsity(lambda v: v.topk(10).values.exp().sum(), x, most_entries=9)
+
+
+def test_the_pattern_of_a_compiled_function_is_that_of_the_function():
+    f = torch_tower.vmap(lambda v: torch.linalg.cross(v, v.flip(0)) * v.exp() + v.sin())
+    x = torch.linspace(0, 1, 12, dtype=torch.float64).view(4, 3)
+    compiled = torch_tower.jacobian_sparsity(torch_tower.compile(f), x)
+    assert compiled.num_entries == torch_tower.jacobian_sparsity(f, x).num_entries
+    assert not compiled.taken_for_dense
+
+
 def test_wrong_calls_are_named():
     sparsity = torch_tower.jacobian_sparsity(stencil, some())
     with pytest.raises(ValueError, match="layout is 'torch.strided'"):

@@ -26,22 +26,27 @@ def _on_lists(transform: str, func: Callable, x: Any) -> tuple[Callable, list[Te
 
 
 @uncompiled
-def jacobian_sparsity(func: Callable, x: Any, *, values_decide: bool = False) -> Sparsity:
+def jacobian_sparsity(
+    func: Callable, x: Any, *, values_decide: bool = False, most_entries: int = 100_000_000
+) -> Sparsity:
     """Where the Jacobian of `func` by the tensors of `x`, a tree, can have entries; values have no part in it.
 
     `func` must not read values that depend on x, as an `if` by them does, unless `values_decide`: the pattern is then
-    that of the way taken at this x, and may lack entries elsewhere.
+    that of the way taken at this x, and may lack entries elsewhere. A pattern of more than `most_entries` is an error,
+    which names the operators that were taken for dense.
     """
-    return _C.jacobian_sparsity(*_on_lists("jacobian_sparsity", func, x), values_decide)
+    return _C.jacobian_sparsity(*_on_lists("jacobian_sparsity", func, x), values_decide, most_entries)
 
 
 @uncompiled
-def hessian_sparsity(func: Callable, x: Any, *, values_decide: bool = False) -> Sparsity:
+def hessian_sparsity(
+    func: Callable, x: Any, *, values_decide: bool = False, most_entries: int = 100_000_000
+) -> Sparsity:
     """Where the Hessian of `func` by the tensors of `x`, which returns a real scalar, can have entries.
 
-    `values_decide` is as in `jacobian_sparsity`.
+    `values_decide` and `most_entries` are as in `jacobian_sparsity`.
     """
-    return _C.hessian_sparsity(*_on_lists("hessian_sparsity", func, x), values_decide)
+    return _C.hessian_sparsity(*_on_lists("hessian_sparsity", func, x), values_decide, most_entries)
 
 
 class SparseDerivative:

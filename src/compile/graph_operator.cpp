@@ -79,6 +79,7 @@ class GraphOperator::Images {
         kernels_(std::move(kernels)) {}
 
   Tensors run(const Tensors& operands) const { return plan_.run(operands); }
+  Tensors operator_by_operator(const Tensors& x) const { return plan_.plain().run(x); }
 
   Tensors map(const Dims& in_dims, const Tensors& operands) const {
     const detail::Specialisations image = image_for(in_dims);
@@ -152,8 +153,6 @@ class GraphOperator::Images {
     if (mapped_.size() > kMostImages) forgotten.splice(forgotten.begin(), mapped_, std::prev(mapped_.end()));
     return fresh;
   }
-
-  Tensors operator_by_operator(const Tensors& x) const { return plan_.plain().run(x); }
 
   std::shared_ptr<const Derivative> latest() const {
     const std::lock_guard lock(mutex_);
@@ -237,6 +236,7 @@ GraphOperator::GraphOperator(Graph graph, const std::shared_ptr<Kernels>& kernel
         rules.jvp = [images](const Residuals& saved, const Tensors& tangents, const Attributes&) {
           return images->push_forward(saved, tangents);
         };
+        rules.sparsity = [images](const Tensors& x, const Attributes&) { return images->operator_by_operator(x); };
         rules.vmap = [images](const VmapInfo&, const Dims& in_dims, const Tensors& x, const Attributes&) {
           return std::pair(images->map(in_dims, x), Dims{0});
         };

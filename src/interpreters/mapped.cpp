@@ -96,7 +96,10 @@ class MappedOperator final : public MadeOperator {
     auto level = new_level();
     Scope scope(level);
     Stack own = arguments(*level, tensors_of(stack[0]));
-    if (!base_.stand_in(own)) return false;
+    if (!base_.stand_in(own)) {
+      if (base_.foreign()) return false;
+      level->evaluate(base_, own);
+    }
     stack = take_out_outputs(*level, own);
     return true;
   }

@@ -1,6 +1,7 @@
 #include "sparse/dependence.h"
 
 #include <limits>
+#include <mutex>
 
 #include "core/bind.h"
 #include "core/gives_tensors.h"
@@ -43,6 +44,19 @@ std::vector<Tensor> ids_of(const Level& level, const Operator& op, const std::ve
   return result;
 }
 
+// Once for each operator.
+void announce_dense(const char* label, const Operator& op) {
+  static std::mutex mutex;
+  static auto* announced = new std::set<std::string>;
+  {
+    const std::lock_guard lock(mutex);
+    if (!announced->insert(op.name()).second) return;
+  }
+  TORCH_WARN(label, ": it is not known which elements the results of ", op.name(),
+             " depend on, so all depend on all in the pattern (Sparsity::taken_for_dense). Write that with other "
+             "operators, or give a custom operator a sparsity rule (docs/solvers.md).");
+}
+
 }  // namespace
 
 int32_t Dependence::new_elements(int64_t count) {
@@ -61,6 +75,30 @@ std::vector<Tensor> Dependence::by_stand_in(const Operator& op, const Stack& sta
   std::vector<Tensor> result;
   for (const Tensor& t : flatten_outputs(outs)) result.push_back(t);
   return result;
+}
+
+std::string Dependence::why_and_what_to_do() const {
+  if (dense_.empty())
+    return ". Where there is memory for as many, raise SparsityOptions::most_entries; else take jvp and vjp, which "
+           "need "
+           "no pattern.";
+  std::string names;
+  for (const std::string& name : dense_) names += (names.empty() ? "" : ", ") + name;
+  return ", because Tower does not know which elements the results of " + names +
+         " depend on, and takes them to depend on all. Write that with other operators, give a custom operator a "
+         "sparsity rule, or give sparse_jacobian a pattern of your own (docs/solvers.md); where there is memory for as "
+         "many, raise SparsityOptions::most_entries.";
+}
+
+std::vector<Tensor> Dependence::found_by(Rule rule, const CallWithIds& call) const {
+  try {
+    return rule(call);
+  } catch (const Sets::TooMany&) {
+    throw UnsupportedError(std::string(label()) + ": at " + call.op.name() +
+                           " the sets of elements that others depend on have more than " +
+                           std::to_string(kSetsAnEntry) + " times " + std::to_string(most_entries_) +
+                           " elements (most_entries)" + why_and_what_to_do());
+  }
 }
 
 // `op` is given something that depends on x.
@@ -110,11 +148,11 @@ void Dependence::process(const Operator& op, Stack& stack) {
     // Positions and masks are applied to identifiers, which are the CPU's.
     replace_tensors(op, args, [](const Tensor& t, LeafRef) { return t.cpu(); });
     const CallWithIds call{op, args, stack, tracked, sets_, varying};
-    if (rule) found = rule(call);
+    if (rule) found = found_by(rule, call);
     else if (!stand_ins.empty()) found = ids_of(*this, op, stand_ins, call.outputs());
     if (found.empty()) {
-      dense_.insert(op.name());
-      found = dense(call);
+      if (dense_.insert(op.name()).second) announce_dense(label(), op);
+      found = found_by(dense, call);
     }
   }
   replace_outputs(stack, [&](Tensor&& t, size_t k) {

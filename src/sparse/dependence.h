@@ -12,6 +12,8 @@
 // A set is a superset of what the derivative has entries for, whatever the values are.
 #pragma once
 
+#include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 
@@ -19,8 +21,13 @@
 #include "core/wrapper.h"
 #include "interpreters/history.h"
 #include "sparse/sets.h"
+#include "tower/sparse.h"
 
 namespace tower::sparse {
+
+struct CallWithIds;
+/// Ids of the outputs, flattened; undefined where they depend on nothing.
+using Rule = std::vector<Tensor> (*)(const CallWithIds& call);
 
 /// Payloads have the ids in the tangent's place: float64, which every kernel that moves data takes. Their index says
 /// whether the value was made from x, which one without ids, such as a comparison, may be, too.
@@ -28,8 +35,14 @@ class Dependence final : public Level {
  public:
   static constexpr int64_t kFromX = -2, kConstant = -1;
   static bool is_from_x(Wrapper& w) { return w.payload().index == kFromX; }
+  /// Sets of what is computed on the way may have more numbers than the pattern has entries, but not many times more.
+  static constexpr int64_t kSetsAnEntry = 4;
 
-  Dependence(const char* label, bool values_decide) : Level(Kind::jvp, label), values_decide_(values_decide) {}
+  Dependence(const char* label, const SparsityOptions& options)
+      : Level(Kind::jvp, label),
+        values_decide_(options.values_decide),
+        most_entries_(options.most_entries),
+        sets_(kSetsAnEntry * std::min(options.most_entries, std::numeric_limits<int64_t>::max() / kSetsAnEntry)) {}
 
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override { History::show_untracked(w); }
@@ -40,13 +53,18 @@ class Dependence final : public Level {
   const Sets& sets() const { return sets_; }
   /// The operators of which nothing better was known than that all depends on all.
   const std::set<std::string>& taken_for_dense() const { return dense_; }
+  int64_t most_entries() const { return most_entries_; }
+  /// For a message that there is too much: the operators that were taken for dense, and the remedy.
+  std::string why_and_what_to_do() const;
 
  private:
+  std::vector<Tensor> found_by(Rule rule, const CallWithIds& call) const;
   std::vector<Tensor> by_stand_in(const Operator& op, const Stack& stack);
 
   void check_reads(const Operator& op) const;
 
   bool values_decide_;
+  int64_t most_entries_;
   Sets sets_;
   int64_t elements_ = 0;
   std::set<std::string> dense_;
@@ -74,8 +92,6 @@ struct CallWithIds {
   size_t argument(const char* name) const;
 };
 
-/// Ids of the outputs, flattened; undefined where they depend on nothing.
-using Rule = std::vector<Tensor> (*)(const CallWithIds& call);
 /// The rule of an operator; null where there is none.
 Rule rule_of(const Operator& op);
 /// All outputs depend on all that the arguments depend on.

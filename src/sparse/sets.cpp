@@ -12,6 +12,8 @@ Sets::Id Sets::intern(const std::vector<int32_t>& ascending) {
   const auto [first, last] = by_hash_.equal_range(hash);
   for (auto found = first; found != last; ++found)
     if (elements(found->second).equals(ascending)) return found->second;
+  if (ascending.size() > 1) in_unions_ += ascending.size();
+  if (in_unions_ > most_) throw TooMany();
   const auto id = static_cast<Id>(starts_.size() - 1);
   elements_.insert(elements_.end(), ascending.begin(), ascending.end());
   starts_.push_back(elements_.size());

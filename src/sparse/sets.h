@@ -3,7 +3,9 @@
 
 #include <c10/util/ArrayRef.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <unordered_map>
 #include <vector>
 
@@ -13,6 +15,14 @@ class Sets {
  public:
   using Id = int64_t;
   static constexpr Id kEmpty = 0;
+  /// There would be more numbers in sets of several than there may be.
+  struct TooMany : std::runtime_error {
+    TooMany()
+        : std::runtime_error("sparsity: there are more elements in sets than SparsityOptions::most_entries lets.") {}
+  };
+
+  /// Sets of several numbers have `most`, all together.
+  explicit Sets(int64_t most) : most_(static_cast<size_t>(most)) {}
 
   Id single(int32_t element);
   Id intern(const std::vector<int32_t>& ascending);
@@ -26,6 +36,7 @@ class Sets {
   }
 
  private:
+  size_t most_, in_unions_ = 0;
   std::vector<int32_t> elements_;     // of all sets, one after the other
   std::vector<size_t> starts_{0, 0};  // and where the next one starts: the first is empty
   std::unordered_multimap<uint64_t, Id> by_hash_;

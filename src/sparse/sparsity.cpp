@@ -71,13 +71,8 @@ namespace {
 using dynamic::Function;
 using dynamic::Tensors;
 
-// Of a pattern in which operators were taken for dense: more than that is hardly what was meant, and 0.5 GB, of which
-// a colouring makes some copies.
-constexpr int64_t kMostUnknown = int64_t{1} << 26;
-
 // Before there is room for them.
 void check_entries(const char* label, const sparse::Dependence& level, const Tensors& outs, int64_t num_columns) {
-  if (level.taken_for_dense().empty()) return;
   int64_t entries = 0, rows = 0;
   for (const Tensor& out : outs) {
     rows += out.numel();
@@ -88,15 +83,10 @@ void check_entries(const char* label, const sparse::Dependence& level, const Ten
     for (int64_t r = 0; r < ids.numel(); ++r)
       entries += static_cast<int64_t>(level.sets().elements(static_cast<sparse::Sets::Id>(of_rows[r])).size());
   }
-  if (entries <= kMostUnknown) return;
-  std::string names;
-  for (const std::string& name : level.taken_for_dense()) names += (names.empty() ? "" : ", ") + name;
-  throw UnsupportedError(
-      std::string(label) + ": the pattern would have " + std::to_string(entries) + " entries in " +
-      std::to_string(rows) + " rows of " + std::to_string(num_columns) +
-      ", because Tower does not know which elements " + "the results of " + names +
-      " depend on, and takes them to depend on all. Write that with other operators, give " +
-      "a custom operator a sparsity rule, or give sparse_jacobian a pattern of your own (docs/solvers.md).");
+  if (entries <= level.most_entries()) return;
+  throw UnsupportedError(std::string(label) + ": the pattern would have " + std::to_string(entries) + " entries in " +
+                         std::to_string(rows) + " rows of " + std::to_string(num_columns) + ", more than " +
+                         std::to_string(level.most_entries()) + " (most_entries)" + level.why_and_what_to_do());
 }
 
 // The sets of all elements of a list, one tensor after the other, or of one that depends on nothing.
@@ -121,7 +111,10 @@ Sparsity sparsity_of(const char* label, const Function& f, const Tensors& x, con
   if (top())
     throw UnsupportedError(top()->describe() + ": " + label +
                            " was called inside of a transform. Patterns do not depend on values: find them outside.");
-  auto level = c10::make_intrusive<sparse::Dependence>(label, options.values_decide);
+  auto level = c10::make_intrusive<sparse::Dependence>(label, options);
+  if (options.most_entries < 0)
+    throw ArgumentError(std::string(label) + ": most_entries is " + std::to_string(options.most_entries) +
+                        ". It is a number of entries, zero or more.");
   int64_t size = 0;
   Tensors ids;
   for (const Tensor& t : x) {

@@ -5,6 +5,8 @@
 #include "support/device.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
+#include "support/warnings.h"
+#include "tower/compile.h"
 #include "tower/cond.h"
 
 namespace {
@@ -49,6 +51,38 @@ TEST(JacobianSparsity, IsASupersetAndExactWhereTheListSaysSo) {
   }
 }
 
+// A compiled function calls what a vmap made of its operators, and not the operators.
+TEST(JacobianSparsity, OfACompiledFunctionIsThatOfTheFunction) {
+  const auto expect_same = [](const char* name, const TensorFunction& f, const Tensor& x) {
+    const Sparsity expected = tower::jacobian_sparsity(f, x);
+    const auto compiled = tower::compile(f);
+    for (int call = 0; call < 2; ++call) {
+      const Sparsity found = tower::jacobian_sparsity(compiled, x);
+      EXPECT_EQ(found.taken_for_dense(), expected.taken_for_dense()) << name;
+      EXPECT_TRUE(at::equal(found.mask(), expected.mask())) << name << "\n" << found << expected;
+      compiled(x);
+    }
+  };
+  int compared = 0;
+  for (const Case& one : cases()) {
+    if (!runs_on_device(one)) continue;
+    const Tensor x = waves(one.shape).to(support::device());
+    const auto mapped = tower::vmap(one.f);
+    try {
+      tower::compile(one.f)(x);
+      tower::vmap(one.f)(at::stack({x, x}));
+    } catch (const std::exception&) {
+      continue;  // one that reads values
+    }
+    expect_same(one.name, one.f, x);
+    expect_same(one.name, mapped, at::stack({x, x + 1}));
+    ++compared;
+  }
+  EXPECT_GE(compared, 50);
+  const auto turned = [](const Tensor& x) { return at::linalg_cross(x, x.flip(0)) * x; };
+  expect_same("of two vmaps", tower::vmap(tower::vmap(turned)), waves({2, 2, 3}));
+}
+
 TEST(JacobianSparsity, BothBranchesOfAChoiceAreInIt) {
   const auto f = [](const Tensor& x) {
     return tower::cond(
@@ -85,6 +119,51 @@ TEST(JacobianSparsity, WhatIsNotKnownIsDenseAndNamed) {
   EXPECT_EQ(pattern.taken_for_dense(), (std::vector<std::string>{"aten::topk"}));
   EXPECT_EQ(pattern.num_entries(), 4 * 4 + 6);
   EXPECT_TRUE(tower::jacobian_sparsity([](const Tensor& x) { return x.sin(); }, vec({1})).taken_for_dense().empty());
+}
+
+TEST(JacobianSparsity, WarnsOnceOfEachOperatorThatIsTakenForDense) {
+  // Of what no other test looks for the pattern: a warning comes once in a process.
+  const auto unknown = [](const Tensor& x) {
+    return at::_adaptive_avg_pool2d_backward(x.view({1, 1, 2, 2}), at::zeros({1, 1, 4, 4}, x.options()));
+  };
+  support::Warnings warnings;
+  for (int time = 0; time < 2; ++time) tower::jacobian_sparsity(unknown, vec({2, 1, 0, 3}));
+  ASSERT_EQ(warnings.texts.size(), 1);
+  EXPECT_TRUE(contains(warnings.texts[0],
+                       "jacobian_sparsity: it is not known which elements the results of "
+                       "aten::_adaptive_avg_pool2d_backward depend on"))
+      << warnings.texts[0];
+}
+
+// Sums of ever more elements: all of a triangle, whose sets alone would take as much memory again.
+Tensor running(const Tensor& x) {
+  Tensor sum = x[0];
+  std::vector<Tensor> sums{sum};
+  for (int64_t k = 1; k < x.size(0); ++k) sums.push_back(sum = sum + x[k]);
+  return at::stack(sums);
+}
+
+TEST(JacobianSparsity, OfMoreEntriesThanThereMayBeIsRefusedBeforeTheyAreThere) {
+  const auto refusal = [](const auto& f, const Tensor& x, int64_t most) {
+    return message_of<tower::UnsupportedError>([&] { tower::jacobian_sparsity(f, x, {.most_entries = most}); });
+  };
+  const auto unknown = [](const Tensor& x) { return std::get<0>(at::topk(x, x.size(0))); };
+  EXPECT_EQ(tower::jacobian_sparsity(unknown, waves({10}), {.most_entries = 100}).num_entries(), 100);
+  const std::string dense = refusal(unknown, waves({10}), 99);
+  EXPECT_TRUE(contains(dense, "jacobian_sparsity: the pattern would have 100 entries in 10 rows of 10, more than 99"))
+      << dense;
+  EXPECT_TRUE(contains(dense, "the results of aten::topk depend on")) << dense;
+  EXPECT_TRUE(contains(dense, "give a custom operator a sparsity rule")) << dense;
+  // 10¹⁰ entries, of which nobody makes one.
+  EXPECT_TRUE(contains(refusal(unknown, waves({100000}), 100'000'000), "would have 10000000000 entries"));
+  const auto outer = [](const Tensor& x) { return (x.sum() * x).sin(); };
+  const std::string known = refusal(outer, waves({10}), 99);
+  EXPECT_TRUE(contains(known, "100 entries in 10 rows of 10, more than 99 (most_entries). Where there is memory"))
+      << known;
+  EXPECT_EQ(tower::jacobian_sparsity(running, waves({50})).num_entries(), 50 * 51 / 2);
+  const std::string on_the_way = refusal([](const Tensor& x) { return running(x).sum(); }, waves({50}), 50);
+  EXPECT_TRUE(contains(on_the_way, "jacobian_sparsity: at aten::add.Tensor the sets of elements")) << on_the_way;
+  EXPECT_THROW(tower::jacobian_sparsity(outer, waves({3}), {.most_entries = -1}), tower::ArgumentError);
 }
 
 TEST(JacobianSparsity, ValuesDoNotDecide) {
