@@ -13,23 +13,6 @@ bool has_small_form(const Operator& op) {
 }
 bool is_known_in_numbers(const Operator& op) { return has_small_form(op) || element_rule(op); }
 
-std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes) {
-  std::vector<size_t> result{0};
-  size_t stride = 1;
-  // From the last dimension on: what is there already is repeated for each place in the next one.
-  for (size_t d = sizes.size(); d-- > 0;) {
-    const size_t missing = sizes.size() - from.size();
-    const bool varies = d >= missing && from[d - missing] != 1;
-    const size_t inner = result.size();
-    const auto n = static_cast<size_t>(sizes[d]);
-    result.resize(inner * n);
-    for (size_t i = n; i-- > 0;)
-      for (size_t k = 0; k < inner; ++k) result[i * inner + k] = result[k] + (varies ? i * stride : 0);
-    if (d >= missing) stride *= static_cast<size_t>(from[d - missing]);
-  }
-  return result;
-}
-
 namespace {
 
 SmallResults element_by_element(const SmallCall& c) {

@@ -28,9 +28,6 @@ bool is_known_in_numbers(const Operator& op);
 /// What a call of `op` gives for one example; none where no kernel is to compute it.
 SmallResults small_results(const SmallCall& call);
 
-/// Of each element of `sizes`, the number of the one of `from` that is read for it, broadcast.
-std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes);
-
 // By what the record says.
 SmallResults moved(const SmallCall& call);
 SmallResults folded(const SmallCall& call);

@@ -4,6 +4,35 @@
 
 namespace tower::compiler {
 
+std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes) {
+  std::vector<size_t> result{0};
+  size_t stride = 1;
+  // From the last dimension on: what is there already is repeated for each place in the next one.
+  for (size_t d = sizes.size(); d-- > 0;) {
+    const size_t missing = sizes.size() - from.size();
+    const bool varies = d >= missing && from[d - missing] != 1;
+    const size_t inner = result.size();
+    const auto n = static_cast<size_t>(sizes[d]);
+    result.resize(inner * n);
+    for (size_t i = n; i-- > 0;)
+      for (size_t k = 0; k < inner; ++k) result[i * inner + k] = result[k] + (varies ? i * stride : 0);
+    if (d >= missing) stride *= static_cast<size_t>(from[d - missing]);
+  }
+  return result;
+}
+
+const Small* SmallCall::tensor(size_t arg) const {
+  for (size_t k = 0; k < operands.size(); ++k)
+    if (places[k].arg == arg) return operands[k];
+  return nullptr;
+}
+
+SmallResults SmallCall::give(Sizes sizes, const std::vector<E>& elements) const {
+  Small t{std::move(sizes), {}, dtypes[0]};
+  for (const E& e : elements) t.ids.push_back(e.id());
+  return {t};
+}
+
 const Small* SmallCall::tensor(size_t arg) const {
   for (size_t k = 0; k < operands.size(); ++k)
     if (places[k].arg == arg) return operands[k];

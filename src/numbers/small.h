@@ -24,6 +24,9 @@ struct Small {
   size_t size(size_t d) const { return static_cast<size_t>(sizes[d]); }
 };
 
+/// Of each element of `sizes`, the number of the one of `from` that is read for it, broadcast.
+std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes);
+
 /// The results; none where no kernel is to compute the call. A result without elements is one that no kernel is to
 /// compute.
 using SmallResults = std::vector<Small>;

@@ -4,6 +4,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+#include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
 #include <cmath>
@@ -149,6 +150,28 @@ Tensor adjugate(const Tensor& a, const Tensor& det, const Tensor& kept) {
   return sum;
 }
 
+// (a × b)ₖ = aₖ₊₁ bₖ₊₂ − aₖ₊₂ bₖ₊₁ along a dimension, as LibTorch rounds it: the second product by itself, the first
+// one with the difference.
+compiler::SmallResults cross_of_small(const compiler::SmallCall& c) {
+  const compiler::Small &a = *c.operands[0], &b = *c.operands[1];
+  const Sizes sizes(at::infer_size(a.sizes, b.sizes));
+  const auto dim = static_cast<size_t>(at::maybe_wrap_dim(c.arg(2).toInt(), static_cast<int64_t>(sizes.size())));
+  const std::vector<size_t> of_a = compiler::broadcast(a.sizes, sizes), of_b = compiler::broadcast(b.sizes, sizes);
+  size_t step = 1, elements = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    elements *= static_cast<size_t>(sizes[d]);
+    if (d > dim) step *= static_cast<size_t>(sizes[d]);
+  }
+  std::vector<compiler::E> result;
+  for (size_t i = 0; i < elements; ++i) {
+    const size_t k = i / step % 3, first = i - k * step;
+    const size_t next = first + (k + 1) % 3 * step, after = first + (k + 2) % 3 * step;
+    result.push_back(
+        fma(c.at(a, of_a[next], 0), c.at(b, of_b[after], 0), -(c.at(a, of_a[after], 0) * c.at(b, of_b[next], 0))));
+  }
+  return c.give(sizes, result);
+}
+
 }  // namespace
 
 void linear_solve() {
@@ -283,6 +306,7 @@ void linear_solve() {
       });
 
   op<at::_ops::linalg_cross>()
+      .small(cross_of_small)
       .depends(Depends::on_other_two)
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape a, const Tensor& b, int64_t dim) {
