@@ -5,6 +5,7 @@
 #include <ATen/Operators.h>
 
 #include <cmath>
+#include <limits>
 
 #include "core/broadcast.h"
 #include "numbers/element.h"
@@ -223,6 +224,11 @@ void activation_backwards() {
   // The argument outside of [eps, 1 - eps] was clamped. Without eps the value outside of [0, 1] is a constant nan.
   op<at::_ops::logit_backward>()
       .pointwise()
+      .element([](E g, E x, std::optional<double> eps) {
+        const E low = x.like(eps.value_or(0)), high = 1 - low;
+        const double outside = eps ? 0 : std::numeric_limits<double>::quiet_NaN();
+        return where((x >= low) & (x <= high), g / (x * (1 - x)), outside);
+      })
       .derivative<0>([](Along t, Skip, const Tensor& x, const std::optional<double>& eps) {
         return zero_where(outside_of_logit(x, eps), at::logit_backward(*t, x, eps));
       })

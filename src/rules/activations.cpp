@@ -101,9 +101,14 @@ void activations() {
       .derivative<0>([](Along t, const Tensor& x, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
         return at::elu_backward(*t, alpha, scale, input_scale, false, x);
       });
-  op<at::_ops::celu>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& alpha) {
-    return at::elu_backward(*t, alpha, 1, 1 / alpha.toDouble(), false, x);
-  });
+  op<at::_ops::celu>()
+      .pointwise()
+      .element([](E x, const Scalar& alpha) {
+        return where(x >= 0, x, expm1(x * (1 / alpha.toDouble())) * alpha.toDouble());
+      })
+      .derivative<0>([](Along t, const Tensor& x, const Scalar& alpha) {
+        return at::elu_backward(*t, alpha, 1, 1 / alpha.toDouble(), false, x);
+      });
   op<at::_ops::softplus>()
       .pointwise()
       .element([](E x, E beta, E threshold) { return where(x * beta > threshold, x, log1p(exp(x * beta)) / beta); })

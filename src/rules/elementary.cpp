@@ -50,8 +50,17 @@ void elementary() {
   });
   pulls_back_by<at::_ops::sigmoid, at::_ops::sigmoid_backward>([](Skip, Out<0> y) { return Stack{*y}; });
   // Outside of [eps, 1 - eps] the argument is clamped, so the derivative is zero.
-  op<at::_ops::logit>().pointwise().derivative<0>(
-      [](Along t, const Tensor& x, const std::optional<double>& eps) { return at::logit_backward(*t, x, eps); });
+  op<at::_ops::logit>()
+      .pointwise()
+      .element([](E x, std::optional<double> eps) {
+        if (eps) {
+          const E low = x.like(*eps), high = 1 - low;
+          x = where(x < low, low, where(x > high, high, x));
+        }
+        return log(x / (1 - x));
+      })
+      .derivative<0>(
+          [](Along t, const Tensor& x, const std::optional<double>& eps) { return at::logit_backward(*t, x, eps); });
 
   // ---- powers and roots ----
   op<at::_ops::sqrt>().pointwise().element([](E x) { return sqrt(x); }).derivative<0>([](Along t, Skip, Out<0> y) {
@@ -81,11 +90,17 @@ void elementary() {
     return *t / (x * x + 1);
   });
   // sin(πx) / (πx); at 0 the derivative is 0.
-  op<at::_ops::sinc>().pointwise().derivative<0>([](const Tensor& x) {
-    const Tensor u = x * M_PI;
-    const Tensor slope = (u * u.cos() - u.sin()) / (u * x);
-    return at::where(u * x == 0, Scalar(0), slope);
-  });
+  op<at::_ops::sinc>()
+      .pointwise()
+      .element([](E x) {
+        const E turned = x * M_PI;
+        return where(x == 0, 1, sin(turned) / turned);
+      })
+      .derivative<0>([](const Tensor& x) {
+        const Tensor u = x * M_PI;
+        const Tensor slope = (u * u.cos() - u.sin()) / (u * x);
+        return at::where(u * x == 0, Scalar(0), slope);
+      });
   op<at::_ops::deg2rad>().pointwise().element([](E x) { return x * (M_PI / 180); }).derivative<0>([]() {
     return Scalar(M_PI / 180);
   });

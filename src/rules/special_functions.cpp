@@ -51,6 +51,15 @@ void polynomial() {
   without_formula<NScalar, 0>();
 }
 
+// 0 log y = 0, but where y is NaN.
+E x_log_y(E x, E y) { return where((x == 0) & !isnan(y), 0, x * log(y)); }
+
+// log(e^a + e^b) = max + log(1 + e^−|a − b|)
+E log_of_sum(E a, E b, E rest) {
+  const E infinite = (a == b) & (abs(a) == std::numeric_limits<double>::infinity());
+  return where(infinite, a, maximum(a, b) + rest);
+}
+
 }  // namespace
 
 void special_functions() {
@@ -88,19 +97,27 @@ void special_functions() {
       [](const Tensor& x, Out<0> y) { return (-(*y + x * x / 2)).exp() / kRootTwoPi; });
 
   // ---- logarithms with their factor: 0 log 0 = 0 ----
-  op<at::_ops::special_entr>().pointwise().derivative<0>([](const Tensor& x) { return -(x.log() + 1); });
+  op<at::_ops::special_entr>()
+      .pointwise()
+      .element([](E x) {
+        const E outside = where(x == 0, 0, x.like(-std::numeric_limits<double>::infinity()));
+        return where(isnan(x), x, where(x > 0, -x * log(x), outside));
+      })
+      .derivative<0>([](const Tensor& x) { return -(x.log() + 1); });
   op<at::_ops::xlogy_Tensor>()
       .pointwise()
+      .element(x_log_y)
       .derivative<0>([](Along t, const Tensor& x, const Tensor& y) {
         return zero_where((x == 0).logical_and(y <= 0), at::xlogy(*t, y));
       })
       .derivative<1>([](Along t, const Tensor& x, const Tensor& y) { return *t * x / y; });
-  op<at::_ops::xlogy_Scalar_Self>().pointwise().derivative<1>(
+  op<at::_ops::xlogy_Scalar_Self>().pointwise().element(x_log_y).derivative<1>(
       [](Along t, const Scalar& x, const Tensor& y) { return *t * x / y; });
-  op<at::_ops::xlogy_Scalar_Other>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& y) {
-    const Tensor slope = at::xlogy(*t, y);
-    return y.toDouble() > 0 ? slope : zero_where(x == 0, slope);
-  });
+  op<at::_ops::xlogy_Scalar_Other>().pointwise().element(x_log_y).derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& y) {
+        const Tensor slope = at::xlogy(*t, y);
+        return y.toDouble() > 0 ? slope : zero_where(x == 0, slope);
+      });
   op<at::_ops::special_xlog1py>()
       .pointwise()
       .derivative<0>([](Along t, const Tensor& x, const Tensor& y) {
@@ -116,10 +133,12 @@ void special_functions() {
   // log(e^a + e^b), whose partial derivatives add up to one.
   op<at::_ops::logaddexp>()
       .pointwise()
+      .element([](E a, E b) { return log_of_sum(a, b, log1p(exp(-abs(a - b)))); })
       .derivative<0>([](const Tensor& a, const Tensor& b) { return (a - b).sigmoid(); })
       .derivative<1>([](const Tensor& a, const Tensor& b) { return (b - a).sigmoid(); });
   op<at::_ops::logaddexp2>()
       .pointwise()
+      .element([](E a, E b) { return log_of_sum(a, b, log1p(exp2(-abs(a - b))) * (1 / M_LN2)); })
       .derivative<0>([](const Tensor& a, const Tensor& b) { return ((a - b) * M_LN2).sigmoid(); })
       .derivative<1>([](const Tensor& a, const Tensor& b) { return ((b - a) * M_LN2).sigmoid(); });
 
