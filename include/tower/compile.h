@@ -91,6 +91,7 @@ class Specialisations {
   /// How many times a function was traced and its graph is there.
   std::size_t count() const;
   std::string report() const;
+  std::string listing() const;
 
   /// The graphs of several functions in one file.
   static void save(const std::string& path, const std::vector<Specialisations>& functions);
@@ -158,9 +159,12 @@ class Compiled {
 
   /// How many graphs there are: one for each kind of arguments that it was traced with.
   std::size_t graphs() const { return specialisations_.count(); }
+  /// What became of the function, on a page: of the graph that was used last, what is in kernels, and which calls are
+  /// left to LibTorch, how often and why; then the first lines of the listing.
+  std::string report() const { return specialisations_.report(); }
   /// For each graph, last used first, its kernels: how many operators each has, lanes, instructions for a vector of
   /// them, bytes read and written for one, and how long it took to compile.
-  std::string report() const { return specialisations_.report(); }
+  std::string listing() const { return specialisations_.listing(); }
 
   /// Writes the graphs that there are to the file `path`, for `load`: with machine code for this CPU, and with the
   /// values that captured tensors have now. Throws UnsupportedError where a graph has code of the user's in it (the
@@ -214,6 +218,8 @@ class Loaded<Out(Args...)> {
   std::size_t graphs() const { return compiled_.graphs(); }
   /// As that of Compiled::report.
   std::string report() const { return compiled_.report(); }
+  /// As that of Compiled::listing.
+  std::string listing() const { return compiled_.listing(); }
   /// Writes the graphs to a file `path` again.
   void save(const std::string& path) const { compiled_.save(path); }
 

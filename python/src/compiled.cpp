@@ -98,7 +98,8 @@ void define_compiled(py::module_& module) {
       .def(py::init(&compiled))
       .def("run", &run)
       .def("graphs", &Specialisations::count)
-      .def("report", [](const Specialisations& s) { return without_gil([&] { return s.report(); }); });
+      .def("report", [](const Specialisations& s) { return without_gil([&] { return s.report(); }); })
+      .def("listing", [](const Specialisations& s) { return without_gil([&] { return s.listing(); }); });
   module.def("save_compiled", &save);
   module.def("load_compiled", &load);
   py::class_<MappedOver>(module, "MappedOver", "One vmap around a call of a graph.")

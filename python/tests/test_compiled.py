@@ -185,6 +185,8 @@ def test_the_report_tells_of_images():
     for _ in range(3):
         grad(f)(randn(4))
     assert "under vjp, pulled back" in f.report()
+    assert f.report().startswith("graphs: 1; in the one used last, kernels: ")
+    assert f.listing().startswith("graph Float [4]")
 
 
 def test_the_function_goes_with_what_was_compiled():

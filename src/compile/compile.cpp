@@ -234,12 +234,23 @@ std::size_t detail::Specialisations::count() const {
       std::count_if(known->graphs.begin(), known->graphs.end(), [](const auto& s) { return s->traced; }));
 }
 
+compiler::Report detail::Specialisations::State::report() const {
+  compiler::Report report;
+  for (const auto& s : known()->graphs) {
+    report.lines += "graph" + kinds_text(s->tensors) + "\n";
+    report.add(s->graph->report());
+  }
+  return report;
+}
+
 std::string detail::Specialisations::report() const {
   const auto known = state_->known();
-  std::string text;
-  for (const auto& s : known->graphs) text += "graph" + kinds_text(s->tensors) + "\n" + s->graph->report();
-  return text;
+  if (known->graphs.empty()) return "graphs: 0\n";
+  return compiler::first_page("graphs: " + std::to_string(known->graphs.size()) + "; in the one used last, " +
+                              known->graphs.front()->graph->report().summary() + listing());
 }
+
+std::string detail::Specialisations::listing() const { return state_->report().lines; }
 
 std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(const Tensors& args,
                                                                                const StaticKey& statics,

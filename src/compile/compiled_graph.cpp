@@ -24,7 +24,7 @@ class PartOperator final : public KernelOperator {
   PartOperator(Graph graph, const std::shared_ptr<Kernels>& kernels)
       : KernelOperator("tower::part"), operator_(std::move(graph), kernels) {}
 
-  std::string report() const { return operator_.report(); }
+  Report report() const { return operator_.report(); }
 
  private:
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
@@ -105,11 +105,11 @@ dynamic::Tensors CompiledGraph::run(const dynamic::Tensors& args) const {
   return (parts ? parts->plan : plan_.plain()).run(args);
 }
 
-std::string CompiledGraph::report() const {
-  std::string text = plan_.report();
+Report CompiledGraph::report() const {
+  Report report = plan_.report();
   if (const auto* in_parts = in_parts_.if_made(); in_parts && *in_parts)
-    for (const auto& part : (*in_parts)->parts) text += part->report();
-  return text;
+    for (const auto& part : (*in_parts)->parts) report.add(part->report());
+  return report;
 }
 
 }  // namespace tower::compiler

@@ -59,7 +59,7 @@ class CompiledGraph {
   /// Makes its kernels now, and not when they are first wanted.
   void compile() const { plan_.compile(); }
   /// Its kernels and those of its images, as far as they were made.
-  std::string report() const;
+  Report report() const;
 
  private:
   struct InParts;

@@ -50,15 +50,6 @@ Tensors chosen(const Tensors& all, const T& which) {
   return some;
 }
 
-std::string indented(const std::string& text) {
-  std::string result;
-  for (size_t begin = 0, end; begin < text.size(); begin = end) {
-    end = text.find('\n', begin) + 1;
-    result += "  " + text.substr(begin, end - begin);
-  }
-  return result;
-}
-
 // `all`, with those that `which` says replaced by `some`, in order.
 template <class T>
 Tensors with_chosen(Tensors all, const T& which, const Tensors& some) {
@@ -122,7 +113,7 @@ class GraphOperator::Images {
     });
   }
 
-  std::string report() const {
+  Report report() const {
     std::list<MappedImage> mapped;
     std::list<std::shared_ptr<const Derivative>> derivatives;
     {
@@ -130,28 +121,28 @@ class GraphOperator::Images {
       mapped = mapped_;
       derivatives = derivatives_;
     }
-    std::string text;
-    for (const auto& [dims, image] : mapped) text += "under vmap\n" + indented(image.report());
+    Report report;
+    for (const auto& [dims, image] : mapped) report.add_below("under vmap", image->report());
     for (const auto& derivative : derivatives) {
       const bool reverse = derivative->kind.mode == Mode::pullback;
-      text += (reverse ? "under vjp, recorded\n" : "under jvp, recorded\n") + indented(derivative->first.report()) +
-              (reverse ? "under vjp, pulled back\n" : "under jvp, tangents\n") + indented(derivative->second.report());
+      report.add_below(reverse ? "under vjp, recorded" : "under jvp, recorded", derivative->first.report());
+      report.add_below(reverse ? "under vjp, pulled back" : "under jvp, tangents", derivative->second.report());
     }
-    return text;
+    return report;
   }
 
  private:
-  using MappedImage = std::pair<Dims, detail::Specialisations>;
+  using MappedImage = std::pair<Dims, std::shared_ptr<detail::Specialisations::State>>;
 
   detail::Specialisations image_for(const Dims& in_dims) const {
-    const detail::Specialisations fresh(std::make_shared<detail::Specialisations::State>(kernels_));
+    const auto fresh = std::make_shared<detail::Specialisations::State>(kernels_);
     std::list<MappedImage> forgotten;  // freed after the lock
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(mapped_.begin(), mapped_.end(), [&](const auto& m) { return m.first == in_dims; });
-    if (found != mapped_.end()) return found->second;
+    if (found != mapped_.end()) return detail::Specialisations(found->second);
     mapped_.emplace_front(in_dims, fresh);
     if (mapped_.size() > kMostImages) forgotten.splice(forgotten.begin(), mapped_, std::prev(mapped_.end()));
-    return fresh;
+    return detail::Specialisations(fresh);
   }
 
   std::shared_ptr<const Derivative> latest() const {
@@ -243,6 +234,6 @@ GraphOperator::GraphOperator(Graph graph, const std::shared_ptr<Kernels>& kernel
         return rules;
       }()) {}
 
-std::string GraphOperator::report() const { return images_->report(); }
+Report GraphOperator::report() const { return images_->report(); }
 
 }  // namespace tower::compiler

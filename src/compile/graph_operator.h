@@ -25,7 +25,7 @@ class GraphOperator {
 
   dynamic::Tensors operator()(const dynamic::Tensors& operands) const { return op_(operands); }
   /// The kernels of the images that there are.
-  std::string report() const;
+  Report report() const;
 
  private:
   class Images;

@@ -77,6 +77,8 @@ struct detail::Specialisations::State {
   void add_family(const std::shared_ptr<const compiler::Family>& family);
 
   std::shared_ptr<const compiler::KnownGraphs> known() const;
+  /// Of all graphs, last used first.
+  compiler::Report report() const;
 
   const std::shared_ptr<compiler::Kernels> kernels;
   std::string file;  // where the graphs are from; empty: they are traced

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
+#include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/bind.h"
 #include "fuse/matrix_products.h"
+#include "fuse/opened.h"
 #include "fuse/rows.h"
 #include "fuse/small.h"
 #include "fuse/sums_as_products.h"
@@ -96,43 +100,81 @@ void remove_unused_values(Graph& graph) {
   graph.values = std::move(kept);
 }
 
+// The graph as kernels take it, and which of its calls are to be one kernel.
+struct Groups {
+  Groups(Graph given, size_t fewest) : graph(std::move(given)) {
+    remove_identities(graph);
+    contract_summed_products(graph);
+    read_before_expanding(graph);
+    graph.simplify();
+    unrolled.emplace(graph);
+    for (const auto& calls : Regions::in_order(graph, unrolled->joining(), {}))
+      if (unrolled->are_worth_it(calls, fewest) || unrolled->are_worth_their_sums(graph, calls))
+        of_unrolled.push_back(calls);
+    unrolled->settle(graph, of_unrolled);
+    for (auto& calls : of_unrolled)
+      if (auto found = unrolled->sums_of(graph, calls); !found.empty()) {
+        calls.insert(calls.end(), found.begin(), found.end());
+        std::sort(calls.begin(), calls.end());
+        sums.emplace(calls[0], std::move(found));
+      }
+    for (const auto& calls : of_unrolled) first_of_unrolled.insert(calls[0]);
+    rows.emplace(graph);
+    all = Regions::in_order(graph, rows->joining(), of_unrolled);
+  }
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+
+  bool is_unrolled(const Regions::Calls& calls) const { return first_of_unrolled.count(calls[0]) > 0; }
+
+  Graph graph;
+  std::optional<Unrolled> unrolled;
+  std::vector<Regions::Calls> of_unrolled;
+  std::unordered_set<size_t> first_of_unrolled;
+  std::unordered_map<size_t, std::vector<size_t>> sums;  // of those: by the first call, sums over the examples
+  std::optional<Rows> rows;
+  std::vector<Regions::Calls> all;  // in an order in which each finds what it reads
+};
+
+// Of operators that kernels do not know, those are opened of which kernels take all that they are made of.
+std::unique_ptr<Groups> groups_of(const Graph& graph, size_t fewest) {
+  Opened opened(graph);
+  while (true) {
+    DispatchGuard keys;
+    // Passes run operators on numbers of elements, to see what they move where: that is nobody's affair.
+    keys.see_no_operator();
+    auto groups = std::make_unique<Groups>(opened.graph(), fewest);
+    std::set<size_t> left;
+    for (const auto& calls : groups->all) {
+      if (groups->is_unrolled(calls) || (calls.size() >= fewest && groups->rows->serves(calls))) continue;
+      for (const size_t n : calls)
+        if (const auto part = opened.part_of(groups->graph.calls[n]); part && !gives_view(groups->graph.calls[n]))
+          left.insert(*part);
+    }
+    if (left.empty()) return groups;
+    for (const size_t part : left) opened.put_back(part);
+  }
+}
+
 }  // namespace
 
 FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
-  // Passes run operators on numbers of elements, to see what they move where: that is nobody's affair.
+  Graph functional = traced;
+  functional.makers.clear();
+  functional.constants.clear();
+  const std::unique_ptr<Groups> groups = groups_of(functional, fewest);
+  const Graph& graph = groups->graph;
   DispatchGuard keys;
   keys.see_no_operator();
-  Graph graph = traced;
-  graph.makers.clear();
-  graph.constants.clear();
-  remove_identities(graph);
-  contract_summed_products(graph);
-  read_before_expanding(graph);
-  graph.simplify();
-  Unrolled unrolled(graph);
-  std::vector<Regions::Calls> of_unrolled;
-  for (const auto& calls : Regions::in_order(graph, unrolled.joining(), {}))
-    if (unrolled.are_worth_it(calls, fewest) || unrolled.are_worth_their_sums(graph, calls))
-      of_unrolled.push_back(calls);
-  unrolled.settle(graph, of_unrolled);
-  std::unordered_map<size_t, std::vector<size_t>> sums;  // by the first call of a group
-  for (auto& calls : of_unrolled)
-    if (auto found = unrolled.sums_of(graph, calls); !found.empty()) {
-      calls.insert(calls.end(), found.begin(), found.end());
-      std::sort(calls.begin(), calls.end());
-      sums.emplace(calls[0], std::move(found));
-    }
-  std::unordered_set<size_t> first_of_unrolled;
-  for (const auto& calls : of_unrolled) first_of_unrolled.insert(calls[0]);
   FusedGraph fused{graph, {}};
   fused.graph.calls.clear();
   const Readers readers(graph);
-  const Rows rows(graph);
-  for (const auto& calls : Regions::in_order(graph, rows.joining(), of_unrolled)) {
+  for (const auto& calls : groups->all) {
     std::optional<Call> kernel;
-    if (first_of_unrolled.count(calls[0]))
-      kernel = unrolled.write(calls, sums[calls[0]], readers, kernels, fused.kernels);
-    else if (calls.size() >= fewest && rows.serves(calls)) kernel = rows.write(calls, readers, kernels, fused.kernels);
+    if (groups->is_unrolled(calls))
+      kernel = groups->unrolled->write(calls, groups->sums[calls[0]], readers, kernels, fused.kernels);
+    else if (calls.size() >= fewest && groups->rows->serves(calls))
+      kernel = groups->rows->write(calls, readers, kernels, fused.kernels);
     if (kernel) {
       fused.graph.calls.push_back(std::move(*kernel));
       continue;
@@ -147,21 +189,22 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   return fused;
 }
 
-std::string FusedGraph::report() const {
-  std::string text;
+Report FusedGraph::report() const {
+  Report report;
   char line[256];
-  for (size_t n = 0; n < kernels.size(); ++n) {
-    const Fused& k = kernels[n];
+  for (const Fused& k : kernels) {
     const Kernel::Facts& facts = k.kernel->facts();
     std::snprintf(
         line, sizeof line,
-        "kernel %zu: %zu operators, %lld lanes, %d instructions for %lld lanes, %lld bytes a lane, %.1f ms%s\n", n,
-        k.operators.size(), static_cast<long long>(k.lanes), facts.instructions,
+        "kernel %zu: %zu operators, %lld lanes, %d instructions for %lld lanes, %lld bytes a lane, %.1f ms%s\n",
+        report.kernels++, k.operators.size(), static_cast<long long>(k.lanes), facts.instructions,
         static_cast<long long>(facts.vector_lanes), static_cast<long long>(facts.bytes_a_lane), facts.milliseconds,
         facts.generated ? "" : " (from a file)");
-    text += line;
+    report.lines += line;
+    report.operators += k.operators.size();
   }
-  return text;
+  note_left(graph, report);
+  return report;
 }
 
 }  // namespace tower::compiler

@@ -13,6 +13,9 @@
 //   rows.h, row_kernel.h                an element a lane; numbers/fold.h has what rows come to
 //   matrix_products.h                   the products that are left, on tensors as they lie
 //
+// Operators that no kernel computes are opened first (opened.h), where kernels take all that they are made of; report.h
+// tells people what became of it all.
+//
 // For both kinds of kernels, regions.h puts calls into groups, and kernel_calls.h notes who reads which value.
 // fused_plan.h says when all this is done: when a graph is first run and nobody looks on.
 //
@@ -33,6 +36,7 @@
 #pragma once
 
 #include "fuse/kernel_calls.h"
+#include "fuse/report.h"
 
 namespace tower::compiler {
 
@@ -41,8 +45,9 @@ struct FusedGraph {
   Graph graph;
   std::vector<Fused> kernels;
 
-  /// One line a kernel: operators, lanes, instructions, bytes, milliseconds to compile.
-  std::string report() const;
+  /// What is in kernels, one line for each (operators, lanes, instructions, bytes, milliseconds to compile), and what
+  /// is not.
+  Report report() const;
 };
 /// Regions of fewer than `fewest` calls are left alone. Throws a CompileError where LLVM fails, or where there is none.
 FusedGraph fuse(const Graph& graph, Kernels& kernels, size_t fewest = 2);

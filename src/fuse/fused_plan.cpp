@@ -37,11 +37,17 @@ FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
 
 FusedPlan::Compiled FusedPlan::compiled() const try {
   FusedGraph fused = fuse(plain_.graph(), *kernels_);
-  std::string report = fused.report();
-  if (fused.kernels.empty()) return {};
-  return {Fast{Plan(std::move(fused.graph)), std::move(fused.kernels), std::move(report)}, ""};
+  Report report;
+  if (fused.kernels.empty()) {
+    note_left(plain_.graph(), report);
+    return {std::nullopt, "", std::move(report)};
+  }
+  report = fused.report();
+  return {Fast{Plan(std::move(fused.graph)), std::move(fused.kernels)}, "", std::move(report)};
 } catch (const CompileError& e) {
-  return {std::nullopt, e.what()};
+  Report report;
+  report.lines = "operator by operator: " + std::string(e.what()) + "\n";
+  return {std::nullopt, e.what(), std::move(report)};
 }
 
 const FusedPlan::Fast* FusedPlan::fast() const {
@@ -60,10 +66,11 @@ std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& arg
   return fast->plan.run(args);
 }
 
-std::string FusedPlan::report() const {
-  const Compiled* compiled = compiled_.if_made();
-  if (!compiled) return "operator by operator so far\n";
-  return compiled->fast ? compiled->fast->report : "";
+Report FusedPlan::report() const {
+  if (const Compiled* compiled = compiled_.if_made()) return compiled->report;
+  Report report;
+  report.lines = "operator by operator so far\n";
+  return report;
 }
 
 }  // namespace tower::compiler

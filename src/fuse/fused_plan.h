@@ -32,18 +32,18 @@ class FusedPlan {
   const std::vector<Tensor>& captured() const { return captured_; }
   /// Makes the kernels now, and not when they are first wanted.
   void compile() const { fast(); }
-  /// What is fused: a line for each kernel; or that nothing was compiled so far.
-  std::string report() const;
+  /// What is fused, and what is not; or that nothing was compiled so far.
+  Report report() const;
 
  private:
   struct Fast {
     Plan plan;
     std::vector<Fused> kernels;
-    std::string report;
   };
   struct Compiled {
     std::optional<Fast> fast;  // none where there is nothing to fuse, or no LLVM
     std::string why_not;       // there is no LLVM
+    Report report = {};
   };
   Compiled compiled() const;
   const Fast* fast() const;

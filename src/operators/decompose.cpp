@@ -8,7 +8,7 @@
 #include <list>
 #include <mutex>
 
-#include "core/operator.h"
+#include "operators/decompositions.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -71,6 +71,12 @@ c10::OperatorHandle find(std::string_view name) {
 }
 
 }  // namespace
+
+bool is_decomposed_by_user(const Operator& op) {
+  Registrations& r = registrations();
+  const std::lock_guard lock(r.mutex);
+  return std::any_of(r.all.begin(), r.all.end(), [&](const Replacement& it) { return it.op == &op; });
+}
 
 RegisteredDecomposition decompose(const c10::OperatorHandle& handle, detail::BoxedFunction f) {
   Operator& op = Operator::of(handle);

@@ -227,6 +227,32 @@ TEST(CompiledKernelsDeathTest, WithoutLlvmAllRunsOperatorByOperatorWithAWarning)
               "operator by operator, not as machine code: no LLVM: /nowhere/libLLVM.so");
 }
 
+// What is in kernels, and what is not, with the reason.
+TEST(CompiledKernels, AreReportedOnAPage) {
+  TOWER_NEEDS_LLVM();
+  const auto f = tower::compile([](const Tensor& x) {
+    const Tensor a = x.sin() * 2, b = std::get<0>(at::sort(a)), c = at::digamma(b.abs() + 1);
+    return (c + at::digamma(c.exp()) + at::rand_like(c)).to(at::kHalf).mul(2).add(1);
+  });
+  EXPECT_EQ(f.report(), "graphs: 0\n");
+  for (int call = 0; call < 2; ++call) f(at::rand({100}, at::kDouble));
+  const std::string report = f.report();
+  EXPECT_TRUE(report.starts_with("graphs: 1; in the one used last, kernels: ")) << report;
+  for (const char* text :
+       {"kernels: 3, of 6 operators; calls left to LibTorch: 8\n",
+        "  no rule for kernels: aten::digamma ×2, aten::sort\n", "  they draw random numbers: aten::rand_like\n",
+        "  no kernels compute in Half: aten::_to_copy, aten::add.Scalar, aten::mul.Scalar\n",
+        "\ngraph Double [100]\nkernel 0: "})
+    EXPECT_NE(report.find(text), std::string::npos) << text << " in\n" << report;
+  // Sixty graphs are many pages.
+  for (int64_t n = 1; n < 60; ++n)
+    for (int call = 0; call < 2; ++call) f(at::rand({n + 100}, at::kDouble));
+  const auto lines = [](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
+  EXPECT_LE(lines(f.report()), 51);
+  EXPECT_NE(f.report().find(" lines more, in listing()\n"), std::string::npos) << f.report();
+  EXPECT_GE(lines(f.listing()), 120);
+}
+
 TEST(CompiledKernels, ReportAnIntegerDividedByZeroAsLibTorchDoes) {
   TOWER_NEEDS_LLVM();
   const auto f = tower::compile([](const Tensor& a, const Tensor& b) { return at::div(a + 1, b, "floor") * 2; });

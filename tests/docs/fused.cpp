@@ -8,6 +8,7 @@
 #include <map>
 #include <sstream>
 
+#include "fuse/opened.h"
 #include "fuse/rows.h"
 #include "fuse/unrolled.h"
 #include "graph/trace.h"
@@ -21,19 +22,26 @@ namespace td = tower::dynamic;
 
 constexpr int64_t kExamples = 8;
 
+// The calls that no kernel takes.
+std::vector<compiler::Call> left_of(const compiler::Graph& graph) {
+  const compiler::Unrolled unrolled(graph);
+  const compiler::Rows rows(graph);
+  std::vector<compiler::Call> left;
+  for (size_t n = 0; n < graph.calls.size(); ++n) {
+    const compiler::Call& call = graph.calls[n];
+    if (compiler::gives_view(call) || rows.joining().spaces[n]) continue;
+    if (call.vmaps.empty() || !unrolled.joining().spaces[n]) left.push_back(call);
+  }
+  return left;
+}
+
 // Nothing where there is nothing to compute.
 std::optional<bool> is_fused(const td::Function& f, const td::Tensors& args) {
   compiler::Graph graph = compiler::trace(f, args, "compile").graph;
   graph.simplify();
-  const compiler::Unrolled unrolled(graph);
-  const compiler::Rows rows(graph);
-  for (size_t n = 0; n < graph.calls.size(); ++n) {
-    const compiler::Call& call = graph.calls[n];
-    if (compiler::gives_view(call) || rows.joining().spaces[n]) continue;
-    if (call.vmaps.empty() || !unrolled.joining().spaces[n]) return false;
-  }
   if (graph.calls.empty()) return std::nullopt;
-  return true;
+  // As a whole, or by what they are made of: one sample is one operator, or few.
+  return left_of(graph).empty() || left_of(compiler::Opened(graph).graph()).empty();
 }
 
 // Of the samples of an operator under one transform.
