@@ -33,6 +33,7 @@ FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
     : plain_(std::move(graph)), kernels_(std::move(kernels)) {
   for (const Value& v : plain_.graph().values)
     if (v.origin == Origin::captured && v.tensor.defined()) captured_.push_back(v.tensor);
+  for (const Call& call : plain_.graph().calls) has_effects_ = has_effects_ || call.effect || call.opaque();
 }
 
 FusedPlan::Compiled FusedPlan::compiled() const try {
@@ -63,7 +64,14 @@ std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& arg
                      std::all_of(captured_.begin(), captured_.end(), is_readable);
   const Fast* fast = plain ? this->fast() : nullptr;
   if (!fast) return std::nullopt;
-  return fast->plan.run(args);
+  try {
+    return fast->plan.run(args);
+  } catch (const c10::IndexError&) {
+    // A kernel knows that an index is out of range, and LibTorch says which one: unless what was written by then would
+    // be written again.
+    if (has_effects_) throw;
+    return std::nullopt;
+  }
 }
 
 Report FusedPlan::report() const {

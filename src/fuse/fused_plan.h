@@ -50,6 +50,7 @@ class FusedPlan {
 
   Plan plain_;
   std::vector<Tensor> captured_;
+  bool has_effects_ = false;
   std::shared_ptr<Kernels> kernels_;
   MadeOnce<Compiled> compiled_;
 };

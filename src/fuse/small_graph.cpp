@@ -48,6 +48,7 @@ namespace {
 
 // One example's part of a tensor that has the examples of other vmaps.
 Small part(const Small& t, const Seen& s, c10::ArrayRef<int64_t> example) {
+  if (is_table(t)) return t;
   std::vector<int64_t> strides(t.sizes.size(), 1);
   for (size_t d = t.sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * t.sizes[d];
   int64_t first = 0;

@@ -21,6 +21,19 @@ namespace {
 constexpr int64_t kOfLoop = 10000;     // functions that its steps stand for: it is not computed again
 constexpr int64_t kMostOfLoop = 1024;  // elements of what a loop reads or gives, for one lane
 
+// Whether a call looks its operand up in memory, where that is too large to be numbers: for all lanes in the same
+// tensor.
+bool is_table(const Graph& graph, const Call& call, size_t k, uint64_t axis) {
+  if (call.places[k].arg != 0 || !looks_up(*call.op)) return false;
+  const Value& v = graph.values[call.operands[k]];
+  const Seen in_call = seen(call, k, v.sizes.size(), axis);
+  const bool is_shared = in_call.lane == kNoLane &&
+                         std::all_of(in_call.of_vmaps.begin(), in_call.of_vmaps.end(), [](int64_t d) { return d < 0; });
+  const auto order = order_in_memory(v);
+  return is_shared && v.device.is_cpu() && type_of(v.dtype) && v.dtype != at::kBool &&
+         count(v.sizes) > thresholds().most_of_lane && order && std::is_sorted(order->begin(), order->end());
+}
+
 }  // namespace
 
 // ---- what can be in a region ----
@@ -95,8 +108,13 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   for (size_t k = 0; k < call.operands.size(); ++k) {
     const Value& v = graph_.values[call.operands[k]];
     const int64_t lane = seen(call, k, v.sizes.size(), axis).lane;
-    if (!fits(v, lane)) return std::nullopt;
     Small t{without(v.sizes, lane), {}, v.dtype, v.number};
+    if (is_table(graph_, call, k, axis)) {
+      t.ids.push_back(trial.input(*type_of(v.dtype), trial.size()));
+      operands.push_back(std::move(t));
+      continue;
+    }
+    if (!fits(v, lane)) return std::nullopt;
     for (int64_t i = 0; i < count(t.sizes); ++i) t.ids.push_back(trial.input(*type_of(v.dtype), trial.size()));
     operands.push_back(std::move(t));
   }
@@ -223,6 +241,7 @@ struct LaneRead {
   Sizes strides;                 // as traced
   std::vector<Sizes> elements;   // places in all dimensions but the lanes'
   std::vector<int64_t> offsets;  // of the elements, with the traced strides
+  bool table = false;            // all of it is one input, row by row
 };
 
 struct LaneWritten {
@@ -265,18 +284,19 @@ class LaneKernel final : public KernelOperator {
 
  private:
   void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+    std::vector<Tensor> tables;
     if (lanes_ == 1) {
       c10::SmallVector<const void*, 64> from;
       c10::SmallVector<void*, 64> to;
       prepare(
-          operands, results, [&](const char* memory, int64_t) { from.push_back(memory); },
+          operands, results, tables, [&](const char* memory, int64_t) { from.push_back(memory); },
           [&](char* memory, int64_t) { to.push_back(memory); });
       return kernel_->run(1, from, to);
     }
     c10::SmallVector<Kernel::Source, 64> from;
     c10::SmallVector<Kernel::Target, 64> to;
     prepare(
-        operands, results,
+        operands, results, tables,
         [&](const char* memory, int64_t stride) {
           from.push_back({memory, stride});
         },
@@ -287,10 +307,16 @@ class LaneKernel final : public KernelOperator {
   }
 
   // Makes the results. `source` and `target` are told where the first lane is of each input and output, and how many
-  // elements the lanes are apart.
+  // elements the lanes are apart. `tables` keeps those that lay otherwise in memory than row by row.
   template <class S, class T>
-  void prepare(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results, S source, T target) const {
+  void prepare(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results, std::vector<Tensor>& tables,
+               S source, T target) const {
     for (const LaneRead& read : reads_) {
+      if (read.table) {
+        tables.push_back(operands[read.operand]->contiguous());
+        source(static_cast<const char*>(tables.back().const_data_ptr()), 0);
+        continue;
+      }
       const Tensor& t = *operands[read.operand];
       const auto* memory = static_cast<const char*>(t.const_data_ptr());
       const auto size = static_cast<int64_t>(t.element_size());
@@ -391,13 +417,13 @@ class LaneWriter {
     region_.inputs = std::move(inputs);
     std::vector<LaneRead> reads;
     for (size_t r = 0; r < reads_.size(); ++r) {
-      LaneRead read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}};
+      LaneRead read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}, reads_[r].table};
       for (size_t e = 0; e < kept[r].size(); ++e) {
         if (!kept[r][e]) continue;
         read.elements.push_back(reads_[r].elements[e]);
         read.offsets.push_back(reads_[r].offsets[e]);
       }
-      reads.push_back(std::move(read));
+      if (!read.elements.empty()) reads.push_back(std::move(read));
     }
     return reads;
   }
@@ -415,9 +441,16 @@ class LaneWriter {
     if (!is_new) return t;
     t = {without(v.sizes, lane), {}, v.dtype, v.number};
     const Type type = *type_of(v.dtype);
-    if (add_constant(region_.graph, v, lane, t)) return t;
+    const bool table = is_table(graph_, call, k, axis_);
+    if (!table && add_constant(region_.graph, v, lane, t)) return t;
     const auto operand = std::find(operands.begin(), operands.end(), id);
-    LaneRead read{static_cast<size_t>(operand - operands.begin()), lane, v.strides, places_in(t.sizes), {}};
+    // A table has one element: all of it.
+    LaneRead read{static_cast<size_t>(operand - operands.begin()),
+                  lane,
+                  v.strides,
+                  table ? std::vector<Sizes>{Sizes(v.sizes.size(), 0)} : places_in(t.sizes),
+                  {},
+                  table};
     if (operand == operands.end()) operands.push_back(id);
     for (const Sizes& place : read.elements) {
       read.offsets.push_back(offset_of(place, v.strides, lane));

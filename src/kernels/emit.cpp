@@ -332,6 +332,20 @@ void Printer::print_sum(Type t, std::string v, const std::string& pointer) {
   store(Type::f64, line("fadd " + type(Type::f64) + " " + before + ", " + v), pointer, "0", 0);
 }
 
+// What is not in the table is not read.
+void Printer::print_look_up(Id id, int part) {
+  const Node& n = graph_[id];
+  const std::string lanes = std::to_string(lanes_), places = type(Type::i64), holds = value(n.args[1], part),
+                    pointers = "<" + lanes + " x ptr>";
+  const std::string at = line(std::string("getelementptr ") + in_memory(n.type) + ", ptr %pi" + std::to_string(n.bits) +
+                              ", " + places + " " + value(n.args[0], part));
+  const std::string gather = "llvm.masked.gather.v" + lanes + mangled(n.type) + ".v" + lanes + "p0";
+  declare(type(id), gather, pointers + ", i32, " + type(Type::b1) + ", " + type(id));
+  line("call " + type(id) + " @" + gather + "(" + pointers + " " + at + ", i32 " + std::to_string(size_of(n.type)) +
+           ", " + type(Type::b1) + " " + holds + ", " + type(id) + " zeroinitializer)",
+       value(id, part));
+}
+
 void Printer::print_node(Id id, const std::string& begin, int part) {
   const Node& n = graph_[id];
   if (n.op == Op::constant || n.op == Op::carry || n.op == Op::after || region_.is_repeated(n)) return;
@@ -347,6 +361,7 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
     if (of_row->how == Region::OfRow::place) print_place(id, begin, part);
     return;
   }
+  if (region_.is_looked_up(n)) return print_look_up(id, part);
   if (n.op == Op::input) return load(n.type, pointer_of("%inputs", "%pi", n.bits), begin, part, value(id, part));
   std::string v[3];
   for (size_t k = 0; k < 3; ++k)

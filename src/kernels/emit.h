@@ -16,7 +16,7 @@ namespace tower::compiler {
 struct Region {
   struct Input {
     Type type;
-    bool repeated;  // one element for all lanes; otherwise one for each, next to each other
+    bool repeated;  // one element for all lanes, or a table; otherwise one for each, next to each other
   };
   using OfRow = compiler::OfRow;  // what the lanes of a row come to
   static constexpr uint64_t kOfRow = OfRow::kFirst;
@@ -42,18 +42,21 @@ struct Region {
   const OfRow* of_row_at(const Node& n) const {
     return n.op == Op::input && n.bits >= kOfRow ? &of_row[n.bits - kOfRow] : nullptr;
   }
-  bool is_repeated(const Node& n) const { return n.op == Op::input && n.bits < kOfRow && inputs[n.bits].repeated; }
+  bool is_looked_up(const Node& n) const { return n.op == Op::input && n.args[0] != kNone; }
+  bool is_repeated(const Node& n) const {
+    return n.op == Op::input && !is_looked_up(n) && n.bits < kOfRow && inputs[n.bits].repeated;
+  }
   /// Of each node, whether an output needs it.
   ById<Id, bool> needed() const;
 };
 
 /// What went wrong in a lane: bits of the byte at `fault`.
-enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2, kSingular = 4, kNoMemory = 8 };
+enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2, kSingular = 4, kOutOfRange = 8, kNoMemory = 16 };
 
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes
 /// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
-/// by zero, where a loop that must end did not, and where a matrix cannot be factored. If the region has rows, the
-/// lanes are one, from 0 on, of any length.
+/// by zero, where a loop that must end did not, where a matrix cannot be factored, and where an index is out of range.
+/// If the region has rows, the lanes are one, from 0 on, of any length.
 struct KernelText {
   Module module;
   int64_t lanes;                // in a vector

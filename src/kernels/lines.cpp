@@ -182,7 +182,8 @@ void Lines::print_operation(const Node& n, const std::string* v, const std::stri
     case Op::cast:
       return print_cast(from, n.type, v[0], result);
     case Op::check:
-      report(any(mask_.empty() ? v[0] : line("and " + t + " " + v[0] + ", " + mask_)), kSingular);
+      report(any(mask_.empty() ? v[0] : line("and " + t + " " + v[0] + ", " + mask_)),
+             n.bits == static_cast<uint64_t>(Failure::singular) ? kSingular : kOutOfRange);
       return;
     case Op::bits:
       line("bitcast " + t + " " + v[0] + " to " + type(n.type), result);

@@ -36,6 +36,7 @@ class Printer : private Lines {
   std::string vector_at(Id system, int64_t i);
   void print_solve(Id id);
   void print_part(Id id);
+  void print_look_up(Id id, int part);
 
   // Loops of numbers.
   struct KeptCarries {             // NOTE [Kept in memory]

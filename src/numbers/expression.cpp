@@ -238,6 +238,10 @@ Id Expressions::shared(const Node& node) {
 
 Id Expressions::input(Type type, uint64_t number) { return shared({Op::input, type, {kNone, kNone, kNone}, number}); }
 
+Id Expressions::looked_up(Type type, uint64_t number, Id place, Id holds) {
+  return shared({Op::input, type, {place, holds, kNone}, number});
+}
+
 Id Expressions::constant_of_bits(Type type, uint64_t bits) {
   return shared({Op::constant, type, {kNone, kNone, kNone}, bits});
 }
@@ -384,13 +388,14 @@ std::vector<Id> Expressions::solve(int64_t size, int64_t columns, std::vector<Id
   return parts;
 }
 
-std::vector<Id> Expressions::checked(Id failed, std::vector<Id> values) {
+std::vector<Id> Expressions::checked(Id failed, std::vector<Id> values, Failure what) {
   if (is(failed, 0)) return values;
   if (!failed_.empty()) {
+    TORCH_INTERNAL_ASSERT(what == Failure::singular);
     failed_.back() = failed_.back() == kNone ? failed : make(Op::bit_or, failed_.back(), failed);
     return values;
   }
-  const Id check = shared({Op::check, Type::b1, {failed, kNone, kNone}});
+  const Id check = shared({Op::check, Type::b1, {failed, kNone, kNone}, static_cast<uint64_t>(what)});
   for (Id& id : values) id = shared({Op::after, (*this)[id].type, {id, check, kNone}});
   return values;
 }

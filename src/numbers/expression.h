@@ -54,7 +54,7 @@ int64_t size_of(Type type);
 inline bool is_float(Type type) { return type <= Type::f32; }
 
 enum class Op : uint8_t {
-  input,
+  input,  // with operands: what is looked up in it
   constant,
   // Operands of the result's type. Of booleans, `add` is or, and `mul` is and.
   add,
@@ -93,7 +93,7 @@ enum class Op : uint8_t {
   solve,  // all of a solution; `bits`: the number of the system
   part,   // a number of what a `solve` gives: the one at `bits`
   // NOTE [Failures]
-  check,  // of a boolean: where it holds, the kernel reports that a matrix is singular
+  check,  // of a boolean: where it holds, the kernel reports a failure, the one in `bits`
   after,  // the first operand, which is there only with the second, a `check`
   // Functions of a vector library, within one unit in the last place or so: kernels/emit.cpp names them.
   exp,
@@ -125,6 +125,12 @@ enum class Op : uint8_t {
 };
 const char* name(Op op);
 inline bool is_function(Op op) { return op >= Op::exp; }
+
+/// What a kernel reports besides divisions by zero and loops that do not end.
+enum class Failure : uint8_t {
+  singular,      // a matrix
+  out_of_range,  // an index
+};
 
 /// A node's number.
 enum class Id : int32_t {};
@@ -187,6 +193,9 @@ struct OfRow {
 class Expressions {
  public:
   Id input(Type type, uint64_t number);
+  /// An element of an input that is a table, the same for all lanes: that with the number `place`, of i64, in lanes
+  /// where `holds`; elsewhere zero.
+  Id looked_up(Type type, uint64_t number, Id place, Id holds);
   Id constant(Type type, double value);
   Id constant(Type type, int64_t value);
   /// `op` of operands whose types it takes as they are (see Op).
@@ -207,8 +216,9 @@ class Expressions {
   std::vector<Id> close_loop_backwards(const std::vector<Id>& next);
   const LoopOfNumbers& loop(LoopId id) const { return loops_[id]; }
   const ById<LoopId, LoopOfNumbers>& loops() const { return loops_; }
-  /// `values`, of what must not be used where `failed` holds.
-  std::vector<Id> checked(Id failed, std::vector<Id> values);
+  /// `values`, of what must not be used where `failed` holds. In a loop, only of matrices.
+  std::vector<Id> checked(Id failed, std::vector<Id> values, Failure what = Failure::singular);
+  bool in_loop() const { return open_ != kOutsideOfLoops; }
   /// Whether what is in the loop that is open has failed so far, in its present step; none: it cannot.
   Id failed_in_step() const { return failed_.empty() ? kNone : failed_.back(); }
   /// A carry's loop, the one that was left, or the one that sees a kept number.

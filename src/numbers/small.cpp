@@ -33,17 +33,7 @@ SmallResults SmallCall::give(Sizes sizes, const std::vector<E>& elements) const 
   return {t};
 }
 
-const Small* SmallCall::tensor(size_t arg) const {
-  for (size_t k = 0; k < operands.size(); ++k)
-    if (places[k].arg == arg) return operands[k];
-  return nullptr;
-}
-
-SmallResults SmallCall::give(Sizes sizes, const std::vector<E>& elements) const {
-  Small t{std::move(sizes), {}, dtypes[0]};
-  for (const E& e : elements) t.ids.push_back(e.id());
-  return {t};
-}
+bool is_table(const Small& t) { return c10::multiply_integers(t.sizes) > static_cast<int64_t>(t.ids.size()); }
 
 namespace {
 
@@ -52,7 +42,16 @@ RuleTable<SmallRule>& small_rules() {
   return table;
 }
 
+struct LooksUp {};
+RuleTable<LooksUp>& tables() {
+  static auto& table = *new RuleTable<LooksUp>;
+  return table;
+}
+
 }  // namespace
+
+bool looks_up(const Operator& op) { return tables().find(op) != nullptr; }
+void set_looks_up(const Operator& op) { tables().set(op, LooksUp()); }
 
 const SmallRule* small_rule(const Operator& op) { return small_rules().find(op); }
 void set_small_rule(const Operator& op, SmallRule rule) { small_rules().set(op, std::move(rule)); }

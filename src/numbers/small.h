@@ -24,6 +24,12 @@ struct Small {
   size_t size(size_t d) const { return static_cast<size_t>(sizes[d]); }
 };
 
+/// Whether it is a table that all lanes share, too large to be numbers: its only id is the input that it is.
+bool is_table(const Small& t);
+/// The first operand of such operators may be a table, which only their rule for small tensors knows of.
+bool looks_up(const Operator& op);
+void set_looks_up(const Operator& op);
+
 /// Of each element of `sizes`, the number of the one of `from` that is read for it, broadcast.
 std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes);
 

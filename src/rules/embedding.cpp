@@ -8,6 +8,7 @@
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/small_indexing.h"
 #include "tower/dynamic.h"
 #include "tower/errors.h"
 
@@ -238,6 +239,7 @@ void demand_bags(const Example& e) {
 }  // namespace
 
 void embedding() {
+  compiler::set_looks_up(record_of("aten::embedding", ""));
   op<at::_ops::_embedding_bag>().decomposes(embedding_bag);
   op<at::_ops::_embedding_bag_forward_only>().decomposes(embedding_bag);
   op<at::_ops::_embedding_bag_dense_backward>()
@@ -251,6 +253,7 @@ void embedding() {
   op<at::_ops::one_hot>().vmap(one_hot_vmap);
 
   op<at::_ops::embedding>()
+      .small(small::embedding)
       .depends(Depends::on_moved)
       .vmap(embedding_vmap)
       .vjp<0>([](Ct<0> ct, Shape table, const Tensor& indices, int64_t padding, bool scale, bool sparse) {
@@ -263,6 +266,7 @@ void embedding() {
       .jvp<0>([](Tan<0> dtable, Skip, const Tensor& indices) { return at::embedding(*dtable, indices); });
 
   op<at::_ops::embedding_dense_backward>()
+      .small(small::embedding_dense_backward)
       .vmap(embedding_dense_backward_vmap)
       .linear<0>([](Ct<0> ct, Skip, const Tensor& indices, int64_t, int64_t padding, bool scale) {
         Tensor rows = at::embedding(*ct, indices);

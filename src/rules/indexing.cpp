@@ -10,6 +10,7 @@
 #include "records/op.h"
 #include "records/overwriting.h"
 #include "rules/registry.h"
+#include "rules/small_indexing.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
@@ -233,7 +234,11 @@ bool looks_up_by_mask(c10::ArrayRef<IValue> args) {
 }  // namespace
 
 void indexing() {
+  for (const char* name : {"aten::index_select", "aten::gather", "aten::take"})
+    compiler::set_looks_up(record_of(name, ""));
+  compiler::set_looks_up(record_of("aten::index", "Tensor"));
   op<at::_ops::index_Tensor>()
+      .small(small::index)
       .depends(Depends::on_moved)
       .vmap(index_vmap)
       .linear<0>(index_transpose)
@@ -241,20 +246,26 @@ void indexing() {
   op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
 
   op<at::_ops::index_select>()
+      .small(small::index_select)
       .depends(Depends::on_moved)
       .vmap(index_select_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
         return overwritten<at::_ops::index_add>(at::zeros(x.sizes, ct->options()), dim, index, *ct, 1);
       });
   op<at::_ops::gather>()
+      .small(small::gather)
       .depends(Depends::on_moved)
       .vmap(gather_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t dim, const Tensor& index) {
         return overwritten<at::_ops::scatter_add>(at::zeros(x.sizes, ct->options()), dim, index, *ct);
       });
-  op<at::_ops::take>().depends(Depends::on_moved).vmap(take_vmap).linear<0>([](Ct<0> ct, Shape x, const Tensor& index) {
-    return at::put(at::zeros(x.sizes, ct->options()), index, *ct, true);
-  });
+  op<at::_ops::take>()
+      .small(small::take)
+      .depends(Depends::on_moved)
+      .vmap(take_vmap)
+      .linear<0>([](Ct<0> ct, Shape x, const Tensor& index) {
+        return at::put(at::zeros(x.sizes, ct->options()), index, *ct, true);
+      });
 
   op<at::_ops::masked_select>()
       .depends(Depends::on_moved)

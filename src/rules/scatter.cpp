@@ -12,6 +12,7 @@
 #include "records/overwriting.h"
 #include "rules/registry.h"
 #include "rules/scan.h"
+#include "rules/small_indexing.h"
 
 namespace tower::rules {
 namespace {
@@ -418,7 +419,11 @@ void pull_back_by_index(VjpFrame& f) {
 
 template <class... Op>
 void puts_by_index() {
-  (op<Op>().depends(Depends::by_indices).vmap(index_put_vmap).evaluated_by(evaluate_overwriting<Op, write_by_index>),
+  (op<Op>()
+       .small(small::index_put)
+       .depends(Depends::by_indices)
+       .vmap(index_put_vmap)
+       .evaluated_by(evaluate_overwriting<Op, write_by_index>),
    ...);
   (overwrites(record_of(Op::name, Op::overload_name), 2, Keeps{Mask{1} << 1, Mask{1} << 2, 0}, pull_back_by_index),
    ...);
@@ -473,6 +478,7 @@ void scatter() {
       .evaluated_by(evaluate_in_rows<at::_ops::scatter_value, write_number_along>);
   overwrites_with_number(record_of("aten::scatter", "value"), 3);
   op<at::_ops::scatter_add>()
+      .small(small::scatter_add)
       .depends(Depends::by_scatter)
       .vmap(scatter_vmap)
       .evaluated_by(evaluate_in_rows<at::_ops::scatter_add, write_along<true>>)
@@ -502,6 +508,7 @@ void scatter() {
 
   // ---- slices by index ----
   op<at::_ops::index_add>()
+      .small(small::index_add)
       .depends(Depends::by_index_along)
       .vmap(index_write_vmap<true>)
       .evaluated_by(evaluate_in_rows<at::_ops::index_add, write_slices<true>>)

@@ -1,0 +1,387 @@
+// Indices of small examples. Each lane has an index of its own. Where what it may point to are numbers of the lane, it
+// chooses among all of them, one select for each; where it adds, each of them chooses; and an index that is a constant
+// costs nothing. Where it points into a table that all lanes share, the element is looked up there. What is out of
+// range is reported, and LibTorch says then which index it was (fuse/fused_plan.cpp).
+#include "rules/small_indexing.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/WrapDimUtils.h>
+
+#include <optional>
+#include <utility>
+
+namespace tower::rules::small {
+
+using namespace compiler;
+
+namespace {
+
+// One of 0 … n − 1.
+struct Place {
+  E index;
+  std::optional<int64_t> known = std::nullopt;
+};
+enum class Negative : bool { refused, from_the_end };
+
+class Indexing {
+ public:
+  explicit Indexing(const SmallCall& c) : c_(c) {}
+
+  Place place(const E& index, int64_t n, Negative negative) {
+    if (const auto value = c_.graph.value(index.id())) {
+      int64_t k = static_cast<int64_t>(*value);
+      if (k < 0 && negative == Negative::from_the_end) k += n;
+      // LibTorch's call raises.
+      works_ = works_ && k >= 0 && k < n;
+      return {index, k};
+    }
+    // In a loop it may be out of range in a lane that has ended.
+    works_ = works_ && n > 0 && !c_.graph.in_loop();
+    const E from_start = negative == Negative::from_the_end ? where(index < 0, index + n, index) : index;
+    const E fails = (from_start < 0) | (from_start >= n);
+    failed_ = failed_ ? *failed_ | fails : fails;
+    return {from_start};
+  }
+  std::vector<Place> places(const Small& indices, int64_t n, Negative negative) {
+    works_ = works_ && !is_mask(indices);
+    std::vector<Place> all;
+    for (size_t i = 0; works_ && i < indices.ids.size(); ++i) all.push_back(place(c_.at(indices, i), n, negative));
+    return all;
+  }
+  bool works() const { return works_; }
+
+  // Of x, the element that has the number `first` + Σ place · step.
+  struct Step {
+    const Place& place;
+    int64_t n;      // places
+    size_t stride;  // elements from one to the next
+  };
+  E chosen(const Small& x, size_t first, c10::ArrayRef<Step> steps) const {
+    if (is_table(x)) return looked_up(x, first, steps);
+    if (steps.empty()) return c_.at(x, first, 0);
+    const auto& [place, n, stride] = steps[0];
+    const auto element = [&, stride = stride](int64_t k) {
+      return chosen(x, first + static_cast<size_t>(k) * stride, steps.slice(1));
+    };
+    if (place.known) return element(*place.known);
+    E result = element(0);
+    for (int64_t k = 1; k < n; ++k) result = where(place.index == k, element(k), result);
+    return result;
+  }
+  // What `old` becomes if the place is k, else itself.
+  template <class F>
+  static E changed_at(const Place& place, int64_t k, const E& old, const F& change) {
+    if (place.known) return *place.known == k ? change(old) : old;
+    return where(place.index == k, change(old), old);
+  }
+
+  SmallResults give(const Sizes& sizes, const std::vector<E>& elements) const {
+    SmallResults results = c_.give(sizes, elements);
+    if (failed_) results[0].ids = c_.graph.checked(failed_->id(), std::move(results[0].ids), Failure::out_of_range);
+    return results;
+  }
+
+ private:
+  // One that has places which are not known, or the table would not be looked up.
+  E looked_up(const Small& x, size_t first, c10::ArrayRef<Step> steps) const {
+    Expressions& g = c_.graph;
+    E number{g, g.constant(Type::i64, static_cast<int64_t>(first))}, holds{g, g.constant(Type::b1, int64_t{1})};
+    for (const auto& [place, n, stride] : steps) {
+      const E index = place.known ? number.like(static_cast<double>(*place.known)) : place.index.to(Type::i64);
+      number = number + index * static_cast<double>(stride);
+      if (!place.known) holds = holds & !((index < 0) | (index >= n));
+    }
+    const Node table = g[x.ids[0]];
+    return {g, g.looked_up(table.type, table.bits, number.id(), holds.id())};
+  }
+  static bool is_mask(const Small& t) { return t.dtype == at::kBool || t.dtype == at::kByte; }
+
+  const SmallCall& c_;
+  std::optional<E> failed_;
+  bool works_ = true;  // else no kernel is to compute the call
+};
+
+// Elements row by row, with those along one dimension in between.
+struct Along {
+  Along(const Sizes& sizes, int64_t dim_) : dim(static_cast<size_t>(at::maybe_wrap_dim(dim_, std::ssize(sizes)))) {
+    for (size_t d = 0; d < sizes.size(); ++d)
+      (d < dim ? outer : d == dim ? length : inner) *= static_cast<size_t>(sizes[d]);
+  }
+  size_t at(size_t o, size_t k, size_t i) const { return (o * length + k) * inner + i; }
+  int64_t n() const { return static_cast<int64_t>(length); }
+  size_t dim, outer = 1, length = 1, inner = 1;
+};
+
+std::vector<E> elements_of(const SmallCall& c, const Small& t) {
+  std::vector<E> all;
+  for (size_t i = 0; i < t.ids.size(); ++i) all.push_back(c.at(t, i, 0));
+  return all;
+}
+
+// Sums of booleans are no sums.
+bool adds(const SmallCall& c) { return c.type(0) != Type::b1; }
+
+std::vector<size_t> coordinates(size_t i, const Sizes& sizes) {
+  std::vector<size_t> all(sizes.size());
+  for (size_t d = sizes.size(); d-- > 0; i /= static_cast<size_t>(sizes[d])) all[d] = i % static_cast<size_t>(sizes[d]);
+  return all;
+}
+size_t number_of(const std::vector<size_t>& coordinates, const Sizes& sizes) {
+  size_t i = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) i = i * static_cast<size_t>(sizes[d]) + coordinates[d];
+  return i;
+}
+size_t count(const Sizes& sizes) {
+  size_t n = 1;
+  for (const int64_t size : sizes) n *= static_cast<size_t>(size);
+  return n;
+}
+
+// x[i, :, j]: the indices of some dimensions, broadcast together, and what they show of x.
+class Shown {
+ public:
+  // `indices`: argument of the list.
+  Shown(const SmallCall& c, Indexing& by, size_t indices) : by_(by), x_(c.operands[0]->sizes) {
+    std::vector<std::pair<size_t, const Small*>> lists;
+    for (size_t k = 0; k < c.operands.size(); ++k)
+      if (c.places[k].arg == indices) lists.emplace_back(c.places[k].element, c.operands[k]);
+    if (lists.empty() || lists.back().first >= x_.size()) return;
+    std::vector<int64_t> together;
+    for (const auto& [d, t] : lists) together = at::infer_size(together, t->sizes);
+    const Sizes of_indices(together);
+    for (const auto& [d, t] : lists) {
+      const std::vector<Place> own = by.places(*t, x_[d], Negative::from_the_end);
+      if (!by.works()) return;
+      auto& all = places_.emplace_back(d, std::vector<Place>()).second;
+      for (const size_t i : broadcast(t->sizes, of_indices)) all.push_back(own[i]);
+    }
+    // They come out where they stand, if they stand together; else in front.
+    const size_t first = lists.front().first;
+    first_ = lists.back().first - first + 1 == lists.size() ? first : 0;
+    size_t next = 0;
+    for (size_t d = 0; d < x_.size(); ++d) {
+      if (next < lists.size() && lists[next].first == d) ++next;
+      else whole_.push_back(d);
+    }
+    for (size_t k = 0; k <= whole_.size(); ++k) {
+      if (k == first_) sizes.append(of_indices.begin(), of_indices.end());
+      if (k < whole_.size()) sizes.push_back(x_[whole_[k]]);
+    }
+    index_sizes_ = of_indices;
+    works = true;
+  }
+
+  // Element i of what is shown.
+  E chosen(const Small& x, size_t i) const {
+    const auto [in_x, index] = of_result(i);
+    std::vector<Indexing::Step> steps;
+    for (const auto& [d, places] : places_) {
+      size_t stride = 1;
+      for (size_t inner = d + 1; inner < x_.size(); ++inner) stride *= static_cast<size_t>(x_[inner]);
+      steps.push_back({places[index], x_[d], stride});
+    }
+    return by_.chosen(x, number_of(in_x, x_), steps);
+  }
+  // For each element of x that element i of the result may be: `f(its number, whether it is)`.
+  template <class F>
+  void each_candidate(size_t i, const F& f) const {
+    const auto [coordinates, index] = of_result(i);
+    each_from(0, coordinates, index, {}, f);
+  }
+
+  Sizes sizes;
+  bool works = false;
+
+ private:
+  // Of an element of the result: where it is in x as far as that is known, and which of the indices it has.
+  std::pair<std::vector<size_t>, size_t> of_result(size_t i) const {
+    const std::vector<size_t> place = coordinates(i, sizes);
+    std::vector<size_t> in_x(x_.size()), of_index(index_sizes_.size());
+    size_t d = 0;
+    for (size_t k = 0; k <= whole_.size(); ++k) {
+      if (k == first_)
+        for (size_t& at : of_index) at = place[d++];
+      if (k < whole_.size()) in_x[whole_[k]] = place[d++];
+    }
+    return {in_x, number_of(of_index, index_sizes_)};
+  }
+  template <class F>
+  void each_from(size_t list, std::vector<size_t> in_x, size_t index, std::optional<E> is, const F& f) const {
+    if (list == places_.size()) return f(number_of(in_x, x_), is);
+    const auto& [d, places] = places_[list];
+    const Place& place = places[index];
+    for (int64_t k = 0; k < x_[d]; ++k) {
+      if (place.known && *place.known != k) continue;
+      in_x[d] = static_cast<size_t>(k);
+      std::optional<E> here = is;
+      if (!place.known) here = is ? *is & (place.index == k) : place.index == k;
+      each_from(list + 1, in_x, index, here, f);
+    }
+  }
+
+  const Indexing& by_;
+  const Sizes x_;
+  std::vector<std::pair<size_t, std::vector<Place>>> places_;  // by dimension: of each combination of indices
+  std::vector<size_t> whole_;                                  // dimensions that have no index
+  size_t first_ = 0;                                           // of those that are before the indices'
+  Sizes index_sizes_;
+};
+
+}  // namespace
+
+// ---- reading ----
+
+SmallResults index(const SmallCall& c) {
+  Indexing by(c);
+  const Shown shown(c, by, 1);
+  if (!shown.works) return {};
+  std::vector<E> elements;
+  for (size_t i = 0; i < count(shown.sizes); ++i) elements.push_back(shown.chosen(*c.operands[0], i));
+  return by.give(shown.sizes, elements);
+}
+
+SmallResults index_select(const SmallCall& c) {
+  const Small &x = *c.operands[0], &index = *c.operands[1];
+  if (x.sizes.empty() || index.sizes.size() > 1) return {};
+  const Along along(x.sizes, c.arg(1).toInt());
+  Indexing by(c);
+  const std::vector<Place> places = by.places(index, along.n(), Negative::refused);
+  if (!by.works()) return {};
+  Sizes sizes = x.sizes;
+  sizes[along.dim] = static_cast<int64_t>(places.size());
+  std::vector<E> elements;
+  for (size_t o = 0; o < along.outer; ++o)
+    for (const Place& place : places)
+      for (size_t i = 0; i < along.inner; ++i)
+        elements.push_back(by.chosen(x, along.at(o, 0, i), Indexing::Step{place, along.n(), along.inner}));
+  return by.give(sizes, elements);
+}
+
+SmallResults gather(const SmallCall& c) {
+  const Small &x = *c.operands[0], &index = *c.operands[1];
+  if (x.sizes.empty() || index.sizes.size() != x.sizes.size()) return {};
+  const Along along(x.sizes, c.arg(1).toInt());
+  Indexing by(c);
+  const std::vector<Place> places = by.places(index, along.n(), Negative::refused);
+  if (!by.works()) return {};
+  std::vector<E> elements;
+  for (size_t i = 0; i < places.size(); ++i) {
+    std::vector<size_t> at = coordinates(i, index.sizes);
+    at[along.dim] = 0;
+    elements.push_back(by.chosen(x, number_of(at, x.sizes), Indexing::Step{places[i], along.n(), along.inner}));
+  }
+  return by.give(index.sizes, elements);
+}
+
+SmallResults take(const SmallCall& c) {
+  const Small &x = *c.operands[0], &index = *c.operands[1];
+  const int64_t n = c10::multiply_integers(x.sizes);
+  Indexing by(c);
+  const std::vector<Place> places = by.places(index, n, Negative::from_the_end);
+  if (!by.works()) return {};
+  std::vector<E> elements;
+  for (const Place& place : places) elements.push_back(by.chosen(x, 0, Indexing::Step{place, n, 1}));
+  return by.give(index.sizes, elements);
+}
+
+SmallResults embedding(const SmallCall& c) {
+  const Small &table = *c.operands[0], &index = *c.operands[1];
+  if (table.sizes.size() != 2) return {};
+  Indexing by(c);
+  const std::vector<Place> places = by.places(index, table.sizes[0], Negative::refused);
+  if (!by.works()) return {};
+  Sizes sizes = index.sizes;
+  sizes.push_back(table.sizes[1]);
+  std::vector<E> elements;
+  for (const Place& place : places)
+    for (size_t i = 0; i < table.size(1); ++i)
+      elements.push_back(by.chosen(table, i, Indexing::Step{place, table.sizes[0], table.size(1)}));
+  return by.give(sizes, elements);
+}
+
+// ---- writing ----
+
+// One after the other, as LibTorch does it: what comes last stays, and sums are in this order.
+SmallResults index_put(const SmallCall& c) {
+  const Small &x = *c.operands[0], *values = c.tensor(2);
+  const bool accumulate = c.arg(3).toBool();
+  Indexing by(c);
+  const Shown shown(c, by, 1);
+  if (!shown.works || (accumulate && !adds(c))) return {};
+  std::vector<E> elements = elements_of(c, x);
+  const std::vector<size_t> read = broadcast(values->sizes, shown.sizes);
+  for (size_t i = 0; i < count(shown.sizes); ++i) {
+    const E value = c.at(*values, read[i], 0);
+    shown.each_candidate(i, [&](size_t number, const std::optional<E>& is) {
+      E& old = elements[number];
+      const E changed = accumulate ? old + value : value;
+      old = is ? where(*is, changed, old) : changed;
+    });
+  }
+  return by.give(x.sizes, elements);
+}
+
+SmallResults index_add(const SmallCall& c) {
+  const Small &x = *c.operands[0], &index = *c.operands[1], &source = *c.operands[2];
+  const at::Scalar alpha = c.arg(4).toScalar();
+  if (x.sizes.empty() || source.sizes.size() != x.sizes.size() || !alpha.equal(1) || !adds(c)) return {};
+  const Along along(x.sizes, c.arg(1).toInt()), of_source(source.sizes, c.arg(1).toInt());
+  Indexing by(c);
+  const std::vector<Place> places = by.places(index, along.n(), Negative::refused);
+  if (!by.works() || places.size() != of_source.length) return {};
+  std::vector<E> elements = elements_of(c, x);
+  for (size_t j = 0; j < places.size(); ++j)
+    for (size_t k = 0; k < along.length; ++k)
+      for (size_t o = 0; o < along.outer; ++o)
+        for (size_t i = 0; i < along.inner; ++i) {
+          E& old = elements[along.at(o, k, i)];
+          old = Indexing::changed_at(places[j], static_cast<int64_t>(k), old,
+                                     [&](const E& e) { return e + c.at(source, of_source.at(o, j, i), 0); });
+        }
+  return by.give(x.sizes, elements);
+}
+
+SmallResults scatter_add(const SmallCall& c) {
+  const Small &x = *c.operands[0], &index = *c.operands[1], &source = *c.operands[2];
+  if (x.sizes.empty() || index.sizes.size() != x.sizes.size() || source.sizes.size() != x.sizes.size() || !adds(c))
+    return {};
+  const Along along(x.sizes, c.arg(1).toInt());
+  Indexing by(c);
+  const std::vector<Place> places = by.places(index, along.n(), Negative::refused);
+  if (!by.works()) return {};
+  std::vector<E> elements = elements_of(c, x);
+  for (size_t j = 0; j < places.size(); ++j) {
+    std::vector<size_t> at = coordinates(j, index.sizes);
+    const E added = c.at(source, number_of(at, source.sizes), 0);
+    for (int64_t k = 0; k < along.n(); ++k) {
+      at[along.dim] = static_cast<size_t>(k);
+      E& old = elements[number_of(at, x.sizes)];
+      old = Indexing::changed_at(places[j], k, old, [&](const E& e) { return e + added; });
+    }
+  }
+  return by.give(x.sizes, elements);
+}
+
+// The row of `padding` gets nothing, and what is out of range goes nowhere.
+SmallResults embedding_dense_backward(const SmallCall& c) {
+  const Small &cotangent = *c.operands[0], &index = *c.operands[1];
+  const int64_t rows = c.arg(2).toInt(), padding = c.arg(3).toInt();
+  if (c.arg(4).toBool() || cotangent.sizes.empty()) return {};
+  const auto columns = static_cast<size_t>(cotangent.sizes.back());
+  std::vector<E> elements(static_cast<size_t>(rows) * columns, c.constant(c.type(0), 0));
+  for (size_t j = 0; j < index.ids.size(); ++j) {
+    const E place = c.at(index, j);
+    const auto known = c.graph.value(place.id());
+    for (int64_t k = 0; k < rows; ++k) {
+      if (k == padding || (known && *known != static_cast<double>(k))) continue;
+      for (size_t i = 0; i < columns; ++i) {
+        E& old = elements[static_cast<size_t>(k) * columns + i];
+        const E sum = old + c.at(cotangent, j * columns + i, 0);
+        old = known ? sum : where(place == k, sum, old);
+      }
+    }
+  }
+  return c.give({rows, static_cast<int64_t>(columns)}, elements);
+}
+
+}  // namespace tower::rules::small
