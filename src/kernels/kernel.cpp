@@ -106,10 +106,11 @@ void Kernel::share(int64_t pieces, int64_t lanes_in_piece, const Pieces& piece) 
       "compile: there is no memory for the states of a while_loop, which its pullback goes back through. Bound the "
       "number of steps by max_steps, or keep the loop out of the compiled function.");
   TORCH_CHECK(!(fault & kDividedByZero), "ZeroDivisionError");
-  TORCH_CHECK_INDEX(!(fault & kOutOfRange),
-                    "index out of range: in a compiled function, what an index, index_select, gather, take, embedding, "
-                    "index_put, index_add or scatter_add of an example points to is not there. Not compiled, LibTorch says "
-                    "which index it is.");
+  TORCH_CHECK_INDEX(
+      !(fault & kOutOfRange),
+      "index out of range: in a compiled function, what an index, index_select, gather, take, embedding, "
+      "index_put, index_add or scatter_add of an example points to is not there. Not compiled, LibTorch says "
+      "which index it is.");
   TORCH_CHECK_LINALG(
       !(fault & kSingular),
       "linalg: in a compiled function, a matrix that is solved with, inverted or factored is singular, or "

@@ -1,8 +1,8 @@
 // NOTE [Sums over lanes]
 // An output that is summed over all lanes: the machine code adds each vector of lanes to a vector of sums, in double
 // precision. A block of vectors is summed, then the blocks of a piece, and the pieces by halves, so that an error does
-// not grow with the number of lanes. What a piece is depends on nothing but the kernel: on any number of threads the sum
-// has the same bits.
+// not grow with the number of lanes. What a piece is depends on nothing but the kernel: on any number of threads the
+// sum has the same bits.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -22,8 +22,7 @@ double by_halves(const double* terms, size_t stride, int64_t count) {
     return sum;
   }
   const int64_t half = count / 2;
-  return by_halves(terms, stride, half) +
-         by_halves(terms + static_cast<size_t>(half) * stride, stride, count - half);
+  return by_halves(terms, stride, half) + by_halves(terms + static_cast<size_t>(half) * stride, stride, count - half);
 }
 
 // The vectors that machine code adds to, one for each output that is summed.

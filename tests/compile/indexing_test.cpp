@@ -215,9 +215,14 @@ TEST(IndicesInKernels, LookUpInSharedTables) {
       {"index_select", [](const Tensor& t, const Tensor& i) { return at::index_select(t, 0, i).squeeze(0); }},
       {"index_select of columns", [](const Tensor& t, const Tensor& i) { return at::index_select(t, 1, i % 11); }},
       {"index", [](const Tensor& t, const Tensor& i) { return at::index(t, List({i - 100})); }},
-      {"index of both", [](const Tensor& t, const Tensor& i) { return at::index(t, List({i, i.flip(0) % 11})); }},
+      {"index of both",
+       [](const Tensor& t, const Tensor& i) {
+         return at::index(t, List({i, i.flip(0) % 11}));
+       }},
       {"index with a constant",
-       [](const Tensor& t, const Tensor& i) { return at::index(t, List({i, at::tensor({3}, at::kLong)})); }},
+       [](const Tensor& t, const Tensor& i) {
+         return at::index(t, List({i, at::tensor({3}, at::kLong)}));
+       }},
       {"take", [](const Tensor& t, const Tensor& i) { return at::take(t, i * 10); }},
       {"embedding", [](const Tensor& t, const Tensor& i) { return at::embedding(t, i.to(at::kInt)); }},
       {"two loads of one row",
@@ -227,8 +232,8 @@ TEST(IndicesInKernels, LookUpInSharedTables) {
     for (const auto& [name, f] : functions) {
       const bool narrow = std::string(name) == "index_select of columns";
       const auto one = [f = f](const Tensor& t, const Tensor& x, const Tensor& i) { return f(t, i) * x.sum() + 1; };
-      const td::Function mapped = td::vmap(
-          [&](const Tensors& in) { return Tensors{one(in[0], in[1], in[2])}; }, {std::nullopt, 0, 0}, {0});
+      const td::Function mapped =
+          td::vmap([&](const Tensors& in) { return Tensors{one(in[0], in[1], in[2])}; }, {std::nullopt, 0, 0}, {0});
       for (const int64_t n : {1, 5, 16, 41}) {
         SCOPED_TRACE(std::string(name) + " of " + toString(dtype) + ", " + std::to_string(n));
         const int64_t rows = narrow ? 12 : 200;

@@ -1,5 +1,5 @@
-// Sums over examples that end in the kernel that makes their terms. Oracles: LibTorch's operators and autograd, and sums
-// of long doubles.
+// Sums over examples that end in the kernel that makes their terms. Oracles: LibTorch's operators and autograd, and
+// sums of long doubles.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -27,7 +27,8 @@ Tensor loss(const Tensor& w, const Tensor& b, const Tensor& x, const Tensor& y) 
 
 Tensors problem(int64_t examples, at::ScalarType dtype) {
   at::manual_seed(examples);
-  return {at::randn({3, 4}, dtype), at::randn({3}, dtype), at::randn({examples, 4}, dtype), at::randn({examples}, dtype)};
+  return {at::randn({3, 4}, dtype), at::randn({3}, dtype), at::randn({examples, 4}, dtype),
+          at::randn({examples}, dtype)};
 }
 
 Tensors gradients_by_autograd(const Tensors& in) {
@@ -55,7 +56,8 @@ TEST(SumsOverExamples, OfGradientsBySharedWeightsAreInTheirKernel) {
     }
 }
 
-// Random shapes of what is summed, kept dimensions, several sums of one kernel, and values that somebody else reads, too.
+// Random shapes of what is summed, kept dimensions, several sums of one kernel, and values that somebody else reads,
+// too.
 TEST(SumsOverExamples, OfRandomProgramsAreTheOperators) {
   TOWER_NEEDS_LLVM();
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -67,7 +69,10 @@ TEST(SumsOverExamples, OfRandomProgramsAreTheOperators) {
     const int64_t how = pick(4);
     const Function each = [how](const Tensors& in) -> Tensors {
       const Tensor &a = in[0], &x = in[1];
-      const Tensor y = how == 0 ? at::mv(a, x).tanh() : how == 1 ? a * x : how == 2 ? (a + x).exp().sum(1) : a.t().sin();
+      const Tensor y = how == 0   ? at::mv(a, x).tanh()
+                       : how == 1 ? a * x
+                       : how == 2 ? (a + x).exp().sum(1)
+                                  : a.t().sin();
       return {y, (x * x).sum(), a.mean() + y};
     };
     const Function f = [=](const Tensors& in) -> Tensors {
@@ -83,7 +88,8 @@ TEST(SumsOverExamples, OfRandomProgramsAreTheOperators) {
     const Tensors expected = f(in);
     for (int call = 0; call < 3; ++call) {
       const Tensors found = fast(in);
-      EXPECT_EQ(support::difference(found, expected, {dtype == at::kFloat ? 1e-4 : 1e-11, 1e-5}), "") << "seed " << seed;
+      EXPECT_EQ(support::difference(found, expected, {dtype == at::kFloat ? 1e-4 : 1e-11, 1e-5}), "")
+          << "seed " << seed;
       for (size_t k = 0; k < 3; ++k) EXPECT_EQ(found[k].strides(), expected[k].strides()) << seed << ' ' << k;
     }
   }
