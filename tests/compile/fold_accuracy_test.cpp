@@ -139,12 +139,17 @@ struct Numbers {
   double offset, scale;
 };
 
+// How rows lie: each by itself, as columns of a matrix, or in examples of a vmap.
+enum class Lie { as_rows, as_columns, in_examples };
+
 // Compiled, an error is of the order of LibTorch's own, or of the roundings that a sum of this length in blocks has.
 template <at::ScalarType dtype>
-void expect_accurate(bool lanes, int64_t n, Numbers of) {
+void expect_accurate(Lie lie, int64_t n, Numbers of) {
   constexpr long double eps = epsilon<dtype>();
+  const bool lanes = lie == Lie::in_examples;
   const int64_t rows = lanes ? 19 : 6;
-  const Tensor x = (at::randn({rows, n}, at::kDouble) * of.scale + of.offset).to(dtype);
+  Tensor x = (at::randn({rows, n}, at::kDouble) * of.scale + of.offset).to(dtype);
+  if (lie == Lie::as_columns) x = x.t().contiguous().t();
   const Function rows_of = [](const Tensors& in) { return fold_all(in[0]); };
   const Function compiled = td::compile(lanes ? Function(td::vmap(rows_of, {0}, {0})) : rows_of);
   Tensors all;
@@ -160,9 +165,10 @@ void expect_accurate(bool lanes, int64_t n, Numbers of) {
       if (std::isinf(its)) continue;
       EXPECT_TRUE(at::equal(found[r].isnan(), plain[r].isnan())) << fold.name << ' ' << of.scale << found[r];
       EXPECT_LE(static_cast<double>(ours), static_cast<double>(4 * its + 16 * eps))
-          << fold.name << " of " << n << ' ' << toString(dtype) << (lanes ? ", mapped" : "") << ", offset " << of.offset
-          << ", scale " << of.scale << ": " << found[r].flatten()[0].item<double>() << ", LibTorch "
-          << plain[r].flatten()[0].item<double>() << ", exact " << static_cast<double>(exact[0]);
+          << fold.name << " of " << n << ' ' << toString(dtype) << (lanes ? ", mapped" : "")
+          << (lie == Lie::as_columns ? ", columns" : "") << ", offset " << of.offset << ", scale " << of.scale << ": "
+          << found[r].flatten()[0].item<double>() << ", LibTorch " << plain[r].flatten()[0].item<double>() << ", exact "
+          << static_cast<double>(exact[0]);
     }
   }
 }
@@ -171,20 +177,61 @@ TEST(FoldAccuracy, IsLibTorchsWhateverTheOffset) {
   TOWER_NEEDS_LLVM();
   for (const double offset : {0., 1e3, -1e6, 1e8})
     for (const int64_t n : {5, 100}) {
-      expect_accurate<at::kFloat>(/*lanes=*/false, n, {offset, 1});
-      expect_accurate<at::kDouble>(/*lanes=*/false, n, {offset, 1});
+      expect_accurate<at::kFloat>(Lie::as_rows, n, {offset, 1});
+      expect_accurate<at::kDouble>(Lie::as_rows, n, {offset, 1});
     }
-  expect_accurate<at::kFloat>(/*lanes=*/true, 5, {1e6, 1});
-  expect_accurate<at::kDouble>(/*lanes=*/true, 5, {1e6, 1});
+  expect_accurate<at::kFloat>(Lie::in_examples, 5, {1e6, 1});
+  expect_accurate<at::kDouble>(Lie::in_examples, 5, {1e6, 1});
 }
 
 TEST(FoldAccuracy, IsLibTorchsWhateverTheScale) {
   TOWER_NEEDS_LLVM();
-  for (const double scale : {1e-30, 1e-20, 1e20, 1e30}) expect_accurate<at::kFloat>(/*lanes=*/false, 70, {0, scale});
-  for (const double scale : {1e-200, 1e-150, 1e150, 1e200})
-    expect_accurate<at::kDouble>(/*lanes=*/false, 70, {0, scale});
-  expect_accurate<at::kFloat>(/*lanes=*/true, 5, {0, 1e25});
-  expect_accurate<at::kFloat>(/*lanes=*/true, 5, {0, 1e-25});
+  for (const double scale : {1e-30, 1e-20, 1e20, 1e30}) expect_accurate<at::kFloat>(Lie::as_rows, 70, {0, scale});
+  for (const double scale : {1e-200, 1e-150, 1e150, 1e200}) expect_accurate<at::kDouble>(Lie::as_rows, 70, {0, scale});
+  expect_accurate<at::kFloat>(Lie::in_examples, 5, {0, 1e25});
+  expect_accurate<at::kFloat>(Lie::in_examples, 5, {0, 1e-25});
+}
+
+// Longer than what a kernel adds up in registers, and than LibTorch's blocks.
+TEST(FoldAccuracy, IsLibTorchsHoweverLongTheRow) {
+  TOWER_NEEDS_LLVM();
+  for (const Lie lie : {Lie::as_rows, Lie::as_columns}) {
+    expect_accurate<at::kFloat>(lie, 20'000, {1e6, 1});
+    expect_accurate<at::kDouble>(lie, 20'000, {1e6, 1});
+    expect_accurate<at::kFloat>(lie, 1000, {0, 1});
+  }
+  expect_accurate<at::kFloat>(Lie::in_examples, 100, {1e6, 1});
+  expect_accurate<at::kDouble>(Lie::in_examples, 100, {1e6, 1});
+}
+
+// What examples are added up to, and a gradient by what they share, which is such a sum: here of the data themselves.
+TEST(FoldAccuracy, SumsOverExamplesAreLibTorchs) {
+  TOWER_NEEDS_LLVM();
+  const Function total = [](const Tensors& in) {
+    return Tensors{td::vmap([](const Tensors& e) { return Tensors{e[0] * 1 + 0.}; }, {0}, {0})({in[1]})[0].sum(0)};
+  };
+  const Function loss = [](const Tensors& in) {
+    const auto of_one = [](const Tensors& e) { return Tensors{e[0] * e[1]}; };
+    return Tensors{td::vmap(of_one, {std::nullopt, 0}, {0})(in)[0].sum()};
+  };
+  for (const auto dtype : {at::kFloat, at::kDouble})
+    for (const int64_t n : {1000, 50'000}) {
+      const Tensor x = (at::randn({n, 3}, at::kDouble) + 1e6).to(dtype), w = at::ones({3}, dtype);
+      const Tensor plain = x.sum(0), wide = x.to(at::kDouble).t().contiguous();
+      for (const Function& f : {total, td::grad(loss, {0})}) {
+        const Function compiled = td::compile(f);
+        Tensor found;
+        for (int run = 0; run < 3; ++run) found = compiled({w, x})[0];
+        for (int64_t k = 0; k < 3; ++k) {
+          const double* begin = wide.const_data_ptr<double>() + k * n;
+          const Row exact{sum(Row(begin, begin + n))};
+          const long double eps = dtype == at::kFloat ? epsilon<at::kFloat>() : epsilon<at::kDouble>();
+          EXPECT_LE(static_cast<double>(error(found[k], exact, 0)),
+                    static_cast<double>(4 * error(plain[k], exact, 0) + 16 * eps))
+              << toString(dtype) << " of " << n;
+        }
+      }
+    }
 }
 
 // Of one row whose numbers are equal, whatever their sum is rounded to.
