@@ -13,23 +13,25 @@
 namespace tower::rules {
 namespace {
 
-// Where there is no fused kernel for the shapes at hand.
-Tensor combine(const Tensor& self, const Tensor& product, const Scalar& given_beta, const Scalar& given_alpha) {
+// Where there is no fused kernel for the shapes at hand. A product that nobody else has gives its memory.
+Tensor combine(const Tensor& self, Tensor product, const Scalar& given_beta, const Scalar& given_alpha) {
   // The kernels turn the numbers into those of the dtype.
   const bool whole = c10::isIntegralType(product.scalar_type(), true);
   const Scalar beta = whole ? Scalar(given_beta.toLong()) : given_beta;
   const Scalar alpha = whole ? Scalar(given_alpha.toLong()) : given_alpha;
-  Tensor scaled = times(product, alpha);
+  if (is_own(product) && !alpha.equal(1)) product.mul_(alpha);
+  else product = times(product, alpha);
   // As the kernels do: beta = 0 ignores self, even its nan.
   const Tensor addend = self.expand(product.sizes());
-  if (beta.equal(0)) return scaled;
-  return at::add(scaled, addend, beta);
+  if (beta.equal(0)) return product;
+  return may_hold_result(product, addend) ? product.add_(addend, beta) : at::add(product, addend, beta);
 }
 
 // The same where only one of the two is batched.
-Tensor combine_broadcast(const Tensor& self, const Tensor& product, const Scalar& beta, const Scalar& alpha) {
+Tensor combine_broadcast(const Tensor& self, Tensor product, const Scalar& beta, const Scalar& alpha) {
   const auto sizes = at::infer_size(self.sizes(), product.sizes());
-  return combine(self.expand(sizes), product.expand(sizes), beta, alpha);
+  if (!product.sizes().equals(sizes)) product = product.expand(sizes);
+  return combine(self.expand(sizes), std::move(product), beta, alpha);
 }
 
 // ---- batching ------------------------------------------------------------------------------------------------------
@@ -64,6 +66,8 @@ void addmm_vmap(VmapFrame& f) {
   all_to_front(f);
   const Numbers n(f);
   const Tensor self = addend(f, 2), a = f.tensor(1), b = f.tensor(2);
+  if (f.batched(2) && !f.batched(1) && is_followed(a))
+    return f.result(combine_broadcast(self, one_by_many(a, b), n.beta, n.alpha));
   if (f.batched(2)) return f.result(add_product_of_batches(self, for_each_example(f, 1), b, n.beta, n.alpha));
   // One matrix on the right: the rows of all examples are one product.
   const bool same_for_rows = self.dim() < 2 || (self.dim() == 2 && self.size(0) == 1);
@@ -97,7 +101,8 @@ void baddbmm_vmap(VmapFrame& f) {
     return f.result(
         at::baddbmm(sum, a.flatten(0, 1), b.flatten(0, 1), n.beta, n.alpha).unflatten(0, {a.size(0), a.size(1)}));
   }
-  f.result(combine_broadcast(self, at::matmul(a, b), n.beta, n.alpha));
+  Tensor product = f.batched(1) || f.batched(2) ? product_of_examples(f, 1, 2) : at::bmm(a, b);
+  f.result(combine_broadcast(self, std::move(product), n.beta, n.alpha));
 }
 
 // What is added must broadcast to the product, not the other way round.

@@ -114,6 +114,17 @@ Tensor sample(const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding
 
 // ---- records ----
 
+// Of an image that the examples share, their grids are one with as many rows.
+template <int64_t rank>
+void grid_sampler_vmap(VmapFrame& f) {
+  if (f.batched(0) || f.logical_dim(0) != rank || f.logical_dim(1) != rank) return vmap_fold(f, rank);
+  f.to_front(1, false);
+  const int64_t rows = f.tensor(1).size(2);
+  f.stack[1] = f.tensor(1).movedim(0, 1).flatten(1, 2);
+  f.call();
+  f.result(f.tensor(0).unflatten(2, {f.batch_size, rows}).movedim(2, 0).contiguous());
+}
+
 // The derivative along `dgrid`. A sample depends on its own point of the grid alone, so that with one channel an item
 // the backward operator gives for ones the partial derivatives of every sample.
 template <class Backward>
@@ -136,7 +147,7 @@ template <class Sampler, class Backward, int64_t rank>
 void grid_sampler() {
   op<Sampler>()
       .depends(Depends::on_plane)
-      .folds_into_items(rank)
+      .vmap(grid_sampler_vmap<rank>)
       .template vjp<0, 1>([](Ct<0> ct, const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding, bool corners,
                              Wants<0> wants_x, Wants<1> wants_grid) {
         return Backward::call(*ct, x, grid, mode, padding, corners, {wants_x.wanted, wants_grid.wanted});

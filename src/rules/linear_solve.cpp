@@ -16,6 +16,7 @@
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/shared_operand.h"
 #include "rules/small_solves.h"
 
 namespace tower::rules {
@@ -43,19 +44,35 @@ void solve_vmap(VmapFrame& f) {
   Tensor a = f.tensor(0), b = f.tensor(1);
   const bool vector = is_vector(a.sizes().slice(f.batched(0)), b.sizes().slice(f.batched(1)));
   b = columns(b, vector);
-  if (f.batched(0) && !f.batched(1)) b = b.unsqueeze(0);  // or its rows could be taken for a batch of vectors
-  const int64_t rank_a = a.dim() - f.batched(0), rank_b = b.dim() - (f.batched(0) || f.batched(1));
-  const int64_t inserted = f.batched(0) ? std::max<int64_t>(rank_b - rank_a, 0) : 0;
+  if (!f.batched(0)) {
+    const SharedSystem system(b, a.dim(), f.stack[2].toBool());
+    f.stack[1] = system.right_hand_sides();
+    f.call();
+    f.stack[0] = uncolumns(system.solutions(f.tensor(0)), vector);
+    f.out_dims.assign({0, VmapFrame::kUnbatched, VmapFrame::kUnbatched, VmapFrame::kUnbatched});
+    return;
+  }
+  if (!f.batched(1)) b = b.unsqueeze(0);  // or its rows could be taken for a batch of vectors
+  const int64_t rank_a = a.dim() - 1, rank_b = b.dim() - 1, inserted = std::max<int64_t>(rank_b - rank_a, 0);
   for (int64_t r = 0; r < inserted; ++r) a = a.unsqueeze(1);
   for (int64_t r = rank_b; f.batched(1) && r < rank_a; ++r) b = b.unsqueeze(1);
   f.stack[0] = a;
   f.stack[1] = b;
-  const int64_t factors = f.batched(0) ? 0 : VmapFrame::kUnbatched;
   f.call();
   f.stack[0] = uncolumns(f.tensor(0), vector);
   for (size_t of_a : {1, 2, 3})
     for (int64_t r = 0; r < inserted; ++r) f.stack[of_a] = f.tensor(of_a).squeeze(1);
-  f.out_dims.assign({0, factors, factors, factors});
+  f.out_dims.assign(4, 0);
+}
+
+// linalg_solve_triangular(A, B, upper, left, unitriangular).
+void solve_triangular_vmap(VmapFrame& f) {
+  if (f.batched(0) || f.logical_dim(1) < 2) return vmap_natively(f);
+  f.to_front(1, false);
+  const SharedSystem system(f.tensor(1), f.logical_dim(0), f.stack[3].toBool());
+  f.stack[1] = system.right_hand_sides();
+  f.call();
+  f.result(system.solutions(f.tensor(0)));
 }
 
 Tensor solve_jvp(const Tensor& da, const Tensor& db, const Tensor& a, const Tensor& b, bool left, const Tensor& x) {
@@ -208,7 +225,7 @@ void linear_solve() {
   op<at::_ops::linalg_solve_triangular>()
       .small(small::solve_triangular)
       .depends(Depends::on_matrices)
-      .batches_natively()
+      .vmap(solve_triangular_vmap)
       .vjp<0, 1>([](Ct<0> ct, const Tensor& a, Shape b, bool upper, bool left, bool unit, Out<0> x, Wants<0> wants_a) {
         const Tensor gb = at::linalg_solve_triangular(a.mH(), *ct, !upper, left, unit);
         Tensor ga;

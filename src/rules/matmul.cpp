@@ -3,8 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
-#include <algorithm>
-
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/folds.h"
@@ -13,15 +11,6 @@
 
 namespace tower::rules {
 namespace {
-
-// One matrix on the left of many: the results lie by rows, as a product of matrices does. Kernels do badly at rows of
-// few elements (measured on a CPU: 2 to 4 times as slow below 16), and AB = (Bᵀ Aᵀ)ᵀ has long ones instead, for the
-// price of a copy.
-Tensor one_by_many(const Tensor& a, const Tensor& b) {
-  constexpr int64_t few = 16;
-  if (b.size(-1) < std::min(few, a.size(0))) return at::matmul(b.mT(), a.t()).mT().contiguous();
-  return at::bmm(a.expand({b.size(0), a.size(0), a.size(1)}), b);
-}
 
 // The operands with the batch in front where they have one. at::matmul folds an unbatched right operand into one
 // product with all examples' rows.
@@ -39,7 +28,7 @@ void mm_vmap(VmapFrame& f) {
 void bmm_vmap(VmapFrame& f) {
   f.to_front(0, false);
   f.to_front(1, false);
-  f.result(product_of_batches(f.tensor(0), f.tensor(1)));
+  f.result(product_of_examples(f, 0, 1));
 }
 
 void mv_vmap(VmapFrame& f) {

@@ -8,6 +8,7 @@
 #include "records/dims.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/shared_operand.h"
 #include "rules/terms.h"
 
 namespace tower::rules {
@@ -73,6 +74,18 @@ Tensor ormqr(const Tensor& reflectors, const Tensor& tau, const Tensor& other, b
   return apply_reflectors(reflectors, tau, other, left, transpose);
 }
 
+void ormqr_vmap(VmapFrame& f) {
+  if (!f.batched(0) && !f.batched(1)) {
+    f.to_front(2, false);
+    const SharedSystem system(f.tensor(2), f.logical_dim(0), f.stack[3].toBool());
+    f.stack[2] = system.right_hand_sides();
+    f.call();
+    return f.result(system.solutions(f.tensor(0)));
+  }
+  for (size_t i : {0, 1, 2}) f.to_front(i, true);
+  f.call();
+}
+
 // ---- least squares ----
 
 // LibTorch takes B for a vector, or a batch of vectors, by its shape.
@@ -80,24 +93,52 @@ bool is_vector(at::IntArrayRef a, at::IntArrayRef b) {
   return b.size() + 1 == a.size() && b.equals(a.slice(0, b.size()));
 }
 
+// Which of a driver's results there are; the others come back empty.
+struct Computed {
+  bool residuals, rank, values;
+
+  explicit Computed(const VmapFrame& f) {
+    const Tensor a = f.tensor(0);
+    const auto driver = f.stack[3].to<std::optional<std::string>>().value_or(a.is_cuda() ? "gels" : "gelsy");
+    residuals = driver != "gelsy" && a.size(-2) > a.size(-1);
+    rank = driver != "gels";
+    values = driver == "gelsd" || driver == "gelss";
+  }
+};
+
 void lstsq_vmap(VmapFrame& f) {
-  for (size_t i : {0, 1}) f.to_front(i, true);
-  const Ints a_sizes = f.tensor(0).sizes().slice(1).vec(), b_sizes = f.tensor(1).sizes().slice(1).vec();
+  for (size_t i : {0, 1}) f.to_front(i, false);
+  const Ints a_sizes = f.tensor(0).sizes().slice(f.batched(0)).vec();
+  const Ints b_sizes = f.tensor(1).sizes().slice(f.batched(1)).vec();
   TORCH_CHECK(a_sizes.size() >= 2 && !b_sizes.empty(), "torch.linalg.lstsq: input must have at least 2 dimensions");
   const bool vector = is_vector(a_sizes, b_sizes);
   if (vector) f.stack[1] = f.tensor(1).unsqueeze(-1);
+  const Computed computed(f);
+  const bool shared = !f.batched(0) && f.tensor(1).numel() > 0;  // LAPACK's routines take no systems without columns
+  if (shared) {
+    const SharedSystem system(f.tensor(1), f.tensor(0).dim(), /*left=*/true);
+    const int64_t columns = f.tensor(1).size(-1);
+    f.stack[1] = system.right_hand_sides();
+    f.call();
+    f.out_dims = {0, VmapFrame::kUnbatched, VmapFrame::kUnbatched, VmapFrame::kUnbatched};
+    const Tensor x = system.solutions(f.tensor(0)), r = f.tensor(1);
+    f.stack[0] = vector ? x.squeeze(-1) : x;
+    if (computed.residuals && r.dim() > 0 && r.size(-1) == f.batch_size * columns) {
+      f.stack[1] = from_side_by_side(r, f.batch_size, columns);
+      f.out_dims[1] = 0;
+    }
+    return;
+  }
+  for (size_t i : {0, 1}) f.to_front(i, true);
   while (f.tensor(0).dim() < f.tensor(1).dim()) f.stack[0] = f.tensor(0).unsqueeze(1);
   while (f.tensor(1).dim() < f.tensor(0).dim()) f.stack[1] = f.tensor(1).unsqueeze(1);
-  // What a driver does not compute comes back empty, without the batch.
-  const auto driver = f.stack[3].to<std::optional<std::string>>().value_or(f.tensor(0).is_cuda() ? "gels" : "gelsy");
-  const bool residuals = driver != "gelsy" && a_sizes.end()[-2] > a_sizes.end()[-1];
-  const bool rank = driver != "gels", values = driver == "gelsd" || driver == "gelss";
   f.call();
   if (vector) f.stack[0] = f.tensor(0).squeeze(-1);
   f.out_dims = {0};
-  for (const auto& [out, computed] : {std::pair{1, residuals}, {2, rank}, {3, values}}) {
+  // What a driver does not compute comes back without the batch.
+  for (const auto& [out, given] : {std::pair{1, computed.residuals}, {2, computed.rank}, {3, computed.values}}) {
     const Tensor t = f.tensor(static_cast<size_t>(out));
-    const bool batched = computed && t.dim() > 0 && t.size(0) == f.batch_size;  // of an empty system nothing is
+    const bool batched = given && t.dim() > 0 && t.size(0) == f.batch_size;  // of an empty system nothing is
     f.out_dims.push_back(batched ? 0 : VmapFrame::kUnbatched);
   }
 }
@@ -163,12 +204,7 @@ void orthogonal() {
         f.call();
       })
       .decomposes(householder_product);
-  op<at::_ops::ormqr>()
-      .vmap([](VmapFrame& f) {
-        for (size_t i : {0, 1, 2}) f.to_front(i, true);
-        f.call();
-      })
-      .decomposes(ormqr);
+  op<at::_ops::ormqr>().vmap(ormqr_vmap).decomposes(ormqr);
 
   op<at::_ops::linalg_lstsq>()
       .vmap(lstsq_vmap)

@@ -8,10 +8,14 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
+#include "core/bind.h"
 #include "core/reuse.h"
 #include "core/wrapper.h"
 #include "records/demands.h"
 #include "records/op.h"
+#include "rules/shared_operand.h"
 
 namespace tower::rules {
 
@@ -38,7 +42,36 @@ inline Tensor product_of_batches(const Tensor& a, const Tensor& b) {
   return at::matmul(b.mT(), a.mT()).squeeze(-2).unsqueeze(-1);
 }
 
-/// The same with something added, for batches of three dimensions.
+/// The same of arguments `a` and `b` of a call, which are batches for each example and have the examples in front, if
+/// they have any (see NOTE [A shared operand is not copied]).
+inline Tensor product_of_examples(const VmapFrame& f, size_t a, size_t b) {
+  const Tensor x = f.tensor(a), y = f.tensor(b);
+  if (!f.batched(a)) return from_side_by_side(at::bmm(x, side_by_side(y)), f.batch_size, y.size(-1));
+  if (!f.batched(b)) return from_stacked_up(at::bmm(stacked_up(x), y), f.batch_size, x.size(-2));
+  return product_of_batches(x, y);
+}
+
+/// Whether a level below, or LibTorch, may ask for the derivative with respect to `t`.
+inline bool is_followed(Tensor t) {
+  for (Wrapper* w = as_wrapper(t); w != nullptr; w = as_wrapper(t)) {
+    if (w->level().kind() != Kind::vmap && w->payload().tracked()) return true;
+    t = Tensor(w->payload().value);  // a copy: the wrapper may go with `t`
+  }
+  return libtorch_follows(t);
+}
+
+/// One matrix on the left of many: the results lie by rows, as a product of matrices does. Kernels do badly at rows of
+/// few elements (measured on a CPU: 2 to 4 times as slow below 16), and AB = (Bᵀ Aᵀ)ᵀ has long ones instead, for the
+/// price of a copy. The gradient of an expanded matrix would be a matrix for each example (see NOTE [A shared operand
+/// is not copied]).
+inline Tensor one_by_many(const Tensor& a, const Tensor& b) {
+  constexpr int64_t few = 16;
+  if (b.size(-1) < std::min(few, a.size(0))) return at::matmul(b.mT(), a.t()).mT().contiguous();
+  if (is_followed(a)) return from_side_by_side(at::mm(a, side_by_side(b)), b.size(0), b.size(-1));
+  return at::bmm(a.expand({b.size(0), a.size(0), a.size(1)}), b);
+}
+
+/// A product of batches with something added, for batches of three dimensions.
 inline Tensor add_product_of_batches(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta,
                                      const Scalar& alpha) {
   if (b.size(-1) != 1) return at::baddbmm(self, a, b, beta, alpha);

@@ -14,6 +14,7 @@
 #include "records/op.h"
 #include "rules/folds.h"
 #include "rules/registry.h"
+#include "rules/shared_operand.h"
 #include "rules/terms.h"
 
 namespace tower::rules {
@@ -241,6 +242,24 @@ Tensor distances(const Tensor& a, const Tensor& b, double p) {
   return at::linalg_vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, at::IntArrayRef{-1});
 }
 
+// _cdist_forward(x1, x2, p, compute_mode). Of long lists LibTorch computes by a product of matrices, which loses digits
+// where points are near each other, if it is not told otherwise. How long they are is one example's matter.
+void cdist_vmap(VmapFrame& f) {
+  constexpr int64_t long_list = 25, if_long = 0, by_product = 1, one_by_one = 2;
+  f.to_front(0, false);
+  f.to_front(1, false);
+  const int64_t rows = f.tensor(0).size(-2), others = f.tensor(1).size(-2);
+  const int64_t mode = f.stack[3].isNone() ? if_long : f.stack[3].toInt();
+  const bool product = mode == by_product || (mode == if_long && std::max(rows, others) > long_list);
+  f.stack[3] = product ? by_product : one_by_one;
+  if (f.batched(0) && f.batched(1)) return vmap_natively(f);
+  const size_t mapped = f.batched(0) ? 0 : 1;
+  f.stack[mapped] = stacked_up(f.tensor(mapped));
+  f.call();
+  f.result(mapped == 0 ? from_stacked_up(f.tensor(0), f.batch_size, rows)
+                       : from_side_by_side(f.tensor(0), f.batch_size, others));
+}
+
 // The numbers of the rows of all pairs, each pair once.
 std::pair<Tensor, Tensor> pairs_of(const Tensor& x) {
   const auto options = at::TensorOptions().dtype(at::kLong).device(x.device());
@@ -464,7 +483,7 @@ void reductions() {
   });
 
   // Distances between the rows of two matrices, or of one with itself.
-  op<at::_ops::_cdist_forward>().decomposes(distances);
+  op<at::_ops::_cdist_forward>().vmap(cdist_vmap).decomposes(distances);
   op<at::_ops::_euclidean_dist>().decomposes([](const Tensor& a, const Tensor& b) { return distances(a, b, 2); });
   op<at::_ops::_pdist_forward>().decomposes([](const Tensor& x, double p) {
     const auto [first, second] = pairs_of(x);

@@ -8,6 +8,7 @@
 #include "records/dims.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/shared_operand.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
@@ -30,6 +31,14 @@ void searchsorted_vmap(VmapFrame& f) {
   }
   const int64_t rank = f.logical_dim(0);
   const auto sizes = logical_sizes(f, 1);
+  if (values_alone) {
+    f.to_front(1, false);
+    const Tensor values = f.tensor(1);
+    f.stack[0] = f.tensor(0).contiguous();
+    f.stack[1] = side_by_side(values.unsqueeze(-2)).squeeze(-2).contiguous();
+    f.call();
+    return f.result(from_side_by_side(f.tensor(0), f.batch_size, values.size(-1)));
+  }
   f.to_front(0, true);
   if (sorter) f.to_front(5, true);
   if (rank == 1) {
