@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sparse/beta_warning.h"
 #include "tower/errors.h"
 
 namespace tower::sparse {
@@ -78,6 +79,7 @@ at::Tensor MatrixLayout::matrix(const at::Tensor& values) const {
   const auto options = values.options().layout(layout_);
   const auto there = [&](const at::Tensor& t) { return t.defined() ? t.to(values.device()) : t; };
   const at::Tensor compressed = there(compressed_), plain = there(plain_), order = there(order_);
+  const NoBetaWarning quiet;
   switch (layout_) {
     case at::kSparse:
       return at::_sparse_coo_tensor_unsafe(plain, values, sizes_, options, /*is_coalesced=*/true);

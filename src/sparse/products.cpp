@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include "core/operator.h"
+#include "sparse/beta_warning.h"
 #include "sparse/ids.h"
 
 namespace tower::sparse {
@@ -13,6 +14,7 @@ using Id = Sets::Id;
 
 // The entries of a sparse matrix say which rows of b come together.
 Tensor of_sparse(Sets& sets, const Tensor& matrix, const Tensor& b) {
+  const NoBetaWarning quiet;
   const Tensor entries = matrix.layout() == at::kSparseCsr ? matrix : matrix.to_sparse_csr();
   const Tensor starts = entries.crow_indices().to(at::kLong).contiguous(),
                columns = entries.col_indices().to(at::kLong).contiguous(), rows = b.contiguous();

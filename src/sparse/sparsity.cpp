@@ -7,6 +7,7 @@
 #include "core/memory.h"
 #include "interpreters/surface.h"
 #include "sparse/any_steps.h"
+#include "sparse/beta_warning.h"
 #include "sparse/dependence.h"
 #include "tower/errors.h"
 #include "tower/sparse.h"
@@ -37,6 +38,7 @@ Sparsity Sparsity::of(const Tensor& matrix) {
   if (!matrix.defined() || matrix.dim() != 2)
     throw ArgumentError("Sparsity: " + (matrix.defined() ? describe(matrix) : std::string("an undefined tensor")) +
                         " is not a matrix.");
+  const sparse::NoBetaWarning quiet;
   const Tensor entries = (matrix.layout() == at::kStrided ? matrix : matrix.to_dense()).ne(0).to_sparse_csr();
   const auto list = [](const Tensor& t) {
     const Tensor numbers = t.to(at::kLong).contiguous();
