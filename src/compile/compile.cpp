@@ -4,6 +4,7 @@
 
 #include "compile/specialisations.h"
 #include "core/bind.h"
+#include "frontend/substitution.h"
 #include "graph/trace.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
@@ -252,11 +253,13 @@ std::string detail::Specialisations::report() const {
 
 std::string detail::Specialisations::listing() const { return state_->report().lines; }
 
-std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(const Tensors& args,
+std::pair<Tensors, detail::Specialisations::Rest> detail::Specialisations::run(const Tensors& given,
                                                                                const StaticKey& statics,
                                                                                const Function& f,
                                                                                const std::function<Rest()>& rest,
                                                                                SameRest* same) const {
+  const Tensors stand_ins = thread_state.substitutions ? frontend::stand_ins(given) : Tensors();
+  const Tensors& args = thread_state.substitutions ? stand_ins : given;
   // LibTorch's forward mode keeps tangents where a graph does not see them.
   if (std::any_of(args.begin(), args.end(), [](const Tensor& t) { return t.defined() && is_libtorch_dual(t); })) {
     if (!state_->file.empty())

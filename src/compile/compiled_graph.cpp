@@ -7,6 +7,7 @@
 #include "compile/graph_operator.h"
 #include "core/bind.h"
 #include "core/wrapper.h"
+#include "frontend/substitution.h"
 #include "graph/split.h"
 #include "operators/lifting.h"
 
@@ -99,7 +100,19 @@ bool CompiledGraph::is_looked_at(const dynamic::Tensors& args) const {
   return found && !strange;
 }
 
+// For arguments stands already what is to stand for them. Where nothing is substituted that the graph captured, either,
+// its operators meet no original: the kernels need not make way for operators that would look for some.
+bool CompiledGraph::meets_originals() const {
+  const dynamic::Tensors captured(plan_.captured().begin(), plan_.captured().end()),
+      now = frontend::stand_ins(captured);
+  for (size_t k = 0; k < now.size(); ++k)
+    if (!now[k].is_same(captured[k])) return true;
+  return false;
+}
+
 dynamic::Tensors CompiledGraph::run(const dynamic::Tensors& args) const {
+  std::optional<frontend::SubstitutedAs> nothing;
+  if (thread_state.substitutions && !meets_originals()) nothing.emplace(nullptr);
   if (auto results = plan_.run_fused(args)) return std::move(*results);
   const InParts* parts = is_looked_at(args) ? in_parts() : nullptr;
   return (parts ? parts->plan : plan_.plain()).run(args);

@@ -65,6 +65,7 @@ class CompiledGraph {
   struct InParts;
   const InParts* in_parts() const;
   bool is_looked_at(const dynamic::Tensors& args) const;
+  bool meets_originals() const;
 
   FusedPlan plan_;
   std::shared_ptr<Kernels> kernels_;
