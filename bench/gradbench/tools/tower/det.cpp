@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <tower/tower.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -13,17 +14,18 @@ using at::Tensor;
 namespace {
 
 // The first levels make a batch of minors, of which each is a lane of a kernel. From this size on one lane expands
-// alone.
-constexpr int64_t kSize = 5;
+// alone: what is equal in a minor's own minors is computed once there.
+constexpr int64_t kSize = 7;
 
 // Of the rows from `row` on, in the columns that are left.
-Tensor expanded(const std::vector<Tensor>& rows, size_t row, const std::vector<int64_t>& columns) {
-  if (columns.size() == 1) return rows[row].select(0, columns[0]);
+Tensor expanded(const std::vector<Tensor>& elements, int64_t size, int64_t row, const std::vector<int64_t>& columns) {
+  const auto element = [&](int64_t column) { return elements[static_cast<size_t>(row * size + column)]; };
+  if (columns.size() == 1) return element(columns[0]);
   Tensor sum;
   for (size_t j = 0; j < columns.size(); ++j) {
     std::vector<int64_t> others = columns;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(j));
-    const Tensor term = rows[row].select(0, columns[j]) * expanded(rows, row + 1, others);
+    const Tensor term = element(columns[j]) * expanded(elements, size, row + 1, others);
     sum = j == 0 ? term : j % 2 == 0 ? sum + term : sum - term;
   }
   return sum;
@@ -32,7 +34,7 @@ Tensor expanded(const std::vector<Tensor>& rows, size_t row, const std::vector<i
 Tensor determinant_of_small(const Tensor& a) {
   std::vector<int64_t> columns;
   for (int64_t j = 0; j < a.size(0); ++j) columns.push_back(j);
-  return expanded(a.unbind(), 0, columns);
+  return expanded(a.flatten().unbind(), a.size(0), 0, columns);
 }
 
 // One step of the expansion: the minors of `a`, and with what they count.
@@ -49,7 +51,7 @@ std::pair<Tensor, Tensor> minors(const Tensor& factor, const Tensor& a) {
 
 Tensor determinant(const Tensor& a) {
   Tensor factors = at::ones({1}, a.options()), batch = a.unsqueeze(0);
-  while (batch.size(1) > kSize) {
+  while (batch.size(1) > std::min(kSize, a.size(0) - 1)) {
     std::tie(factors, batch) = tower::vmap(minors)(factors, batch);
     factors = factors.flatten();
     batch = batch.flatten(0, 1);

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <iostream>
 
+#include "calls.h"
+
 namespace gradbench {
 namespace {
 
@@ -75,7 +77,8 @@ void run(const std::string& file, const Prepare& prepare) {
   std::cout << evaluation.output() << '\n';
   print_timing("prepare", prepared);
   for (const int64_t time : times) print_timing("evaluate", time);
-  if (std::getenv("GRADBENCH_REPORT") != nullptr) std::cerr << evaluation.report() << '\n';
+  if (std::getenv("GRADBENCH_REPORT") != nullptr)
+    std::cerr << evaluation.report() << "\n" << calls_left(evaluation.compute);
 }
 
 }  // namespace

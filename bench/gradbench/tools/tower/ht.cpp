@@ -71,13 +71,11 @@ Tensor transforms(const Hand& hand, const Tensor& pose) {
   return at::bmm(at::stack(absolutes), hand.inverse_absolutes);
 }
 
-// Where the vertices are, [vertex, 3]. A vertex is moved by the bones that have a weight there.
+// Where the vertices are, [vertex, 3]: the bones' moves of the vertices, weighted.
 Tensor vertices(const Hand& hand, const Tensor& pose) {
-  const Tensor moves = transforms(hand, pose).slice(1, 0, 3);  // [bone, 3, 4]
-  const auto moved = [&](const Tensor& position, const Tensor& weights) {
-    return at::mv(at::tensordot(weights, moves, {0}, {0}), position);
-  };
-  Tensor skinned = tower::vmap(moved)(hand.positions, hand.weights);
+  const Tensor moves = transforms(hand, pose).slice(1, 0, 3);                     // [bone, 3, 4]
+  const Tensor shares = hand.weights.unsqueeze(2) * hand.positions.unsqueeze(1);  // [vertex, bone, 4]
+  Tensor skinned = at::mm(shares.flatten(1), moves.transpose(1, 2).reshape({-1, 3}));
   if (hand.mirrored) skinned = skinned * at::tensor({-1.0, 1.0, 1.0});
   return at::mm(skinned, turn(pose.slice(0, 0, 3)).t()) + pose.slice(0, 3, 6);
 }

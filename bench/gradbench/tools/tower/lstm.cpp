@@ -3,6 +3,10 @@
 #include <ATen/Functions.h>
 #include <tower/tower.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "evaluation.h"
 
 using at::Tensor;
@@ -15,46 +19,56 @@ struct Parameters {
 };
 constexpr auto tower_fields(const Parameters&) { return std::tuple(&Parameters::layers, &Parameters::extra); }
 
-// The loss of one step, after which `state`, [2 layers, hidden], is the next one. Even rows are what a layer gives, odd
-// ones its memory.
-std::pair<Tensor, Tensor> step(const Parameters& p, const Tensor& state, const Tensor& character, const Tensor& next) {
-  Tensor value = character * p.extra[0];
-  std::vector<Tensor> states;
-  for (int64_t layer = 0; layer < state.size(0); layer += 2) {
-    const Tensor hidden = state[layer], cell = state[layer + 1];
-    const auto weights = p.layers[layer].chunk(4), biases = p.layers[layer + 1].chunk(4);
-    const Tensor forget = at::sigmoid(value * weights[0] + biases[0]);
-    const Tensor in = at::sigmoid(hidden * weights[1] + biases[1]);
-    const Tensor out = at::sigmoid(value * weights[2] + biases[2]);
-    const Tensor change = at::tanh(hidden * weights[3] + biases[3]);
-    states.push_back(cell * forget + in * change);
-    value = out * states.back().tanh();
-    states.insert(states.end() - 1, value);
+using Vectors = std::vector<Tensor>;
+
+// The parameters as vectors: of each layer four weights and four biases, then what is extra.
+Vectors vectors_of(const Parameters& p) {
+  Vectors all;
+  for (const Tensor& row : p.layers.unbind()) {
+    for (const Tensor& gate : row.chunk(4)) all.push_back(gate);
   }
-  const Tensor guess = value * p.extra[1] + p.extra[2];
-  const Tensor loss = -(next * (guess - (guess.exp().sum() + 2).log())).sum();
-  return {at::stack(states), loss};
+  for (const Tensor& row : p.extra.unbind()) all.push_back(row);
+  return all;
+}
+
+// The loss of one step, after which `state` is the next one: of each layer what it gives, and its memory.
+std::pair<Vectors, Tensor> step(const Vectors& p, const Vectors& state, const Tensor& character, const Tensor& next) {
+  const Vectors extra(p.end() - 3, p.end());
+  Tensor value = character * extra[0];
+  Vectors states;
+  for (size_t layer = 0; 2 * layer < state.size(); ++layer) {
+    const Tensor hidden = state[2 * layer], cell = state[2 * layer + 1];
+    const auto gate = [&](size_t i, const Tensor& x) { return x * p[8 * layer + i] + p[8 * layer + 4 + i]; };
+    const Tensor forget = gate(0, value).sigmoid(), in = gate(1, hidden).sigmoid(), out = gate(2, value).sigmoid();
+    const Tensor memory = cell * forget + in * gate(3, hidden).tanh();
+    value = out * memory.tanh();
+    states.insert(states.end(), {value, memory});
+  }
+  const Tensor guess = value * extra[1] + extra[2];
+  return {states, -(next * (guess - (guess.exp().sum() + 2).log())).sum()};
 }
 
 // The losses of all steps of a part of the text, and the state after it.
-std::pair<Tensor, Tensor> losses(const Parameters& p, const Tensor& state, const Tensor& text, const Tensor& next) {
-  auto [last, each] =
-      tower::scan([p](const Tensor& s, const std::pair<Tensor, Tensor>& at) { return step(p, s, at.first, at.second); },
-                  state, std::pair(text, next));
+std::pair<Vectors, Tensor> losses(const Vectors& p, const Vectors& state, const Tensor& text, const Tensor& next) {
+  auto [last, each] = tower::scan(
+      [p](const Vectors& s, const std::pair<Tensor, Tensor>& at) { return step(p, s, at.first, at.second); }, state,
+      std::pair(text, next));
   return {last, each.sum()};
 }
 
-constexpr int64_t kSteps = 16;  // of a part
+constexpr int64_t kSteps = 8;  // of a part
 
 auto mean_loss() {
   const auto part = tower::compile(losses);
-  const auto function = [part](const Parameters& p, Tensor state, const Tensor& text) {
+  const auto function = [part](const Parameters& p, const Tensor& start, const Tensor& text) {
     const int64_t steps = text.size(0) - 1;
-    Tensor total = at::zeros({}, state.options());
+    const Vectors parameters = vectors_of(p);
+    Vectors state = start.unbind();
+    Tensor total = at::zeros({}, start.options());
     for (int64_t at = 0; at < steps; at += kSteps) {
       const int64_t end = std::min(at + kSteps, steps);
-      const auto [last, loss] = part(p, state, text.slice(0, at, end), text.slice(0, at + 1, end + 1));
-      state = last;
+      auto [last, loss] = part(parameters, state, text.slice(0, at, end), text.slice(0, at + 1, end + 1));
+      state = std::move(last);
       total = total + loss;
     }
     return total / static_cast<double>(steps * text.size(1));
