@@ -79,8 +79,8 @@ def compile(func: Callable, *, math: str = "strict", cache: str | os.PathLike = 
     What is not a tensor among the arguments is compared by value. Tensors that the function captures are read at each
     call; what it does besides calling operators, such as printing, is done once, while it is traced. A value that is
     read (`item()`, `if x > 0`) is refused. Transforms of the compiled function, and transforms inside of it, are
-    compiled as well. `.report()` tells on a page what became of it, with the calls that are left to LibTorch and why, and
-    `.listing()` of each kernel; `.graphs()` how many graphs there are; and `.save(path)` writes them to a file for
+    compiled as well. `.report()` tells on a page what became of it, with the calls that are left to LibTorch and why,
+    and `.listing()` of each kernel; `.graphs()` how many graphs there are; and `.save(path)` writes them to a file for
     `load`.
 
     With math="fast" a product and a sum may be rounded once, and a divisor of several numbers inverted once. `cache`
