@@ -94,6 +94,113 @@ HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<co
   return rules;
 }
 
+// NOTE [Derivatives of a loop's pullback]
+// A loop's pullback is no loop that could be traced, but its derivatives come to loops that are. With J the loop's
+// derivative at x, c cotangents and u what multiplies the gradients: ⟨u, Jᵀc⟩ = ⟨Ju, c⟩, and Ju is the loop over state and
+// tangents. So the gradient of the pullback by x is that loop's pullback of c, and by c it is that loop itself. As second
+// derivatives do not depend on their order, u may as well be a direction in which x moves: the pullback's tangent is the
+// same pullback, and Jᵀ of the tangents of c. This is for steps whose derivatives are all those of their values: what
+// users say about theirs is code that is not known, and is differentiated as it is written.
+class PullbackOfLoop {
+ public:
+  PullbackOfLoop(std::shared_ptr<const Loop> loop, const std::vector<bool>& given, const std::vector<bool>& needs)
+      : loop_(std::move(loop)), given_(given), needs_(needs) {}
+
+  // The gradients that are asked for, as a call; `all`: operands of the loop, and the cotangents that are given.
+  Tensors call(const Tensors& all) const {
+    const Tensors operands(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(needs_.size()));
+    const auto code = std::make_shared<const LoopBackwards>(loop_, given_, needs_, operands);
+    return call_known(rules(), code, all);
+  }
+
+ private:
+  HigherOrderRules rules() const {
+    const auto code = std::make_shared<KnownCode>();
+    code->random = loop_->random;
+    code->foreign = loop_->foreign;
+    const Function run = [loop = loop_](const Tensors& operands) { return loop->run(operands); };
+    HigherOrderRules rules = rules_of_call("while_loop_backward", code, pullback_of(run, given_, needs_));
+    if (loop_->random || loop_->foreign) return rules;
+    rules.vjp = [self = *this, plain = rules.vjp](const Residuals& saved, const Tensors& u,
+                                                  const std::vector<bool>& needs, const Attributes& attributes) {
+      if (!tracing()) return plain(saved, u, needs, attributes);
+      try {
+        return self.pull_back(saved.tensors, u, needs);
+      } catch (const UnsupportedError&) {  // an operator that has no forward mode
+        return plain(saved, u, needs, attributes);
+      }
+    };
+    rules.jvp = [self = *this, plain = rules.jvp](const Residuals& saved, const Tensors& tangents,
+                                                  const Attributes& attributes) {
+      if (!tracing()) return plain(saved, tangents, attributes);
+      try {
+        return self.push_forward(saved.tensors, tangents);
+      } catch (const UnsupportedError&) {
+        return plain(saved, tangents, attributes);
+      }
+    };
+    return rules;
+  }
+
+  Tensors pull_back(const Tensors& all, const Tensors& u, const std::vector<bool>& needs) const {
+    const auto operands = static_cast<std::ptrdiff_t>(needs_.size());
+    Tensors tangents(needs_.size());
+    for (size_t i = 0, k = 0; i < needs_.size(); ++i)
+      if (needs_[i]) tangents[i] = u[k++];
+    const Tensors x(all.begin(), all.begin() + operands);
+    Tensors gradients(all.size());
+    const std::vector<bool> by_x(needs.begin(), needs.begin() + operands);
+    if (std::find(by_x.begin(), by_x.end(), true) != by_x.end()) {
+      const Tensors found = along(x, tangents, all, by_x);
+      std::copy(found.begin(), found.end(), gradients.begin());
+    }
+    if (std::find(needs.begin() + operands, needs.end(), true) == needs.end()) return gradients;
+    const Tensors moved = loop_->push_forward(x, tangents);
+    for (size_t k = 0, next = needs_.size(); k < given_.size(); ++k)
+      if (given_[k]) gradients[next++] = moved[k];
+    return gradients;
+  }
+
+  Tensors push_forward(const Tensors& all, const Tensors& tangents) const {
+    const auto operands = static_cast<std::ptrdiff_t>(needs_.size());
+    const Tensors x(all.begin(), all.begin() + operands), dx(tangents.begin(), tangents.begin() + operands);
+    const auto is_defined = [](const Tensor& t) { return t.defined(); };
+    Tensors result(static_cast<size_t>(std::count(needs_.begin(), needs_.end(), true)));
+    if (std::any_of(dx.begin(), dx.end(), is_defined)) {
+      const Tensors found = along(x, dx, all, needs_);
+      for (size_t i = 0, k = 0; i < needs_.size(); ++i)
+        if (needs_[i]) result[k++] = found[i];
+    }
+    if (std::none_of(tangents.begin() + operands, tangents.end(), is_defined)) return result;
+    std::vector<bool> given = given_;
+    for (size_t k = 0, next = needs_.size(); k < given.size(); ++k)
+      if (given_[k]) given[k] = tangents[next++].defined();
+    const Tensors of_cotangents = PullbackOfLoop(loop_, given, needs_).call(
+        joined(x, only_defined(Tensors(tangents.begin() + operands, tangents.end()))));
+    for (size_t k = 0; k < result.size(); ++k)
+      result[k] = result[k].defined() ? result[k] + of_cotangents[k] : of_cotangents[k];
+    return result;
+  }
+
+  // The gradient of ⟨c, J(x) u⟩ by x.
+  Tensors along(const Tensors& x, const Tensors& u, const Tensors& all, const std::vector<bool>& needs) const {
+    Tensors c;
+    for (size_t k = 0, next = needs_.size(); k < given_.size(); ++k)
+      if (given_[k]) c.push_back(all[next++]);
+    const auto moved = [&](const Tensors& at) {
+      const Tensors tangents = loop_->push_forward(at, u);
+      Tensors found;
+      for (size_t k = 0; k < given_.size(); ++k)
+        if (given_[k]) found.push_back(tangents[k]);
+      return found;
+    };
+    return pull_back_through(moved, x, c, needs);
+  }
+
+  std::shared_ptr<const Loop> loop_;
+  std::vector<bool> given_, needs_;  // cotangents of the results; gradients of the operands
+};
+
 // A loop is traced, and so is its forward mode. Its pullback makes as many steps as there were: in a kernel, or again.
 HigherOrderRules rules_of(const std::shared_ptr<const Loop>& loop) {
   auto code = std::make_shared<KnownCode>();
@@ -104,11 +211,9 @@ HigherOrderRules rules_of(const std::shared_ptr<const Loop>& loop) {
   rules.vjp = [=](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
                   const Attributes&) {
     const std::vector<bool> given = are_defined(cotangents);
-    const Function back = pullback_of(run, given, needs);
     const Tensors all = joined(saved.tensors, only_defined(cotangents));
-    if (!tracing()) return in_places(needs, back(all).begin());
-    const auto backwards = std::make_shared<const LoopBackwards>(loop, given, needs, saved.tensors);
-    const Tensors found = call_known(rules_of_call("while_loop_backward", code, back), backwards, all);
+    const Tensors found =
+        tracing() ? PullbackOfLoop(loop, given, needs).call(all) : pullback_of(run, given, needs)(all);
     return in_places(needs, found.begin());
   };
   rules.jvp = [loop](const Residuals& saved, const Tensors& tangents, const Attributes&) {
