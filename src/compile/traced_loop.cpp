@@ -96,11 +96,11 @@ HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<co
 
 // NOTE [Derivatives of a loop's pullback]
 // A loop's pullback is no loop that could be traced, but its derivatives come to loops that are. With J the loop's
-// derivative at x, c cotangents and u what multiplies the gradients: ⟨u, Jᵀc⟩ = ⟨Ju, c⟩, and Ju is the loop over state and
-// tangents. So the gradient of the pullback by x is that loop's pullback of c, and by c it is that loop itself. As second
-// derivatives do not depend on their order, u may as well be a direction in which x moves: the pullback's tangent is the
-// same pullback, and Jᵀ of the tangents of c. This is for steps whose derivatives are all those of their values: what
-// users say about theirs is code that is not known, and is differentiated as it is written.
+// derivative at x, c cotangents and u what multiplies the gradients: ⟨u, Jᵀc⟩ = ⟨Ju, c⟩, and Ju is the loop over state
+// and tangents. So the gradient of the pullback by x is that loop's pullback of c, and by c it is that loop itself. As
+// second derivatives do not depend on their order, u may as well be a direction in which x moves: the pullback's
+// tangent is the same pullback, and Jᵀ of the tangents of c. This is for steps whose derivatives are all those of their
+// values: what users say about theirs is code that is not known, and is differentiated as it is written.
 class PullbackOfLoop {
  public:
   PullbackOfLoop(std::shared_ptr<const Loop> loop, const std::vector<bool>& given, const std::vector<bool>& needs)
@@ -175,8 +175,9 @@ class PullbackOfLoop {
     std::vector<bool> given = given_;
     for (size_t k = 0, next = needs_.size(); k < given.size(); ++k)
       if (given_[k]) given[k] = tangents[next++].defined();
-    const Tensors of_cotangents = PullbackOfLoop(loop_, given, needs_).call(
-        joined(x, only_defined(Tensors(tangents.begin() + operands, tangents.end()))));
+    const Tensors of_cotangents =
+        PullbackOfLoop(loop_, given, needs_)
+            .call(joined(x, only_defined(Tensors(tangents.begin() + operands, tangents.end()))));
     for (size_t k = 0; k < result.size(); ++k)
       result[k] = result[k].defined() ? result[k] + of_cotangents[k] : of_cotangents[k];
     return result;

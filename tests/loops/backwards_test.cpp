@@ -8,6 +8,7 @@
 #include <tower/loops.h>
 #include <tower/tower.h>
 
+#include <cmath>
 #include <random>
 
 #include "compile/kernels.h"
@@ -256,6 +257,52 @@ TEST(LoopsBackwards, SecondDerivativesAreThoseOfTheSteps) {
       const Tensor expected = support::directional_derivative(gradient, one, along)[0];
       EXPECT_TRUE(at::allclose(found[e].select(1, i), expected, 1e-6, 1e-7)) << found[e] << expected;
     }
+}
+
+// Reverse mode over reverse mode, and over forward mode.
+TEST(LoopsBackwards, SecondDerivativesAreInKernels) {
+  TOWER_NEEDS_LLVM();
+  for (const uint64_t seed : {0, 2, 4, 5}) {
+    const Program p = random_program(seed);
+    const Tensors in = inputs(7, at::kDouble, seed);
+    const auto value = [f = by_tower(p)](const Tensor& x, const Tensor& t, const Tensor& a, const Tensor& m) {
+      return f({x, t, a, m})[0];
+    };
+    const auto reverse = [value](const Tensor& x, const Tensor& t, const Tensor& a, const Tensor& m) {
+      const auto [dx, da] = tower::grad<0, 2>(value)(x, t, a, m);
+      return (dx * dx).sum() + (da * x).sum();
+    };
+    const auto forward = [value](const Tensor& x, const Tensor& t, const Tensor& a, const Tensor& m) {
+      return tower::jvp([&](const Tensor& y) { return value(y, t, a, m); }, x, a).second.square();
+    };
+    const auto check = [&](const auto& f) {
+      const auto second = tower::compile(tower::vmap(tower::grad<0, 2>(f)));
+      for (int call = 0; call < 3; ++call) {
+        const auto [dx, da] = second(in[0], in[1], in[2], in[3]);
+        for (int64_t e = 0; e < 7; ++e) {
+          Tensors one, zeros;
+          for (const Tensor& t : in) {
+            one.push_back(t[e]);
+            zeros.push_back(at::zeros_like(t[e]));
+          }
+          const Function of_one = [&](const Tensors& x) { return Tensors{f(x[0], x[1], x[2], x[3])}; };
+          for (const auto& [found, which] : {std::pair(dx[e], 0), std::pair(da[e], 2)})
+            for (int64_t i = 0; i < 3; ++i) {
+              Tensors along = zeros;
+              along[static_cast<size_t>(which)] = zeros[static_cast<size_t>(which)].clone();
+              along[static_cast<size_t>(which)][i] = 1;
+              const double expected = support::directional_derivative(of_one, one, along)[0].item<double>();
+              const Tensor& gradient = found;
+              EXPECT_NEAR(gradient[i].item().toDouble(), expected, 1e-5 * (1 + std::abs(expected)))
+                  << "seed " << seed << ", example " << e << ", by " << which << ", " << i;
+            }
+        }
+      }
+      EXPECT_TRUE(is_in_a_kernel(second.report())) << second.report();
+    };
+    check(reverse);
+    check(forward);
+  }
 }
 
 TEST(LoopsBackwards, WhatFailsOnTheWayRaisesAndLeavesNothingBehind) {
