@@ -186,7 +186,7 @@ def test_the_report_tells_of_images():
         grad(f)(randn(4))
     assert "under vjp, pulled back" in f.report()
     assert f.report().startswith("graphs: 1; in the one used last, kernels: ")
-    assert f.listing().startswith("graph Float [4]")
+    assert f.listing().startswith("graph Double [4]")
 
 
 def test_the_function_goes_with_what_was_compiled():

@@ -53,7 +53,7 @@ void announce_dense(const char* label, const Operator& op) {
     if (!announced->insert(op.name()).second) return;
   }
   TORCH_WARN(label, ": it is not known which elements the results of ", op.name(),
-             " depend on, so all depend on all in the pattern (Sparsity::taken_for_dense). Write that with other "
+             " depend on, so all depend on all in the pattern (its taken_for_dense). Write that with other "
              "operators, or give a custom operator a sparsity rule (docs/solvers.md).");
 }
 
@@ -79,7 +79,7 @@ std::vector<Tensor> Dependence::by_stand_in(const Operator& op, const Stack& sta
 
 std::string Dependence::why_and_what_to_do() const {
   if (dense_.empty())
-    return ". Where there is memory for as many, raise SparsityOptions::most_entries; else take jvp and vjp, which "
+    return ". Where there is memory for as many, raise the option most_entries; else take jvp and vjp, which "
            "need "
            "no pattern.";
   std::string names;
@@ -87,7 +87,7 @@ std::string Dependence::why_and_what_to_do() const {
   return ", because Tower does not know which elements the results of " + names +
          " depend on, and takes them to depend on all. Write that with other operators, give a custom operator a "
          "sparsity rule, or give sparse_jacobian a pattern of your own (docs/solvers.md); where there is memory for as "
-         "many, raise SparsityOptions::most_entries.";
+         "many, raise the option most_entries.";
 }
 
 std::vector<Tensor> Dependence::found_by(Rule rule, const CallWithIds& call) const {

@@ -17,8 +17,7 @@ class Sets {
   static constexpr Id kEmpty = 0;
   /// There would be more numbers in sets of several than there may be.
   struct TooMany : std::runtime_error {
-    TooMany()
-        : std::runtime_error("sparsity: there are more elements in sets than SparsityOptions::most_entries lets.") {}
+    TooMany() : std::runtime_error("sparsity: there are more elements in sets than the option most_entries lets.") {}
   };
 
   /// Sets of several numbers have `most`, all together.
