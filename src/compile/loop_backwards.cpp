@@ -4,9 +4,7 @@
 
 #include <algorithm>
 
-#include "core/tensor_lists.h"
 #include "fuse/small_graph.h"
-#include "operators/differentiate.h"
 #include "tower/errors.h"
 
 namespace tower::compiler {
@@ -19,42 +17,29 @@ LoopBackwards::LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool>
   random = loop_->random;
   foreign = loop_->foreign;
   raises = loop_->raises;
-  for (size_t k = 0; k < loop_->states(); ++k)
-    moves_.push_back(operands[k].is_floating_point() || operands[k].is_complex());
+  for (size_t k = 0; k < loop_->states(); ++k) moves_.push_back(has_derivative(operands[k]));
   if (random || foreign) return;
   std::vector<bool> of_step = moves_;
   of_step.insert(of_step.end(), needs_.begin() + static_cast<std::ptrdiff_t>(moves_.size()), needs_.end());
-  const auto back = [&](const Tensors& all) {
-    const auto split = all.begin() + static_cast<std::ptrdiff_t>(operands.size());
-    const Tensors at(all.begin(), split);
-    Tensors after(moves_.size());
-    auto next = split;
-    for (size_t k = 0; k < moves_.size(); ++k)
-      if (moves_[k]) after[k] = *next++;
-    const auto step = [this](const Tensors& x) { return loop_->step().run(x); };
-    const Tensors gradients = pull_back_through(step, at, after, of_step);
-    Tensors found;
-    for (size_t i = 0; i < gradients.size(); ++i)
-      if (of_step[i]) found.push_back(gradients[i].defined() ? gradients[i] : at::zeros_like(at[i]));
-    return found;
-  };
+  const auto step = [this](const Tensors& x) { return loop_->step().run(x); };
   Tensors all = operands;
   for (size_t k = 0; k < moves_.size(); ++k)
     if (moves_[k]) all.push_back(at::ones_like(operands[k]));
   try {
-    step_ = traced_step(back, all);
+    step_ = traced_step(pullback_of(step, moves_, of_step), all);
   } catch (const InvisibleTensorError&) {
     throw;
   } catch (const std::exception&) {
     // It may be of a step that is never made; where it is, making it again raises.
+    return;
   }
+  const auto is_captured = [](const Value& v) { return v.origin == Origin::captured; };
+  if (std::any_of(step_->values.begin(), step_->values.end(), is_captured)) step_.reset();
 }
 
 SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
   const size_t states = loop_->states(), operands = loop_->operands();
-  const bool captures = step_ && std::any_of(step_->values.begin(), step_->values.end(),
-                                             [](const Value& v) { return v.origin == Origin::captured; });
-  if (!step_ || captures) return {};
+  if (!step_) return {};
   const auto forwards = loop_->steps_in_numbers(call, true);
   if (!forwards) return {};
   Expressions& g = call.graph;
@@ -73,15 +58,17 @@ SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
   }
   for (size_t i = states; i < operands; ++i)
     if (needs_[i]) gradients.push_back(begin_with_zeros(*call.operands[i]));
-  for (const SmallResults* of : {&cotangents, &gradients})
-    for (const Small& t : *of) start.insert(start.end(), t.ids.begin(), t.ids.end());
+  const auto each_id = [&](const auto& f) {
+    for (SmallResults* of : {&cotangents, &gradients})
+      for (Small& t : *of)
+        for (Id& id : t.ids) f(id);
+  };
+  each_id([&](Id id) { start.push_back(id); });
 
   const LoopId loop = g.open_loop_backwards(forwards->loop, forwards->steps, start);
   const std::vector<Id> carries = g.loop(loop).carries;
   size_t at = 0;
-  for (SmallResults* of : {&cotangents, &gradients})
-    for (Small& t : *of)
-      for (Id& id : t.ids) id = carries[at++];
+  each_id([&](Id& id) { id = carries[at++]; });
   SmallResults state;
   size_t place = 0;
   for (size_t k = 0; k < states; ++k) {
@@ -107,9 +94,7 @@ SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
   }
   const std::vector<Id> left = g.close_loop_backwards(next);
   at = 0;
-  for (SmallResults* of : {&cotangents, &gradients})
-    for (Small& t : *of)
-      for (Id& id : t.ids) id = left[at++];
+  each_id([&](Id& id) { id = left[at++]; });
 
   SmallResults results;
   for (size_t k = 0, moved = 0; k < states; ++k) {

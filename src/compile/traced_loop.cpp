@@ -25,8 +25,6 @@ using dynamic::Tensors;
 
 namespace {
 
-bool has_derivative(const Tensor& t) { return t.is_floating_point() || t.is_complex(); }
-
 // ---- what a graph does not know ----
 
 HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<const KnownCode>& code,
@@ -55,8 +53,8 @@ Tensors in_places(const std::vector<bool>& places, Tensors::const_iterator next)
 }
 Tensor or_zeros(const Tensor& t, const Tensor& like) { return t.defined() ? t : at::zeros_like(like); }
 
-// A function of the operands of `f` and of those cotangents of its results that are `given`, behind them: the gradients
-// of the operands that `needs` says.
+}  // namespace
+
 Function pullback_of(const Function& f, const std::vector<bool>& given, const std::vector<bool>& needs) {
   return [=](const Tensors& all) {
     const auto split = all.begin() + static_cast<std::ptrdiff_t>(needs.size());
@@ -68,6 +66,8 @@ Function pullback_of(const Function& f, const std::vector<bool>& given, const st
     return found;
   };
 }
+
+namespace {
 
 // A function that is not traced: what it calls depends on values. Its derivatives are calls, too.
 HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<const KnownCode>& code,
@@ -94,6 +94,17 @@ HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<co
   return rules;
 }
 
+Function run_of(const std::shared_ptr<const Loop>& loop) {
+  return [loop](const Tensors& operands) { return loop->run(operands); };
+}
+// What makes the loop's steps again, and is otherwise not known.
+std::shared_ptr<const KnownCode> code_of_steps(const Loop& loop) {
+  const auto code = std::make_shared<KnownCode>();
+  code->random = loop.random;
+  code->foreign = loop.foreign;
+  return code;
+}
+
 // NOTE [Derivatives of a loop's pullback]
 // A loop's pullback is no loop that could be traced, but its derivatives come to loops that are. With J the loop's
 // derivative at x, c cotangents and u what multiplies the gradients: ⟨u, Jᵀc⟩ = ⟨Ju, c⟩, and Ju is the loop over state
@@ -115,11 +126,8 @@ class PullbackOfLoop {
 
  private:
   HigherOrderRules rules() const {
-    const auto code = std::make_shared<KnownCode>();
-    code->random = loop_->random;
-    code->foreign = loop_->foreign;
-    const Function run = [loop = loop_](const Tensors& operands) { return loop->run(operands); };
-    HigherOrderRules rules = rules_of_call("while_loop_backward", code, pullback_of(run, given_, needs_));
+    HigherOrderRules rules =
+        rules_of_call("while_loop_backward", code_of_steps(*loop_), pullback_of(run_of(loop_), given_, needs_));
     if (loop_->random || loop_->foreign) return rules;
     rules.vjp = [self = *this, plain = rules.vjp](const Residuals& saved, const Tensors& u,
                                                   const std::vector<bool>& needs, const Attributes& attributes) {
@@ -204,11 +212,8 @@ class PullbackOfLoop {
 
 // A loop is traced, and so is its forward mode. Its pullback makes as many steps as there were: in a kernel, or again.
 HigherOrderRules rules_of(const std::shared_ptr<const Loop>& loop) {
-  auto code = std::make_shared<KnownCode>();
-  code->random = loop->random;
-  code->foreign = loop->foreign;
-  const Function run = [loop](const Tensors& operands) { return loop->run(operands); };
-  HigherOrderRules rules = rules_of_call("while_loop", code, run);
+  const Function run = run_of(loop);
+  HigherOrderRules rules = rules_of_call("while_loop", code_of_steps(*loop), run);
   rules.vjp = [=](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
                   const Attributes&) {
     const std::vector<bool> given = are_defined(cotangents);

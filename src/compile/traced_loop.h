@@ -61,6 +61,13 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   MadeOnce<std::array<std::unique_ptr<const CompiledGraph>, 2>> compiled_;  // of the predicate, and of a step
 };
 
+inline bool has_derivative(const Tensor& t) { return t.is_floating_point() || t.is_complex(); }
+
+/// A function of the operands of `f` and of those cotangents of its results that are `given`, behind them: the
+/// gradients of the operands that `needs` says.
+dynamic::Function pullback_of(const dynamic::Function& f, const std::vector<bool>& given,
+                              const std::vector<bool>& needs);
+
 /// The graph of a step, or of what else is known of one, of tensors like these. Throws where it writes.
 Graph traced_step(const dynamic::Function& f, const dynamic::Tensors& state);
 

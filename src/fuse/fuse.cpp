@@ -109,11 +109,10 @@ struct Groups {
     graph.simplify();
     unrolled.emplace(graph);
     for (const auto& calls : Regions::in_order(graph, unrolled->joining(), {}))
-      if (unrolled->are_worth_it(calls, fewest) || unrolled->are_worth_their_sums(graph, calls))
-        of_unrolled.push_back(calls);
+      if (unrolled->are_worth_it(calls, fewest) || unrolled->are_worth_their_sums(calls)) of_unrolled.push_back(calls);
     unrolled->settle(graph, of_unrolled);
     for (auto& calls : of_unrolled)
-      if (auto found = unrolled->sums_of(graph, calls); !found.empty()) {
+      if (auto found = unrolled->sums_of(calls); !found.empty()) {
         calls.insert(calls.end(), found.begin(), found.end());
         std::sort(calls.begin(), calls.end());
         sums.emplace(calls[0], std::move(found));

@@ -185,23 +185,23 @@ void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>&
       }
 }
 
-std::vector<size_t> Unrolled::sums_of(const Graph& graph, const std::vector<size_t>& calls) const {
+std::vector<size_t> Unrolled::sums_of(const std::vector<size_t>& calls) const {
   const auto with_lanes = std::find_if(calls.begin(), calls.end(), [&](size_t n) { return axis_of(n) != kNoAxis; });
   if (with_lanes == calls.end() ||
-      graph.calls[*with_lanes].vmaps[0].batch_size < std::max<int64_t>(thresholds().fewest_summed, 2))
+      graph_.calls[*with_lanes].vmaps[0].batch_size < std::max<int64_t>(thresholds().fewest_summed, 2))
     return {};
   std::unordered_map<ValueId, size_t> made;
   for (const size_t n : calls)
-    for (const ValueId id : graph.calls[n].results)
+    for (const ValueId id : graph_.calls[n].results)
       if (id != kNoValue) made.emplace(id, n);
   std::vector<size_t> sums;
-  for (size_t n = 0; n < graph.calls.size(); ++n) {
-    const Call& call = graph.calls[n];
+  for (size_t n = 0; n < graph_.calls.size(); ++n) {
+    const Call& call = graph_.calls[n];
     if (!call.vmaps.empty() || call.effect || call.operands.size() != 1 || call.results.size() != 1) continue;
     const ValueId from = call.operands[0];
     if (call.results[0] == kNoValue || !made.count(from)) continue;
-    const Value &terms = graph.values[from], &sum = graph.values[call.results[0]];
-    const int64_t lane = lane_of_results(graph.calls[made[from]], axis_of(made[from]));
+    const Value &terms = graph_.values[from], &sum = graph_.values[call.results[0]];
+    const int64_t lane = lane_of_results(graph_.calls[made[from]], axis_of(made[from]));
     if (lane == kNoLane || !at::isFloatingType(terms.dtype) || !type_of(terms.dtype) || sum.dtype != terms.dtype ||
         !order_in_memory(sum) || simple_fold(*call.op, call.args, *type_of(terms.dtype)) != SimpleFold::sum)
       continue;

@@ -20,10 +20,10 @@ class Unrolled {
   bool are_worth_it(const std::vector<size_t>& calls, size_t fewest) const;
   /// The calls that sum what such a kernel makes over its examples: the kernel adds them up itself (NOTE [Sums over
   /// lanes] in kernels/kernel_sums.cpp).
-  std::vector<size_t> sums_of(const Graph& graph, const std::vector<size_t>& calls) const;
+  std::vector<size_t> sums_of(const std::vector<size_t>& calls) const;
   /// Whether the kernel is better for them, where it would not be otherwise: what is summed is then in no memory.
-  bool are_worth_their_sums(const Graph& graph, const std::vector<size_t>& calls) const {
-    return calls.size() > 1 && joining_.spaces[calls[0]] && !sums_of(graph, calls).empty();
+  bool are_worth_their_sums(const std::vector<size_t>& calls) const {
+    return calls.size() > 1 && joining_.spaces[calls[0]] && !sums_of(calls).empty();
   }
   /// Settles what lies between the kernels of these groups: what is cheap is computed again where it is read
   /// (fuse/recompute.h), and what only such kernels read has the examples next to each other. Changes the graph that

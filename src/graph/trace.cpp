@@ -367,11 +367,6 @@ void Trace::process(const Operator& op, Stack& stack) {
   graph_.calls.push_back(std::move(call));
 }
 
-Graph Trace::finish() {
-  forget();
-  return std::move(graph_);
-}
-
 void Trace::forget() {
   plain_.clear();
   made_here_.clear();
@@ -475,7 +470,7 @@ Traced trace_at(const c10::intrusive_ptr<Trace>& level, const dynamic::Function&
     }
   }
   const auto reads = level->reads();
-  traced.graph = level->finish();
+  traced.graph = level->take_graph();
   if (!reads.empty()) {
     Graph read = traced.graph;
     read.results.clear();

@@ -57,7 +57,7 @@ class Trace final : public Level {
   const std::vector<std::pair<ValueId, bool>>& reads() const { return reads_; }
 
   /// What was recorded. The trace is of no use afterwards.
-  Graph finish();
+  Graph take_graph() { return std::move(graph_); }
   /// Lets go of the tensors that it knows, wrappers of its own among them, so that it can end.
   void forget();
   Assumptions assumptions() { return std::move(assumptions_); }

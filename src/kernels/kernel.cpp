@@ -67,7 +67,11 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
             .vector_lanes = text.lanes,
             .code_bytes = code_->bytes(),
             .generated = generated};
-  for (const Region::Input& input : inputs_) facts_.bytes_a_lane += input.repeated ? 0 : size_of(input.type);
+  columns_ = static_cast<int64_t>(outputs_.size() - summed_.size());
+  for (const Region::Input& input : inputs_) {
+    columns_ += !input.repeated;
+    facts_.bytes_a_lane += input.repeated ? 0 : size_of(input.type);
+  }
   for (size_t k = 0; k < outputs_.size(); ++k)
     if (!region.is_once(k) && !region.is_summed(k)) facts_.bytes_a_lane += size_of(outputs_[k]);
   facts_.milliseconds = now() - start;
@@ -88,7 +92,7 @@ void Kernel::call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
 }
 
 // Calls `piece` for parts of all pieces, on several threads where there are many lanes.
-void Kernel::share(int64_t pieces, int64_t lanes_in_piece, const Pieces& piece) const {
+void Kernel::share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const {
   uint8_t fault = 0;
   if (pieces * lanes_in_piece <= grain_ || at::get_num_threads() == 1) {
     piece(0, pieces, &fault);
@@ -181,14 +185,12 @@ void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs,
                        uint8_t* fault) const {
   const int64_t vector = facts_.vector_lanes;
   // As many lanes a block as the memory takes.
-  const auto repeated = std::count_if(inputs_.begin(), inputs_.end(), [](const auto& input) { return input.repeated; });
-  const auto columns = static_cast<int64_t>(inputs.size() + outputs.size() - summed_.size()) - repeated;
   alignas(kVectorBytes) char few[kBlockBytes];
   std::unique_ptr<char[]> many;
-  int64_t block = kBlockBytes / (8 * std::max<int64_t>(columns, 1)) / vector * vector;
+  int64_t block = kBlockBytes / (8 * std::max<int64_t>(columns_, 1)) / vector * vector;
   if (block == 0) {
     block = vector;
-    many = std::make_unique<char[]>(static_cast<size_t>(8 * columns * vector));
+    many = std::make_unique<char[]>(static_cast<size_t>(8 * columns_ * vector));
   }
   c10::SmallVector<const void*, 32> from(inputs.size());
   c10::SmallVector<void*, 32> to(outputs.size());

@@ -37,9 +37,9 @@
 #pragma once
 
 #include <c10/util/ArrayRef.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -113,8 +113,8 @@ class Kernel {
   void run_summed(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const;
   void run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
                  uint8_t* fault) const;
-  using Pieces = std::function<void(int64_t begin, int64_t end, uint8_t* fault)>;
-  void share(int64_t pieces, int64_t lanes_in_piece, const Pieces& piece) const;
+  using Piece = c10::function_ref<void(int64_t begin, int64_t end, uint8_t* fault)>;
+  void share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const;
 
   std::string key_;
   std::unique_ptr<Code> code_;
@@ -127,6 +127,7 @@ class Kernel {
   bool has_rows_;                // each is computed as a whole
   std::vector<Type> kept_;       // further memory, for the lanes of a row
   size_t memories_;              // of loops
+  int64_t columns_ = 0;          // inputs and outputs of which lanes that lie apart are copied
   int64_t grain_;                // lanes that are worth a thread
   Facts facts_;
 };

@@ -47,6 +47,11 @@ void Printer::print_memory_of_loops() {
           {{"loop", std::to_string(plain(loop))}, {"at", std::to_string(at++)}});
 }
 
+// Of the step that a loop makes, what the carry that is the i-th to be kept was.
+std::string Printer::place_of_kept(LoopId number, const KeptCarries& kept, size_t i) {
+  return line("getelementptr i8, ptr %step" + label_of(number) + ", i64 " + std::to_string(kept.offsets[i]));
+}
+
 // At the beginning of a step. Where there is no memory left, the loop ends here, and whoever called says why.
 void Printer::print_keep(LoopId number) {
   const KeptCarries& kept = keeps_.at(number);
@@ -72,9 +77,7 @@ keep{l}:
   block_ = "keep" + label_of(number);
   for (size_t i = 0; i < kept.places.size(); ++i) {
     const Id carry = graph_.loop(number).carries[kept.places[i]];
-    const std::string place =
-        line("getelementptr i8, ptr %step" + label_of(number) + ", i64 " + std::to_string(kept.offsets[i]));
-    store(graph_[carry].type, value(carry, 0), place, "0", 0);
+    store(graph_[carry].type, value(carry, 0), place_of_kept(number, kept, i), "0", 0);
   }
 }
 
@@ -84,9 +87,7 @@ void Printer::print_kept(Id id) {
   const KeptCarries& kept = keeps_.at(graph_.loop(number).forwards);
   const auto i =
       static_cast<size_t>(std::find(kept.places.begin(), kept.places.end(), n.bits & 0xffffffff) - kept.places.begin());
-  const std::string place =
-      line("getelementptr i8, ptr %step" + label_of(number) + ", i64 " + std::to_string(kept.offsets[i]));
-  load(n.type, place, "0", 0, value(id, 0));
+  load(n.type, place_of_kept(number, kept, i), "0", 0, value(id, 0));
 }
 
 void Printer::print_loop_backwards(LoopId number, const std::string& begin) {

@@ -56,6 +56,7 @@ class Printer : private Lines {
   void print_loop_backwards(LoopId number, const std::string& begin);
   void plan_kept();
   void print_memory_of_loops();
+  std::string place_of_kept(LoopId number, const KeptCarries& kept, size_t i);
   void print_keep(LoopId number);
   void print_kept(Id id);
   std::string label_of(LoopId number) const { return loop_ + "_" + std::to_string(plain(number)); }

@@ -168,13 +168,7 @@ Tensor lu_solve(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool le
 
 // Right-hand sides may have more batch dimensions than the factors have, or fewer.
 void lu_solve_vmap(VmapFrame& f) {
-  if (!f.batched(0) && !f.batched(1)) {
-    f.to_front(2, false);
-    const SharedSystem system(f.tensor(2), f.logical_dim(0), f.stack[3].toBool());
-    f.stack[2] = system.right_hand_sides();
-    f.call();
-    return f.result(system.solutions(f.tensor(0)));
-  }
+  if (!f.batched(0) && !f.batched(1)) return solve_shared_system(f, 2, 3);
   const int64_t rank = std::max(f.logical_dim(0), f.logical_dim(2));
   for (uint8_t i : f.op.tensor_args()) {
     f.to_front(i, true);

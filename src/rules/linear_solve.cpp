@@ -68,11 +68,7 @@ void solve_vmap(VmapFrame& f) {
 // linalg_solve_triangular(A, B, upper, left, unitriangular).
 void solve_triangular_vmap(VmapFrame& f) {
   if (f.batched(0) || f.logical_dim(1) < 2) return vmap_natively(f);
-  f.to_front(1, false);
-  const SharedSystem system(f.tensor(1), f.logical_dim(0), f.stack[3].toBool());
-  f.stack[1] = system.right_hand_sides();
-  f.call();
-  f.result(system.solutions(f.tensor(0)));
+  solve_shared_system(f, 1, 3);
 }
 
 Tensor solve_jvp(const Tensor& da, const Tensor& db, const Tensor& a, const Tensor& b, bool left, const Tensor& x) {

@@ -75,13 +75,7 @@ Tensor ormqr(const Tensor& reflectors, const Tensor& tau, const Tensor& other, b
 }
 
 void ormqr_vmap(VmapFrame& f) {
-  if (!f.batched(0) && !f.batched(1)) {
-    f.to_front(2, false);
-    const SharedSystem system(f.tensor(2), f.logical_dim(0), f.stack[3].toBool());
-    f.stack[2] = system.right_hand_sides();
-    f.call();
-    return f.result(system.solutions(f.tensor(0)));
-  }
+  if (!f.batched(0) && !f.batched(1)) return solve_shared_system(f, 2, 3);
   for (size_t i : {0, 1, 2}) f.to_front(i, true);
   f.call();
 }

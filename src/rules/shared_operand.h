@@ -50,4 +50,14 @@ class SharedSystem {
   Tensor b_;
 };
 
+/// Calls an operator of which no other argument is mapped than the right-hand sides, argument `b`. Argument 0 is the
+/// matrix, and argument `left` whether it is on the left.
+inline void solve_shared_system(VmapFrame& f, size_t b, size_t left) {
+  f.to_front(b, false);
+  const SharedSystem system(f.tensor(b), f.logical_dim(0), f.stack[left].toBool());
+  f.stack[b] = system.right_hand_sides();
+  f.call();
+  f.result(system.solutions(f.tensor(0)));
+}
+
 }  // namespace tower::rules
