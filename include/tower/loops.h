@@ -35,6 +35,8 @@ class MaxStepsError : public Error {
 /// Of how many steps a loop keeps the state for the backward pass. Between them steps are computed again.
 class Checkpoints {
  public:
+  /// `{}` is all().
+  constexpr Checkpoints() : Checkpoints(kAll) {}
   /// No state: the loop is recorded as the steps that it is made of. The fastest, and the memory of all steps.
   static constexpr Checkpoints all() { return Checkpoints(kAll); }
   /// As few as let each step be computed again no more than four times: about 1.8 n^(1/3) for n steps.

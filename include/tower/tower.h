@@ -36,4 +36,5 @@
 #include "tower/substitution.h"
 #include "tower/transforms.h"
 #include "tower/tree.h"
+#include "tower/value_and_jacobian.h"
 #include "tower/version.h"

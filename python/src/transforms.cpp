@@ -5,6 +5,7 @@
 #include <tower/check_grads.h>
 #include <tower/detail/flat.h>
 #include <tower/detail/saved_tensor_hooks.h>
+#include <tower/value_and_jacobian.h>
 
 #include "function.h"
 #include "module.h"
@@ -119,6 +120,17 @@ py::tuple jacobian(py::handle function, py::handle depart, py::handle leaves, Ar
   return to_pair(without_gil([&] { return transform(callback.with_aux(), std::move(argnums), options)(args); }));
 }
 
+// With aux, it follows the values in the first list.
+py::tuple value_and_jacobian(py::handle function, py::handle depart, py::handle leaves, Argnums argnums, bool has_aux,
+                             bool forward, Chunk chunk_size, const std::string& randomness) {
+  const Tensors args = to_tensors(leaves);
+  const JacobianOptions options{chunk_size, to_randomness(randomness)};
+  const Mode mode = forward ? Mode::forward : Mode::reverse;
+  Callback callback(function, depart, has_aux);
+  return to_pair(without_gil(
+      [&] { return dynamic::value_and_jacobian(callback.with_aux(), std::move(argnums), mode, options)(args); }));
+}
+
 py::tuple hvp(py::handle function, py::handle depart, py::handle leaves, py::handle directions) {
   const Tensors primals = to_tensors(leaves), tangents = to_tensors(directions);
   Callback callback(function, depart);
@@ -155,6 +167,7 @@ void define_transforms(py::module_& module) {
   module.def("linearize", &linearize);
   module.def("jacrev", &jacobian<dynamic::jacrev>);
   module.def("jacfwd", &jacobian<dynamic::jacfwd>);
+  module.def("value_and_jacobian", &value_and_jacobian);
   module.def("hessian", &jacobian<dynamic::hessian>);
   module.def("hvp", &hvp);
   module.def("check_grads", &check_grads);

@@ -1,4 +1,4 @@
-"""jacrev, jacfwd and hessian against torch.func."""
+"""jacrev, jacfwd, value_and_jacobian and hessian against torch.func."""
 
 import pytest
 import torch
@@ -31,6 +31,41 @@ def test_aux(name):
     with_aux = lambda p, x: (f(p, x), {"x": x.exp()})
     ours, theirs = (getattr(lib, name)(with_aux, has_aux=True)(*args) for lib in BOTH)
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+@pytest.mark.parametrize("argnums", [0, 1, (1, 0)])
+def test_value_beside_the_jacobian(mode, argnums):
+    args = arguments()
+    value, jacobian = torch_tower.value_and_jacobian(f, argnums, mode=mode, chunk_size=2, randomness="same")(*args)
+    assert_same(value, f(*args))
+    assert_same(jacobian, torch.func.jacrev(f, argnums)(*args))
+
+
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+def test_value_and_aux_beside_the_jacobian(mode):
+    args = arguments()
+    with_aux = lambda p, x: (f(p, x), {"x": x.exp(), "name": "f"})
+    (value, aux), jacobian = torch_tower.value_and_jacobian(with_aux, mode=mode, has_aux=True)(*args)
+    assert_same(value, f(*args))
+    assert_same(aux, {"x": args[1].exp(), "name": "f"})
+    assert_same(jacobian, torch.func.jacrev(f)(*args))
+
+
+def test_value_and_jacobian_of_examples_and_differentiated():
+    x = randn(5, 3)
+    g = lambda x: x.sin().prod() * x
+    both = torch_tower.value_and_jacobian(g, mode="forward")
+    value, jacobian = torch_tower.vmap(both)(x)
+    assert_same(value, torch.func.vmap(g)(x))
+    assert_same(jacobian, torch.func.vmap(torch.func.jacrev(g))(x))
+    of_value = torch_tower.grad(lambda x: both(x)[0].sum())(x[0])
+    assert_same(of_value, torch.func.grad(lambda x: g(x).sum())(x[0]))
+
+
+def test_modes_of_value_and_jacobian():
+    with pytest.raises(ValueError, match="value_and_jacobian: mode is 'both'; it must be 'reverse' or 'forward'"):
+        torch_tower.value_and_jacobian(f, mode="both")
 
 
 def test_aux_of_a_hessian():

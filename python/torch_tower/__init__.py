@@ -47,7 +47,7 @@ from ._control_flow import (  # noqa: E402
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
 from ._functions import linear_backward, register_sparsity  # noqa: E402
 from ._higher_order import register_higher_order  # noqa: E402
-from ._jacobians import hessian, jacfwd, jacrev  # noqa: E402
+from ._jacobians import hessian, jacfwd, jacrev, value_and_jacobian  # noqa: E402
 from ._processes import (  # noqa: E402
     Mesh,
     MeshError,
@@ -154,6 +154,7 @@ __all__ = [
     "stack_module_state",
     "sum_across",
     "try_while_loop",
+    "value_and_jacobian",
     "vjp",
     "vmap",
     "while_loop",

@@ -1,4 +1,4 @@
-"""jacrev, jacfwd, hessian."""
+"""jacrev, jacfwd, value_and_jacobian, hessian."""
 
 from typing import Callable
 
@@ -22,12 +22,17 @@ def _jacobian(transform: str, order: int, func: Callable, argnums: argnums_t, ha
             arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, has_aux, *options
         )
         for _ in range(order):
-            n = len(chosen.tensors)
-            blocks = [chosen.unflatten(blocks[i : i + n]) for i in range(0, len(blocks), n)]
+            blocks = _by_arguments(chosen, blocks)
         result = outputs.like(blocks)
         return (result, outputs.aux.arrive(aux)) if has_aux else result
 
     return jacobian
+
+
+def _by_arguments(chosen: Chosen, blocks: list) -> list:
+    """Blocks for each of the chosen tensors in turn, as trees like the arguments."""
+    n = len(chosen.tensors)
+    return [chosen.unflatten(blocks[i : i + n]) for i in range(0, len(blocks), n)]
 
 
 def _check_chunk_size(transform: str, chunk_size: int | None) -> None:
@@ -71,6 +76,49 @@ def jacfwd(
     """
     _check_chunk_size("jacfwd", chunk_size)
     return _jacobian("jacfwd", 1, func, argnums, has_aux, chunk_size, randomness)
+
+
+@uncompiled
+def value_and_jacobian(
+    func: Callable,
+    argnums: argnums_t = 0,
+    *,
+    mode: str = "reverse",
+    has_aux: bool = False,
+    chunk_size: int | None = None,
+    randomness: str = "error",
+) -> Callable:
+    """The output of `func` and its Jacobian: (output, Jacobian), or ((output, aux), Jacobian) with `has_aux`.
+
+    The Jacobian is that of `jacrev`, or with `mode="forward"` that of `jacfwd`, whose arguments the others are.
+    """
+    name = "value_and_jacobian"
+    if mode not in ("reverse", "forward"):
+        raise ValueError(f"{name}: mode is {mode!r}; it must be 'reverse' or 'forward'.")
+    _check_chunk_size(name, chunk_size)
+    forward = mode == "forward"
+
+    @transformed(func)
+    def value_and_blocks(*args, **kwargs):
+        arguments = Arguments(args, kwargs)
+        chosen = Chosen(name, arguments, argnums)
+        outputs = Outputs(name, has_aux)
+        values, blocks = _C.value_and_jacobian(
+            arguments.function(func),
+            outputs.depart,
+            arguments.tensors,
+            chosen.tensors,
+            has_aux,
+            forward,
+            chunk_size,
+            randomness if forward else "same",
+        )
+        jacobian = outputs.like(_by_arguments(chosen, blocks))
+        number = len(blocks) // len(chosen.tensors)
+        value = outputs.arrive(values[:number])
+        return ((value, outputs.aux.arrive(values[number:])) if has_aux else value), jacobian
+
+    return value_and_blocks
 
 
 @uncompiled

@@ -8,6 +8,7 @@
 #include "interpreters/surface.h"
 #include "tower/detail/spellings.h"
 #include "tower/errors.h"
+#include "tower/value_and_jacobian.h"
 #include "transforms/vmap.h"
 
 namespace tower::dynamic {
@@ -212,6 +213,27 @@ Function jacfwd(Function f, std::vector<int64_t> argnums, JacobianOptions option
   return [j = jacfwd(without_aux(std::move(f)), std::move(argnums), options)](const Tensors& args) {
     return j(args).first;
   };
+}
+
+// The outputs are handed out as auxiliary tensors, before those that are.
+FunctionWithAux value_and_jacobian(FunctionWithAux f, std::vector<int64_t> argnums, Mode mode,
+                                   JacobianOptions options) {
+  FunctionWithAux with_values = [f = std::move(f)](const Tensors& args) {
+    auto [outs, aux] = f(args);
+    Tensors values = outs;
+    values.insert(values.end(), aux.begin(), aux.end());
+    return std::pair(std::move(outs), std::move(values));
+  };
+  FunctionWithAux jacobian = mode == Mode::forward ? jacfwd(std::move(with_values), std::move(argnums), options)
+                                                   : jacrev(std::move(with_values), std::move(argnums), options);
+  return [j = std::move(jacobian)](const Tensors& args) {
+    auto [blocks, values] = j(args);
+    return std::pair(std::move(values), std::move(blocks));
+  };
+}
+
+FunctionWithAux value_and_jacobian(Function f, std::vector<int64_t> argnums, Mode mode, JacobianOptions options) {
+  return value_and_jacobian(without_aux(std::move(f)), std::move(argnums), mode, options);
 }
 
 FunctionWithAux hessian(FunctionWithAux f, std::vector<int64_t> argnums, JacobianOptions options) {
