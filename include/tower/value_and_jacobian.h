@@ -16,8 +16,8 @@ namespace tower {
 
 namespace dynamic {
 
-/// All outputs of `f` and, as the second of the pair, the Jacobians by `argnums` that `jacrev` gives or, where `mode` is
-/// forward, `jacfwd`. Throws what these do.
+/// All outputs of `f` and, as the second of the pair, the Jacobians by `argnums` that `jacrev` gives or, where `mode`
+/// is forward, `jacfwd`. Throws what these do.
 FunctionWithAux value_and_jacobian(Function f, std::vector<int64_t> argnums, Mode mode = Mode::reverse,
                                    JacobianOptions options = {});
 /// The same of an `f` with auxiliary tensors, which follow its outputs.

@@ -1,6 +1,5 @@
 #include "kernels/gemm.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 
@@ -8,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/threads.h"
 #include "numbers/thresholds.h"
 #include "tower/errors.h"
 
@@ -323,13 +323,12 @@ void run_small(const Products& p, const at::Tensor& a, const at::Tensor& b, cons
   const int64_t matrices = p.count(), terms_of_row = std::max<int64_t>(p.columns.size * p.inner.size, 1),
                 terms = p.rows.size * terms_of_row;
   if (matrices == 1) {
-    at::parallel_for(0, p.rows.size, std::max<int64_t>(grain / terms_of_row, 1),
-                     [&](int64_t begin, int64_t end) { multiply({}, begin, end); });
+    share_among_threads(p.rows.size, grain / terms_of_row,
+                        [&](int64_t begin, int64_t end) { multiply({}, begin, end); });
   } else {
-    at::parallel_for(0, matrices, std::max<int64_t>(grain / std::max<int64_t>(terms, 1), 1),
-                     [&](int64_t begin, int64_t end) {
-                       for (int64_t n = begin; n < end; ++n) multiply(p.place(n), 0, p.rows.size);
-                     });
+    share_among_threads(matrices, grain / std::max<int64_t>(terms, 1), [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) multiply(p.place(n), 0, p.rows.size);
+    });
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/loop_memory.h"
+#include "kernels/threads.h"
 #include "numbers/thresholds.h"
 #include "tower/loops.h"
 
@@ -18,7 +19,7 @@ namespace tower::compiler {
 namespace {
 
 constexpr size_t kVectorBytes = 64;  // of the widest there is
-struct alignas(kVectorBytes) Vector {
+struct alignas(kVectorBytes) VectorMemory {
   char bytes[kVectorBytes];
 };
 constexpr size_t kFewVectors = 16;      // whose memory is on the stack
@@ -98,7 +99,7 @@ void Kernel::share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const {
     piece(0, pieces, &fault);
   } else {
     std::atomic<uint8_t> any{0};
-    at::parallel_for(0, pieces, std::max<int64_t>(grain_ / lanes_in_piece, 1), [&](int64_t begin, int64_t end) {
+    share_among_threads(pieces, grain_ / lanes_in_piece, [&](int64_t begin, int64_t end) {
       uint8_t mine = 0;
       piece(begin, end, &mine);
       if (mine) any |= mine;
@@ -279,9 +280,9 @@ void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inp
                       uint8_t* fault) const {
   const int64_t vector = facts_.vector_lanes, lanes = end - begin;
   const size_t vectors = inputs.size() + outputs.size();
-  Vector few[kFewVectors];
-  std::unique_ptr<Vector[]> many;
-  if (vectors > kFewVectors) many = std::make_unique_for_overwrite<Vector[]>(vectors);
+  VectorMemory few[kFewVectors];
+  std::unique_ptr<VectorMemory[]> many;
+  if (vectors > kFewVectors) many = std::make_unique_for_overwrite<VectorMemory[]>(vectors);
   char* memory = reinterpret_cast<char*>(many ? many.get() : few);
   c10::SmallVector<const void*, 8> from(inputs.begin(), inputs.end());
   c10::SmallVector<void*, 8> to;
