@@ -90,7 +90,8 @@ def value_and_jacobian(
 ) -> Callable:
     """The output of `func` and its Jacobian: (output, Jacobian), or ((output, aux), Jacobian) with `has_aux`.
 
-    The Jacobian is that of `jacrev`, or with `mode="forward"` that of `jacfwd`, whose arguments the others are.
+    The Jacobian is that of `jacrev`, or with `mode="forward"` that of `jacfwd`: by the argument(s) `argnums`, at most
+    `chunk_size` rows or columns at a time. `randomness`, forward: as in `jacfwd`.
     """
     name = "value_and_jacobian"
     if mode not in ("reverse", "forward"):

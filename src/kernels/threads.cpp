@@ -8,8 +8,8 @@
 
 // NOTE [LibTorch's threads]
 // at::parallel_for is a template, whose loop over threads is the including file's: without -fopenmp it is no loop at
-// all, and with another compiler's OpenMP it starts that one's threads, beside LibTorch's, and asks one library about the
-// threads of the other. LibTorch's threads are those of GNU's library, and so this calls what GCC would have called
+// all, and with another compiler's OpenMP it starts that one's threads, beside LibTorch's, and asks one library about
+// the threads of the other. LibTorch's threads are those of GNU's library, and so this calls what GCC would have called
 // (https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html; LLVM's library has the function, too),
 // and never asks which thread it is on.
 #if AT_PARALLEL_OPENMP
