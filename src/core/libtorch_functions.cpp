@@ -78,7 +78,7 @@ class State final : public FuncTorchTLSBase {
   // Functorch takes any such state for its own class, whose members follow: the layers of transforms of torch.func that
   // run inside of Tower's, and flags.
   functorch::Layers functorch_layers_;
-  unsigned char functorch_flags_[128] = {};
+  [[maybe_unused]] unsigned char functorch_flags_[128] = {};
   std::unique_ptr<FuncTorchTLSBase> previous_;
   int users_ = 0;
 };
