@@ -23,10 +23,19 @@ LoopBackwards::LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool>
   of_step.insert(of_step.end(), needs_.begin() + static_cast<std::ptrdiff_t>(moves_.size()), needs_.end());
   const auto step = [this](const Tensors& x) { return loop_->step().run(x); };
   Tensors all = operands;
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (loop_->is_stacked_operand(i)) all[i] = all[i].select(0, 0);
   for (size_t k = 0; k < moves_.size(); ++k)
     if (moves_[k]) all.push_back(at::ones_like(operands[k]));
+  std::vector<bool> given = moves_;
+  const Graph& graph = loop_->step().graph();
+  for (size_t k = loop_->states(); k < loop_->results(); ++k) {
+    given.push_back(cotangents_[k]);
+    const Value& output = graph.values[graph.results[k]];
+    if (cotangents_[k]) all.push_back(at::ones(output.sizes, at::TensorOptions(output.dtype)));
+  }
   try {
-    step_ = traced_step(pullback_of(step, moves_, of_step), all);
+    step_ = traced_step(pullback_of(step, given, of_step), all);
   } catch (const InvisibleTensorError&) {
     throw;
   } catch (const std::exception&) {
@@ -37,26 +46,41 @@ LoopBackwards::LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool>
   if (std::any_of(step_->values.begin(), step_->values.end(), is_captured)) step_.reset();
 }
 
+bool LoopBackwards::is_stacked_operand(size_t k) const {
+  if (k < loop_->operands()) return loop_->is_stacked_operand(k);
+  for (size_t result = 0, next = loop_->operands(); result < loop_->results(); ++result)
+    if (cotangents_[result] && next++ == k) return loop_->is_stacked_result(result);
+  return false;
+}
+
+bool LoopBackwards::is_stacked_result(size_t k) const {
+  for (size_t i = 0, next = 0; i < loop_->operands(); ++i)
+    if (needs_[i] && next++ == k) return loop_->is_stacked_operand(i);
+  return false;
+}
+
 SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
-  const size_t states = loop_->states(), operands = loop_->operands();
+  const size_t states = loop_->states(), operands = loop_->operands(), own = states + loop_->stacked();
   if (!step_) return {};
-  const auto forwards = loop_->steps_in_numbers(call, true);
+  const auto forwards = loop_->steps_in_numbers(call.graph, call.operands, true);
   if (!forwards) return {};
   Expressions& g = call.graph;
 
   // The cotangents after the last step, and the gradients of what all steps share so far, which are none.
   std::vector<Id> start;
   SmallResults cotangents, gradients;
+  std::vector<const Small*> of_outputs;
   const auto begin_with_zeros = [&](const Small& like) {
     Small zeros = like;
     for (Id& id : zeros.ids) id = g.constant(*type_of(like.dtype), 0.0);
     return zeros;
   };
-  for (size_t k = 0, next = operands; k < states; ++k) {
+  for (size_t k = 0, next = operands; k < loop_->results(); ++k) {
     const Small* given = cotangents_[k] ? call.operands[next++] : nullptr;
-    if (moves_[k]) cotangents.push_back(given ? *given : begin_with_zeros(*call.operands[k]));
+    if (k >= states && given) of_outputs.push_back(given);
+    if (k < states && moves_[k]) cotangents.push_back(given ? *given : begin_with_zeros(*call.operands[k]));
   }
-  for (size_t i = states; i < operands; ++i)
+  for (size_t i = own; i < operands; ++i)
     if (needs_[i]) gradients.push_back(begin_with_zeros(*call.operands[i]));
   const auto each_id = [&](const auto& f) {
     for (SmallResults* of : {&cotangents, &gradients})
@@ -64,34 +88,46 @@ SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
         for (Id& id : t.ids) f(id);
   };
   each_id([&](Id id) { start.push_back(id); });
+  start.push_back(g.constant(Type::i32, int64_t{0}));
 
   const LoopId loop = g.open_loop_backwards(forwards->loop, forwards->steps, start);
   const std::vector<Id> carries = g.loop(loop).carries;
   size_t at = 0;
   each_id([&](Id& id) { id = carries[at++]; });
-  SmallResults state;
+  SmallResults state, elements, cotangents_of_step;
   size_t place = 0;
   for (size_t k = 0; k < states; ++k) {
     state.push_back(*call.operands[k]);
     for (Id& id : state.back().ids) id = g.kept(place++);
   }
+  for (size_t i = states; i < own; ++i)
+    if (auto element = loop_->element(g, *call.operands[i])) elements.push_back(*std::move(element));
+  for (const Small* given : of_outputs)
+    if (auto element = loop_->element(g, *given)) cotangents_of_step.push_back(*std::move(element));
+  if (elements.size() < loop_->stacked() || cotangents_of_step.size() < of_outputs.size()) return {};
   std::vector<const Small*> all;
-  for (const Small& t : state) all.push_back(&t);
-  for (size_t i = states; i < operands; ++i) all.push_back(call.operands[i]);
-  for (const Small& t : cotangents) all.push_back(&t);
+  for (const SmallResults* of : {&state, &elements})
+    for (const Small& t : *of) all.push_back(&t);
+  for (size_t i = own; i < operands; ++i) all.push_back(call.operands[i]);
+  for (const SmallResults* of : {&cotangents, &cotangents_of_step})
+    for (const Small& t : *of) all.push_back(&t);
   const auto made = results_of_graph(g, *step_, all);
   if (!made) return {};
   std::vector<Id> next;
-  for (size_t k = 0; k < cotangents.size(); ++k) {
-    const Small& before = (*made)[k];
-    if (before.sizes != cotangents[k].sizes || before.dtype != cotangents[k].dtype) return {};
+  auto found = made->begin();
+  for (const Small& after : cotangents) {
+    const Small& before = *found++;
+    if (before.sizes != after.sizes || before.dtype != after.dtype) return {};
     next.insert(next.end(), before.ids.begin(), before.ids.end());
   }
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const Small& more = (*made)[cotangents.size() + i];
-    if (more.sizes != gradients[i].sizes || more.dtype != gradients[i].dtype) return {};
-    for (size_t e = 0; e < more.ids.size(); ++e) next.push_back(g.make(Op::add, gradients[i].ids[e], more.ids[e]));
+  const auto of_elements = found;
+  for (size_t i = states; i < own; ++i) found += needs_[i];
+  for (const Small& sum : gradients) {
+    const Small& more = *found++;
+    if (more.sizes != sum.sizes || more.dtype != sum.dtype) return {};
+    for (size_t e = 0; e < more.ids.size(); ++e) next.push_back(g.make(Op::add, sum.ids[e], more.ids[e]));
   }
+  next.push_back(g.make(Op::add, carries.back(), g.constant(Type::i32, int64_t{1})));
   const std::vector<Id> left = g.close_loop_backwards(next);
   at = 0;
   each_id([&](Id& id) { id = left[at++]; });
@@ -101,6 +137,9 @@ SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
     if (needs_[k]) results.push_back(cotangents[moved]);
     moved += moves_[k];
   }
+  found = of_elements;
+  for (size_t i = states; i < own; ++i)
+    if (needs_[i]) results.push_back(loop_->in_steps(g, loop, *found++, left[at]));
   results.insert(results.end(), gradients.begin(), gradients.end());
   return results;
 }

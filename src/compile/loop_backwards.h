@@ -17,6 +17,8 @@ class LoopBackwards final : public CodeInNumbers {
                 const dynamic::Tensors& operands);
 
   SmallResults in_numbers(const SmallCall& call) const override;
+  bool is_stacked_operand(size_t k) const override;
+  bool is_stacked_result(size_t k) const override;
   void compile_itself() const override { loop_->compile_itself(); }
   bool does_the_same(const KnownCode& other) const override;
 

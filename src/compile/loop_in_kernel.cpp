@@ -3,49 +3,105 @@
 
 #include "compile/traced_loop.h"
 #include "fuse/small_graph.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 
-std::optional<Loop::InNumbers> Loop::steps_in_numbers(const SmallCall& call, bool counted) const {
-  Expressions& g = call.graph;
+std::optional<Loop::InNumbers> Loop::steps_in_numbers(Expressions& g, c10::ArrayRef<const Small*> operands,
+                                                      bool counted) const {
+  if (has_stacked() && g.in_loop()) return std::nullopt;
   std::vector<Id> start;
-  for (size_t k = 0; k < states_; ++k)
-    start.insert(start.end(), call.operands[k]->ids.begin(), call.operands[k]->ids.end());
+  for (size_t k = 0; k < states_; ++k) start.insert(start.end(), operands[k]->ids.begin(), operands[k]->ids.end());
   if (counted) start.push_back(g.constant(Type::i32, int64_t{0}));
   const LoopId loop = g.open_loop(start);
   const std::vector<Id> carries = g.loop(loop).carries;
-  SmallResults state;
-  std::vector<const Small*> all;
+  SmallResults state, elements;
   for (size_t k = 0, next = 0; k < states_; ++k) {
-    state.push_back(*call.operands[k]);
+    state.push_back(*operands[k]);
     for (Id& id : state.back().ids) id = carries[next++];
   }
-  for (const Small& t : state) all.push_back(&t);
-  all.insert(all.end(), call.operands.begin() + static_cast<std::ptrdiff_t>(states_),
-             call.operands.begin() + static_cast<std::ptrdiff_t>(operands()));
-  const auto condition = results_of_graph(g, predicate_.graph(), all);
-  const Id undecided = g.failed_in_step();
-  const auto made = condition ? results_of_graph(g, step_.graph(), all) : std::nullopt;
+  for (size_t i = 0; i < stacked(); ++i) {
+    auto own = element(g, *operands[states_ + i]);
+    if (!own) return std::nullopt;
+    elements.push_back(*std::move(own));
+  }
+  std::vector<const Small*> all;
+  for (const SmallResults* of : {&state, &elements})
+    for (const Small& t : *of) all.push_back(&t);
+  for (size_t i = all.size(); i < this->operands(); ++i) all.push_back(operands[i]);
+  Id holds = g.constant(Type::b1, int64_t{1});
+  if (predicate_) {
+    const auto condition = results_of_graph(g, predicate_->graph(), all);
+    if (!condition) return std::nullopt;
+    holds = (*condition)[0].ids[0];
+    // Where the condition itself has failed, another step says so.
+    if (const Id undecided = g.failed_in_step(); undecided != kNone) holds = g.make(Op::bit_or, holds, undecided);
+  }
+  auto made = results_of_graph(g, step_.graph(), all);
   if (!made) return std::nullopt;
   std::vector<Id> next;
-  for (const Small& t : *made) next.insert(next.end(), t.ids.begin(), t.ids.end());
+  for (size_t k = 0; k < states_; ++k) next.insert(next.end(), (*made)[k].ids.begin(), (*made)[k].ids.end());
   if (counted) next.push_back(g.make(Op::add, carries.back(), g.constant(Type::i32, int64_t{1})));
-  // Where the condition itself has failed, another step says so.
-  Id holds = (*condition)[0].ids[0];
-  if (undecided != kNone) holds = g.make(Op::bit_or, holds, undecided);
-  const std::vector<Id> left = g.close_loop(holds, next, options_.max_steps, must_end_);
+  const std::vector<Id> left =
+      g.close_loop(holds, next, steps_ ? std::optional(steps_->count) : options_.max_steps, must_end_);
   auto id = left.begin();
   for (Small& t : state) {
     std::copy_n(id, t.ids.size(), t.ids.begin());
     id += static_cast<std::ptrdiff_t>(t.ids.size());
     t.number = false;
   }
-  return InNumbers{loop, std::move(state), counted ? *id : kNone};
+  made->erase(made->begin(), made->begin() + static_cast<std::ptrdiff_t>(states_));
+  return InNumbers{loop, std::move(state), counted ? *id : kNone, *std::move(made)};
 }
 
-SmallResults Loop::in_numbers(const SmallCall& call) const {
-  auto loop = steps_in_numbers(call, false);
-  return loop ? std::move(loop->last) : SmallResults{};
+bool Loop::fits_kernel(const dynamic::Tensors& operands) const {
+  Expressions trial;
+  SmallResults all;
+  for (size_t k = 0; k < operands.size(); ++k) {
+    const at::Tensor& t = operands[k];
+    const auto type = type_of(t.scalar_type());
+    const int64_t most = is_stacked_operand(k) ? kMostStacked : thresholds().most_of_lane;
+    if (!type || !t.device().is_cpu() || t.numel() == 0 || t.numel() > most) return false;
+    all.push_back({Sizes(t.sizes()), {}, t.scalar_type()});
+    for (int64_t i = 0; i < t.numel(); ++i) all.back().ids.push_back(trial.input(*type, trial.size()));
+  }
+  std::vector<const Small*> pointers;
+  for (const Small& t : all) pointers.push_back(&t);
+  return !results_in_numbers(trial, pointers).empty();
+}
+
+SmallResults Loop::results_in_numbers(Expressions& g, c10::ArrayRef<const Small*> operands) const {
+  auto loop = steps_in_numbers(g, operands, has_stacked());
+  if (!loop) return {};
+  SmallResults results = std::move(loop->last);
+  for (const Small& output : loop->outputs) results.push_back(in_steps(g, loop->loop, output, loop->steps));
+  return results;
+}
+
+std::optional<Small> Loop::element(Expressions& g, const Small& stacked) const {
+  const auto steps = static_cast<size_t>(steps_->count), size = stacked.ids.size() / steps;
+  Small own{Sizes(stacked.sizes.begin() + 1, stacked.sizes.end()), {}, stacked.dtype};
+  for (size_t e = 0; e < size; ++e) {
+    std::vector<Id> of_steps;
+    for (size_t s = 0; s < steps; ++s)
+      of_steps.push_back(stacked.ids[(steps_->reverse ? steps - 1 - s : s) * size + e]);
+    const bool read = std::all_of(of_steps.begin(), of_steps.end(), [&](Id id) { return g[id].op == Op::input; });
+    if (!read && !std::all_of(of_steps.begin(), of_steps.end(), [&](Id id) { return id == of_steps[0]; }))
+      return std::nullopt;
+    own.ids.push_back(g.element(of_steps));
+  }
+  return own;
+}
+
+Small Loop::in_steps(Expressions& g, LoopId loop, const Small& output, Id left) const {
+  const auto steps = static_cast<size_t>(steps_->count), size = output.ids.size();
+  Small all{output.sizes, std::vector<Id>(steps * size), output.dtype};
+  all.sizes.insert(all.sizes.begin(), steps_->count);
+  for (size_t e = 0; e < size; ++e) {
+    const std::vector<Id> of_steps = g.in_steps(loop, output.ids[e], left, steps_->count);
+    for (size_t s = 0; s < steps; ++s) all.ids[(steps_->reverse ? steps - 1 - s : s) * size + e] = of_steps[s];
+  }
+  return all;
 }
 
 }  // namespace tower::compiler

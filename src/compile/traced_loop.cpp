@@ -9,12 +9,15 @@
 #include "compile/loop_backwards.h"
 #include "control/loops.h"
 #include "control/repeated_draws.h"
+#include "control/revolve.h"
 #include "control/traced.h"
 #include "core/bind.h"
+#include "core/in_force.h"
 #include "core/level.h"
 #include "core/tensor_lists.h"
 #include "graph/raises.h"
 #include "graph/trace.h"
+#include "numbers/thresholds.h"
 #include "operators/differentiate.h"
 #include "tower/errors.h"
 
@@ -97,6 +100,9 @@ HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<co
 Function run_of(const std::shared_ptr<const Loop>& loop) {
   return [loop](const Tensors& operands) { return loop->run(operands); };
 }
+std::string name_of(const Loop& loop) {
+  return loop.has_stacked() ? "scan" : loop.makes_known_steps() ? "fori_loop" : "while_loop";
+}
 // What makes the loop's steps again, and is otherwise not known.
 std::shared_ptr<const KnownCode> code_of_steps(const Loop& loop) {
   const auto code = std::make_shared<KnownCode>();
@@ -127,7 +133,7 @@ class PullbackOfLoop {
  private:
   HigherOrderRules rules() const {
     HigherOrderRules rules =
-        rules_of_call("while_loop_backward", code_of_steps(*loop_), pullback_of(run_of(loop_), given_, needs_));
+        rules_of_call(name_of(*loop_) + "_backward", code_of_steps(*loop_), pullback_of(run_of(loop_), given_, needs_));
     if (loop_->random || loop_->foreign) return rules;
     rules.vjp = [self = *this, plain = rules.vjp](const Residuals& saved, const Tensors& u,
                                                   const std::vector<bool>& needs, const Attributes& attributes) {
@@ -213,7 +219,7 @@ class PullbackOfLoop {
 // A loop is traced, and so is its forward mode. Its pullback makes as many steps as there were: in a kernel, or again.
 HigherOrderRules rules_of(const std::shared_ptr<const Loop>& loop) {
   const Function run = run_of(loop);
-  HigherOrderRules rules = rules_of_call("while_loop", code_of_steps(*loop), run);
+  HigherOrderRules rules = rules_of_call(name_of(*loop), code_of_steps(*loop), run);
   rules.vjp = [=](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
                   const Attributes&) {
     const std::vector<bool> given = are_defined(cotangents);
@@ -237,12 +243,21 @@ Loop::Loop(Graph predicate, Graph step, size_t states, const WhileOptions& optio
       options_(options),
       must_end_(must_end) {
   raises = must_end && options.max_steps;
-  for (const Plan* plan : {&predicate_, &step_})
-    for (const Call& call : plan->graph().calls) {
-      random = random || call.random();
-      foreign = foreign || call.opaque();
-      raises = raises || may_raise(plan->graph(), call);
-    }
+  note_calls(predicate_->graph());
+  note_calls(step_.graph());
+}
+
+Loop::Loop(Graph step, size_t states, const Steps& steps)
+    : step_(std::move(step)), states_(states), steps_(steps), must_end_(false) {
+  note_calls(step_.graph());
+}
+
+void Loop::note_calls(const Graph& graph) {
+  for (const Call& call : graph.calls) {
+    random = random || call.random();
+    foreign = foreign || call.opaque();
+    raises = raises || may_raise(graph, call);
+  }
 }
 
 Loop::~Loop() = default;
@@ -250,7 +265,7 @@ Loop::~Loop() = default;
 const CompiledGraph& Loop::compiled(bool step) const {
   const auto make = [this] {
     const auto kernels = std::make_shared<Kernels>();
-    return std::array{std::make_unique<const CompiledGraph>(predicate_.graph(), kernels),
+    return std::array{predicate_ ? std::make_unique<const CompiledGraph>(predicate_->graph(), kernels) : nullptr,
                       std::make_unique<const CompiledGraph>(step_.graph(), kernels)};
   };
   return *compiled_.get(make)[step];
@@ -271,18 +286,29 @@ Tensors Loop::repeat(const Function& predicate, const Function& step, const Tens
   return last;
 }
 
+Tensors Loop::repeat(const Function& step, size_t states, const Tensors& operands, const Tensors& fixed) const {
+  const auto one = [step, fixed](int64_t, const Tensors& own, Tensors&) { return step(joined(own, fixed)); };
+  const KnownSteps steps{"scan", one, states, steps_->reverse};
+  if (tracing())
+    if (auto results = tower::traced.known_steps(steps, 0, steps_->count, operands)) return *std::move(results);
+  Tensors captured;
+  return steps.run_steps(0, steps_->count, operands, captured);
+}
+
 Tensors Loop::run(const Tensors& operands) const {
-  const auto split = operands.begin() + static_cast<std::ptrdiff_t>(states_);
+  const auto split = operands.begin() + static_cast<std::ptrdiff_t>(states_ + stacked());
   const auto part = [self = shared_from_this()](bool step) -> Function {
     return [self, step](const Tensors& all) {
-      return self->compiles_ ? self->compiled(step).run(all) : (step ? self->step_ : self->predicate_).run(all);
+      return self->compiles_ ? self->compiled(step).run(all) : (step ? self->step_ : *self->predicate_).run(all);
     };
   };
+  if (steps_) return repeat(part(true), states_, Tensors(operands.begin(), split), Tensors(split, operands.end()));
   return repeat(part(false), part(true), Tensors(operands.begin(), split), Tensors(split, operands.end()));
 }
 
 // State: that of the loop, and the tangents of what has some; fixed: what was captured, and its tangents.
 Tensors Loop::push_forward(const Tensors& operands, const Tensors& tangents) const {
+  if (steps_) return push_steps_forward(operands, tangents);
   const auto states = static_cast<std::ptrdiff_t>(states_);
   Tensors start(operands.begin(), operands.begin() + states), fixed(operands.begin() + states, operands.end());
   const Tensors of_fixed(tangents.begin() + states, tangents.end());
@@ -300,7 +326,7 @@ Tensors Loop::push_forward(const Tensors& operands, const Tensors& tangents) con
                   Tensors(first, first + static_cast<std::ptrdiff_t>(captured)));
   };
   const auto predicate = [self = shared_from_this(), primal](const Tensors& all) {
-    return self->predicate_.run(primal(all));
+    return self->predicate_->run(primal(all));
   };
   const auto step = [=, self = shared_from_this()](const Tensors& all) {
     const auto last = all.begin() + static_cast<std::ptrdiff_t>(all_states + captured);
@@ -312,6 +338,43 @@ Tensors Loop::push_forward(const Tensors& operands, const Tensors& tangents) con
   };
   const Tensors last = repeat(predicate, step, start, fixed);
   return in_places(moves, last.begin() + states);
+}
+
+// The same for state, stacked operands, each with its tangents behind it, and fixed ones. Outputs are those of the
+// tangents alone.
+Tensors Loop::push_steps_forward(const Tensors& operands, const Tensors& tangents) const {
+  const auto part = [&](const Tensors& of, size_t first, size_t last) {
+    return Tensors(of.begin() + static_cast<std::ptrdiff_t>(first), of.begin() + static_cast<std::ptrdiff_t>(last));
+  };
+  const size_t own = states_ + stacked();
+  std::vector<bool> moves;  // of state and elements
+  Tensors given = part(operands, 0, states_);
+  for (size_t k = 0; k < states_; ++k) {
+    moves.push_back(has_derivative(operands[k]));
+    if (moves[k]) given.push_back(or_zeros(tangents[k], operands[k]));
+  }
+  const size_t states = given.size();
+  const Tensors of_stacked = part(tangents, states_, own), of_fixed = part(tangents, own, tangents.size());
+  given = joined(given, joined(part(operands, states_, own), only_defined(of_stacked)));
+  const Tensors fixed = joined(part(operands, own, operands.size()), only_defined(of_fixed));
+  const std::vector<bool> stacked_move = are_defined(of_stacked), fixed_moves = are_defined(of_fixed);
+  const auto step = [=, given = given.size(), self = shared_from_this()](const Tensors& all) {
+    const size_t fixed_at = given, of_fixed_at = given + fixed_moves.size(), elements = states + stacked_move.size();
+    Tensors x = joined(part(all, 0, self->states_), part(all, states, elements));
+    x = joined(x, part(all, fixed_at, of_fixed_at));
+    const auto at = [&](size_t k) { return all.begin() + static_cast<std::ptrdiff_t>(k); };
+    Tensors dx = joined(in_places(moves, at(self->states_)), in_places(stacked_move, at(elements)));
+    dx = joined(dx, in_places(fixed_moves, at(of_fixed_at)));
+    auto [outs, found] = dynamic::jvp([self](const Tensors& y) { return self->step_.run(y); }, x, dx);
+    Tensors next = part(outs, 0, self->states_);
+    for (size_t k = 0; k < outs.size(); ++k)
+      if (k < self->states_ ? moves[k] : has_derivative(outs[k])) next.push_back(or_zeros(found[k], outs[k]));
+    return next;
+  };
+  const Tensors last = repeat(step, states, given, fixed);
+  for (size_t k = states_; k < results(); ++k)
+    moves.push_back(has_derivative(step_.graph().values[step_.graph().results[k]].dtype));
+  return in_places(moves, last.begin() + static_cast<std::ptrdiff_t>(states_));
 }
 
 namespace {
@@ -366,19 +429,25 @@ bool Loop::does_the_same(const KnownCode& code) const {
   const auto* loop = dynamic_cast<const Loop*>(&code);
   if (!loop) return false;
   const Loop& other = *loop;
-  return states_ == other.states_ && must_end_ == other.must_end_ && options_.max_steps == other.options_.max_steps &&
-         same_graph(predicate_.graph(), other.predicate_.graph()) && same_graph(step_.graph(), other.step_.graph());
+  if (states_ != other.states_ || steps_ != other.steps_ || !same_graph(step_.graph(), other.step_.graph()))
+    return false;
+  return steps_ || (must_end_ == other.must_end_ && options_.max_steps == other.options_.max_steps &&
+                    same_graph(predicate_->graph(), other.predicate_->graph()));
 }
 
 // ---- tracing -------------------------------------------------------------------------------------------------------
 
 namespace {
 
+// A step that is traced for a loop. Loops in it have no memory for what their steps have of their own.
+struct InStep : InForce<InStep> {};
+
 bool kernels_know(const Operator& op) { return is_known_in_numbers(op); }
 
 }  // namespace
 
 Graph traced_step(const Function& f, const Tensors& state) {
+  const InStep in_step;
   Graph graph = trace(f, state, "while_loop", kernels_know).graph;
   graph.simplify();
   for (const Call& call : graph.calls)
@@ -446,7 +515,53 @@ Tensors traced_loop(const dynamic::Predicate& predicate, const Function& step, c
   return call_known(rules_of(loop), loop, joined(start, captured));
 }
 
-[[maybe_unused]] const bool is_known = (tower::traced = {traced_loop, meet_captured}, true);
+// Where a step writes, draws random numbers, or does what no kernel can, there is no loop, nor where steps differ.
+std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int64_t count, const Tensors& operands) {
+  if (count < thresholds().fewest_steps || (InStep::now() && operands.size() > steps.states)) return std::nullopt;
+  Tensors one(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(steps.states));
+  for (size_t i = steps.states; i < operands.size(); ++i)
+    one.push_back(operands[i].select(0, steps.reverse ? count - 1 : 0));
+  const auto fits = [](const Tensor& t) { return t.numel() <= thresholds().most_of_lane; };
+  if (!std::all_of(one.begin(), one.end(), fits)) return std::nullopt;
+  struct Traced {
+    Graph graph;
+    Tensors captured;
+  };
+  const auto trace_one = [&](int64_t index) {
+    Traced result;
+    const auto step = [&](const Tensors& own) {
+      Tensors none;
+      return steps.step(index, own, none);
+    };
+    const InStep in_step;
+    result.graph = trace_without_effects(step, one, steps.loop, kernels_know).graph;
+    result.graph.simplify();
+    collect_captured(result.graph, result.captured);
+    pass_captured(result.graph, result.captured);
+    return result;
+  };
+  try {
+    Traced body = trace_one(first);
+    if (InStep::now() && body.graph.results.size() > steps.states) return std::nullopt;
+    for (int64_t k = 1; steps.by_index && k < count; ++k) {
+      const Traced other = trace_one(first + k);
+      const auto same = [](const Tensor& a, const Tensor& b) { return a.is_same(b); };
+      if (!std::equal(body.captured.begin(), body.captured.end(), other.captured.begin(), other.captured.end(), same) ||
+          !same_graph(body.graph, other.graph))
+        return std::nullopt;
+    }
+    const auto loop = std::make_shared<const Loop>(
+        std::move(body.graph), steps.states,
+        Loop::Steps{.count = count, .stacked = operands.size() - steps.states, .reverse = steps.reverse});
+    const Tensors all = joined(operands, body.captured);
+    if (!loop->fits_kernel(all)) return std::nullopt;
+    return call_known(rules_of(loop), loop, all);
+  } catch (const std::exception&) {
+    return std::nullopt;  // traced one by one, the steps say what is wrong
+  }
+}
+
+[[maybe_unused]] const bool is_known = (tower::traced = {traced_loop, traced_steps, meet_captured}, true);
 
 }  // namespace
 

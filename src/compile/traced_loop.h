@@ -1,6 +1,8 @@
 // A loop as a call of a graph: an operator whose predicate and step are graphs of one example. Where they are small
 // enough for a kernel, the loop is one inside it (NOTE [Loops in a kernel]); elsewhere it is run
-// step by step, by two plans.
+// step by step, by two plans. One whose number of steps is known (fori_loop, scan) has no predicate; of a scan's inputs
+// and outputs each step has its own (NOTE [Stacked numbers] in numbers/expression.h), and it is a call only where a
+// kernel can make it.
 //
 // Under transforms it is a higher-order operator as any: mapped, it is the loop over a batch; pushed forward, a loop
 // over state and tangents, which is traced in turn. Its pullback is a call of compile/loop_backwards.h.
@@ -24,23 +26,49 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
  public:
   /// `predicate` and `step` are functions of the state and, behind it, of the tensors that either captures.
   Loop(Graph predicate, Graph step, size_t states, const WhileOptions& options, bool must_end);
+  /// Of the first operands behind the state, `stacked`, each step has its own elements, and so of results behind the
+  /// state.
+  struct Steps {
+    int64_t count;
+    size_t stacked;
+    bool reverse;
+    bool operator==(const Steps&) const = default;
+  };
+  Loop(Graph step, size_t states, const Steps& steps);
   ~Loop() override;
 
   dynamic::Tensors run(const dynamic::Tensors& operands) const;
   dynamic::Tensors push_forward(const dynamic::Tensors& operands, const dynamic::Tensors& tangents) const;
 
-  SmallResults in_numbers(const SmallCall& call) const override;
-  /// The loop in a kernel; none where it does not fit.
+  SmallResults in_numbers(const SmallCall& call) const override {
+    return results_in_numbers(call.graph, call.operands);
+  }
+  SmallResults results_in_numbers(Expressions& graph, c10::ArrayRef<const Small*> operands) const;
+  bool is_stacked_operand(size_t k) const override { return k >= states_ && k < states_ + stacked(); }
+  bool is_stacked_result(size_t k) const override { return k >= states_; }
+  /// The loop in a kernel, but for what its steps give of their own; none where it does not fit.
   struct InNumbers {
     LoopId loop;
-    SmallResults last;  // state
-    Id steps;           // how many were made, of i32; none where they are not counted
+    SmallResults last;     // state
+    Id steps;              // how many were made, of i32; none where they are not counted
+    SmallResults outputs;  // of a step, as they are inside
   };
-  /// The first operands of `call` are the loop's.
-  std::optional<InNumbers> steps_in_numbers(const SmallCall& call, bool counted) const;
+  /// The first of `operands` are the loop's.
+  std::optional<InNumbers> steps_in_numbers(Expressions& graph, c10::ArrayRef<const Small*> operands,
+                                            bool counted) const;
+  /// In a loop that is open, what the present step has of a stacked operand; none where that cannot be read so.
+  std::optional<Small> element(Expressions& graph, const Small& stacked) const;
+  /// Of a loop that is closed and left the number `left`, what a step's `output` was in each.
+  Small in_steps(Expressions& graph, LoopId loop, const Small& output, Id left) const;
 
   size_t operands() const { return step_.graph().arguments.size(); }
+  size_t results() const { return step_.graph().results.size(); }
   size_t states() const { return states_; }
+  size_t stacked() const { return steps_ ? steps_->stacked : 0; }
+  bool makes_known_steps() const { return steps_.has_value(); }
+  /// Whether a kernel can make the loop, of such operands.
+  bool fits_kernel(const dynamic::Tensors& operands) const;
+  bool has_stacked() const { return stacked() > 0 || results() > states_; }
   const Plan& step() const { return step_; }
   /// From now on, predicate and step are compiled where the loop runs step by step.
   void compile_itself() const override { compiles_ = true; }
@@ -51,17 +79,25 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   // recorded, the fixed tensors are part of the state: what a backward pass runs again captures no tensors.
   dynamic::Tensors repeat(const dynamic::Function& predicate, const dynamic::Function& step,
                           const dynamic::Tensors& start, const dynamic::Tensors& fixed) const;
+  // The last state and the outputs of a known number of steps, functions of state, elements and `fixed`.
+  dynamic::Tensors repeat(const dynamic::Function& step, size_t states, const dynamic::Tensors& operands,
+                          const dynamic::Tensors& fixed) const;
+  dynamic::Tensors push_steps_forward(const dynamic::Tensors& operands, const dynamic::Tensors& tangents) const;
   const CompiledGraph& compiled(bool step) const;
+  void note_calls(const Graph& graph);
 
-  Plan predicate_, step_;
+  std::optional<Plan> predicate_;
+  Plan step_;
   size_t states_;
+  std::optional<Steps> steps_;  // none: while the predicate holds
   WhileOptions options_;
   bool must_end_;
   mutable std::atomic<bool> compiles_ = false;
   MadeOnce<std::array<std::unique_ptr<const CompiledGraph>, 2>> compiled_;  // of the predicate, and of a step
 };
 
-inline bool has_derivative(const Tensor& t) { return t.is_floating_point() || t.is_complex(); }
+inline bool has_derivative(at::ScalarType dtype) { return at::isFloatingType(dtype) || at::isComplexType(dtype); }
+inline bool has_derivative(const Tensor& t) { return has_derivative(t.scalar_type()); }
 
 /// A function of the operands of `f` and of those cotangents of its results that are `given`, behind them: the
 /// gradients of the operands that `needs` says.

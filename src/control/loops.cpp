@@ -207,6 +207,17 @@ struct While {
   }
 };
 
+// All of the steps, of which a tape keeps as many states as it is allowed.
+Tensors run_all(const KnownSteps& steps, int64_t first, int64_t count, Checkpoints checkpoints,
+                const Tensors& operands) {
+  if (tracing())
+    if (auto results = traced.known_steps(steps, first, count, operands)) return *std::move(results);
+  const bool keep_all = checkpoints.is_all() || !may_be_recorded(operands);
+  Tensors captured;
+  return steps.run(first, count, keep_all ? std::nullopt : std::optional(checkpoints.number_for(count)), operands,
+                   captured);
+}
+
 std::string leaf(size_t index) { return "tensor " + std::to_string(index) + " of the state"; }
 
 }  // namespace
@@ -269,11 +280,8 @@ Tensors run_fori(int64_t lower, int64_t upper, const dynamic::ForiStep& body, co
     like.check(next);
     return next;
   };
-  const int64_t steps = upper - lower;
-  const bool keep_all = options.checkpoints.is_all() || !may_be_recorded(start);
-  Tensors captured;
-  return KnownSteps{"fori_loop", step, start.size()}.run(
-      lower, steps, keep_all ? std::nullopt : std::optional(options.checkpoints.number_for(steps)), start, captured);
+  const KnownSteps steps{"fori_loop", step, start.size(), /*reverse=*/false, /*by_index=*/true};
+  return run_all(steps, lower, upper - lower, options.checkpoints, start);
 }
 
 namespace {
@@ -325,11 +333,9 @@ std::pair<Tensors, Tensors> run_scan(const dynamic::ScanStep& step, const Tensor
     next.insert(next.end(), outputs.begin(), outputs.end());
     return next;
   };
-  Tensors operands = start, captured;
+  Tensors operands = start;
   operands.insert(operands.end(), inputs.begin(), inputs.end());
-  const bool keep_all = options.checkpoints.is_all() || !may_be_recorded(operands);
-  Tensors results = KnownSteps{"scan", joined, start.size(), options.reverse}.run(
-      0, steps, keep_all ? std::nullopt : std::optional(options.checkpoints.number_for(steps)), operands, captured);
+  Tensors results = run_all({"scan", joined, start.size(), options.reverse}, 0, steps, options.checkpoints, operands);
   const auto split = results.begin() + static_cast<std::ptrdiff_t>(start.size());
   return {Tensors(results.begin(), split), Tensors(split, results.end())};
 }

@@ -30,6 +30,7 @@ struct KnownSteps {
   Step step;
   size_t states;  // number of tensors of the state
   bool reverse = false;
+  bool by_index = false;  // a step may depend on its index
 
   /// Steps first, first + 1, …, `count` of them (at least one), over the operands: the state, and the inputs, stacked.
   /// The last state, and the outputs, stacked. With `checkpoints`, a tape keeps that many states, and one step.

@@ -6,6 +6,8 @@
 
 namespace tower {
 
+struct KnownSteps;
+
 // NOTE [What is captured on ways not taken]
 // An operator that lifts what its function captures finds that out by evaluating it. In a compiled function that is
 // done once, but each run goes its own way: another branch, a loop that makes steps where it had made none. And the
@@ -15,6 +17,10 @@ struct Traced {
   /// The loop as one call. Tensors that the functions capture become operands.
   dynamic::Tensors (*loop)(const dynamic::Predicate& predicate, const dynamic::Function& step,
                            const dynamic::Tensors& start, const WhileOptions& options, bool must_end);
+  /// Steps whose number is known as one call, where a kernel can make them all (KnownSteps::run); none: they are traced
+  /// one by one.
+  std::optional<dynamic::Tensors> (*known_steps)(const KnownSteps& steps, int64_t first, int64_t count,
+                                                 const dynamic::Tensors& operands);
   /// Throws InvisibleTensorError where `f` meets a tensor that cannot be seen. Whatever else goes wrong on such a way,
   /// it may never be gone, and raises where it is.
   void (*meet_captured)(const dynamic::Function& f, const dynamic::Tensors& operands);

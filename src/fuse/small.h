@@ -14,6 +14,10 @@ namespace tower::compiler {
 struct CodeInNumbers : KnownCode {
   /// For one lane; none where it does not fit into a kernel.
   virtual SmallResults in_numbers(const SmallCall& call) const = 0;
+  /// Of which operands and results the steps of a loop have elements of their own: they are memory, of as many steps as
+  /// there may be, and neither made nor read by what else is in the kernel.
+  virtual bool is_stacked_operand(size_t) const { return false; }
+  virtual bool is_stacked_result(size_t) const { return false; }
   /// Told where no kernel takes the code: it is worth compiling by itself.
   virtual void compile_itself() const = 0;
 };

@@ -5,9 +5,7 @@
 namespace tower::compiler {
 namespace {
 
-// Limits inside a loop, of which the state alone is in memory.
-constexpr int64_t kMostElements = 1024;
-constexpr size_t kMostNumbers = 60000;
+constexpr size_t kMostNumbers = 60000;  // in a loop, of which the state alone is in memory
 
 }  // namespace
 
@@ -121,7 +119,7 @@ std::optional<SmallResults> results_of_graph(Expressions& expressions, const Gra
   for (const ValueId id : values.ids()) {
     const Value& v = graph.values[id];
     if (v.origin != Origin::constant || !v.tensor.defined()) continue;
-    if (!fits_lane(v, kNoLane, kMostElements)) return std::nullopt;
+    if (!fits_lane(v, kNoLane, kMostOfLoop)) return std::nullopt;
     values[id] = {v.sizes, {}, v.dtype, v.number};
     add_constant(expressions, v, kNoLane, values[id]);
   }
@@ -134,7 +132,7 @@ std::optional<SmallResults> results_of_graph(Expressions& expressions, const Gra
       operands.push_back(&values[id]);
     }
     for (const ValueId id : call.results)
-      if (id == kNoValue || !fits_lane(graph.values[id], kNoLane, kMostElements)) return std::nullopt;
+      if (id == kNoValue || !fits_lane(graph.values[id], kNoLane, kMostOfLoop)) return std::nullopt;
     SmallResults results = results_of_lane(expressions, graph, call, kNoAxis, operands);
     if (results.size() != call.results.size()) return std::nullopt;
     if (expressions.size() > kMostNumbers) return std::nullopt;

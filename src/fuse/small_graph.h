@@ -6,6 +6,10 @@
 
 namespace tower::compiler {
 
+/// Elements, for one lane, of a tensor that a loop reads or gives, or has inside, and of one of which each of its steps
+/// has its own.
+constexpr int64_t kMostOfLoop = 1024, kMostStacked = int64_t{1} << 18;
+
 /// The lanes' dimension in the results of a call, where the dimensions of all vmaps come first.
 int64_t lane_of_results(const Call& call, uint64_t axis);
 Sizes without(const Sizes& sizes, int64_t lane);

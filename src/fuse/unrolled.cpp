@@ -18,8 +18,18 @@
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kOfLoop = 10000;     // functions that its steps stand for: it is not computed again
-constexpr int64_t kMostOfLoop = 1024;  // elements of what a loop reads or gives, for one lane
+constexpr int64_t kOfLoop = 10000;  // functions that its steps stand for: it is not computed again
+
+bool is_stacked_operand(const Call& call, size_t k) {
+  const CodeInNumbers* code = code_in_numbers(*call.op);
+  return code && code->is_stacked_operand(k);
+}
+bool is_stacked_result(const Call& call, ValueId id) {
+  const CodeInNumbers* code = code_in_numbers(*call.op);
+  for (size_t k = 0; code && k < call.results.size(); ++k)
+    if (call.results[k] == id && code->is_stacked_result(k)) return true;
+  return false;
+}
 
 // Whether a call looks its operand up in memory, where that is too large to be numbers: for all lanes in the same
 // tensor.
@@ -67,7 +77,9 @@ Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leav
   joining_.reads_inside = [this](const Call& call, size_t k) {
     const ValueId id = call.operands[k];
     const size_t maker = maker_[id];
+    if (is_stacked_operand(call, k)) return false;
     if (maker == graph_.calls.size()) return true;
+    if (is_stacked_result(graph_.calls[maker], id)) return false;
     const uint64_t axis = axis_of(static_cast<size_t>(&call - graph_.calls.data())), made_over = axis_of(maker);
     const int64_t lane = seen(call, k, graph_.values[id].sizes.size(), axis).lane;
     const int64_t made = lane_of_results(graph_.calls[maker], made_over);
@@ -89,13 +101,15 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const uint64_t axis = axis_of(n);
   for (const Mapped& vmap : call.vmaps)
     if (vmap.batch_size == 0 && vmap.axis != axis) return std::nullopt;
-  const auto fits = [&](const Value& v, int64_t lane) {
-    return fits_lane(v, lane, code_in_numbers(op) ? kMostOfLoop : thresholds().most_of_lane);
+  const CodeInNumbers* code = code_in_numbers(op);
+  const auto fits = [&](const Value& v, int64_t lane, bool stacked) {
+    return fits_lane(v, lane, stacked ? kMostStacked : code ? kMostOfLoop : thresholds().most_of_lane);
   };
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false, read = false;
-  for (const ValueId id : call.results) {
-    if (id == kNoValue || !fits(graph_.values[id], made)) return std::nullopt;
+  for (size_t k = 0; k < call.results.size(); ++k) {
+    const ValueId id = call.results[k];
+    if (id == kNoValue || !fits(graph_.values[id], made, code && code->is_stacked_result(k))) return std::nullopt;
     leaves = leaves || leaves_[id];
     read = read || is_read_[id];
   }
@@ -114,7 +128,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
       operands.push_back(std::move(t));
       continue;
     }
-    if (!fits(v, lane)) return std::nullopt;
+    if (!fits(v, lane, code && code->is_stacked_operand(k))) return std::nullopt;
     for (int64_t i = 0; i < count(t.sizes); ++i) t.ids.push_back(trial.input(*type_of(v.dtype), trial.size()));
     operands.push_back(std::move(t));
   }
@@ -129,7 +143,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
       return std::nullopt;
   }
   for (const Id id : trial.ids(first)) functions_[n] += is_function(trial[id].op);
-  if (code_in_numbers(op)) functions_[n] += kOfLoop;
+  if (code) functions_[n] += kOfLoop;
   return plain(trial.next_id()) - plain(first);
 }
 
@@ -199,7 +213,7 @@ std::vector<size_t> Unrolled::sums_of(const std::vector<size_t>& calls) const {
     const Call& call = graph_.calls[n];
     if (!call.vmaps.empty() || call.effect || call.operands.size() != 1 || call.results.size() != 1) continue;
     const ValueId from = call.operands[0];
-    if (call.results[0] == kNoValue || !made.count(from)) continue;
+    if (call.results[0] == kNoValue || !made.count(from) || is_stacked_result(graph_.calls[made[from]], from)) continue;
     const Value &terms = graph_.values[from], &sum = graph_.values[call.results[0]];
     const int64_t lane = lane_of_results(graph_.calls[made[from]], axis_of(made[from]));
     if (lane == kNoLane || !at::isFloatingType(terms.dtype) || !type_of(terms.dtype) || sum.dtype != terms.dtype ||
@@ -436,13 +450,15 @@ class LaneWriter {
     const ValueId id = call.operands[k];
     const Value& v = graph_.values[id];
     const int64_t lane = seen(call, k, v.sizes.size(), axis_).lane;
-    const auto [entry, is_new] = read_.try_emplace({id, lane});
+    const bool stacked = is_stacked_operand(call, k);
+    const auto [entry, is_new] = read_.try_emplace({id, lane, stacked});
     Small& t = entry->second;
     if (!is_new) return t;
     t = {without(v.sizes, lane), {}, v.dtype, v.number};
     const Type type = *type_of(v.dtype);
     const bool table = is_table(graph_, call, k, axis_);
-    if (!table && add_constant(region_.graph, v, lane, t)) return t;
+    // What steps read of their own is in memory.
+    if (!table && (!stacked || same_everywhere(v)) && add_constant(region_.graph, v, lane, t)) return t;
     const auto operand = std::find(operands.begin(), operands.end(), id);
     // A table has one element: all of it.
     LaneRead read{static_cast<size_t>(operand - operands.begin()),
@@ -469,7 +485,7 @@ class LaneWriter {
   std::vector<std::pair<size_t, size_t>> inputs_;  // of each input: which of the reads, and which element
   std::unordered_map<ValueId, Small> made_;
   std::unordered_map<ValueId, int64_t> made_lane_;
-  std::map<std::pair<ValueId, int64_t>, Small> read_;
+  std::map<std::tuple<ValueId, int64_t, bool>, Small> read_;  // by lane, and whether it is stacked
 };
 
 }  // namespace

@@ -291,6 +291,8 @@ void Trace::process(const Operator& op, Stack& stack) {
   }
   const bool recorded = depends(op, base, stack);
   Call call = described(op, stack);
+  if (refuses_effects_ && (op.mutates() || call.random() || call.opaque()))
+    throw UnsupportedError(describe() + ": " + base.name() + " does more than to compute what it returns.");
   if (!recorded) {
     for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { call.operands.push_back(read_by_maker(t)); });
   } else {
@@ -492,6 +494,13 @@ Traced trace_at(const c10::intrusive_ptr<Trace>& level, const dynamic::Function&
 
 Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label, ForKernel kernels_know) {
   return trace_at(c10::make_intrusive<Trace>(label, kernels_know), f, args, label);
+}
+
+Traced trace_without_effects(const dynamic::Function& f, const dynamic::Tensors& args, const char* label,
+                             ForKernel kernels_know) {
+  const auto level = c10::make_intrusive<Trace>(label, kernels_know);
+  level->refuse_effects();
+  return trace_at(level, f, args, label);
 }
 
 Traced trace_with_reads(const dynamic::Function& f, const dynamic::Tensors& args, const char* label) {

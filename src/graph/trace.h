@@ -52,6 +52,10 @@ class Trace final : public Level {
   /// Notes what the function found out that may be otherwise at another call.
   void assume(const std::function<bool()>& still) override { assumptions_.push_back(still); }
 
+  /// From now on, the first call that writes to memory from outside, draws random numbers or is of unknown code throws
+  /// an UnsupportedError, before anything has happened: the function is only tried.
+  void refuse_effects() { refuses_effects_ = true; }
+
   /// Lets the function read values, for which the graph is then made: see NOTE [Values that were read].
   void allow_reads() { may_read_ = true; }
   const std::vector<std::pair<ValueId, bool>>& reads() const { return reads_; }
@@ -90,6 +94,7 @@ class Trace final : public Level {
   std::vector<std::pair<ValueId, bool>> reads_;  // what was read, and what it was
   bool may_read_ = false;
   ForKernel kernels_know_;
+  bool refuses_effects_ = false;
   const void* substitutions_;  // around the trace: the graph reads what they replace, and so is right for others
 };
 
@@ -111,6 +116,9 @@ struct Traced {
 /// Runs `f` once. `label` is the public function that wants to know.
 Traced trace(const dynamic::Function& f, const dynamic::Tensors& args, const char* label,
              ForKernel kernels_know = nullptr);
+/// The same of a function that is only tried (Trace::refuse_effects).
+Traced trace_without_effects(const dynamic::Function& f, const dynamic::Tensors& args, const char* label,
+                             ForKernel kernels_know);
 /// The same of a function that may read values.
 Traced trace_with_reads(const dynamic::Function& f, const dynamic::Tensors& args, const char* label);
 

@@ -19,7 +19,6 @@
 #include "kernels/emit.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/print_systems.h"
 #include "kernels/printer.h"
@@ -59,6 +58,7 @@ ById<Id, bool> same_for_all_lanes(const Region& region) {
 Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.graph, lanes, math), region_(region) {
   live_ = region.needed();
   once_ = same_for_all_lanes(region);
+  plan_stacks();
   place_nodes();
   plan_kept();
   if (region.has_rows()) plan_rows();
@@ -73,7 +73,7 @@ KernelText Printer::kernel(const std::string& name) {
     operations += graph_[id].op != Op::constant;
     calls = calls || is_function(graph_[id].op);
   }
-  operations += static_cast<int>(region_.outputs.size());
+  operations += static_cast<int>(region_.outputs.size() - in_steps_.size());
 
   print(Type::b1, R"(
 define void @{name}(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {
@@ -94,7 +94,7 @@ start:
   text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
   std::vector<Type> kept;
   for (const Id id : kept_) kept.push_back(graph_[id].type);
-  return {{std::move(text), name}, lanes_, operations, std::move(kept), keeps_.size()};
+  return {{std::move(text), name}, lanes_, operations, work(), std::move(kept), keeps_.size()};
 }
 
 void Printer::print_loops(bool together) {
@@ -117,7 +117,10 @@ std::string Printer::value(Id id, int part) const {
 }
 
 void Printer::print_pointers() {
-  for (size_t i = 0; i < region_.inputs.size(); ++i)
+  std::set<uint64_t> read;
+  for (const Id id : graph_.ids())
+    if (const Node& n = graph_[id]; n.op == Op::input && live_[id] && n.bits < Region::kOfRow) read.insert(n.bits);
+  for (const uint64_t i : read)
     if (!many_ || region_.inputs[i].repeated) print_pointer("%pi", "%inputs", i);
   for (size_t i = 0; i < region_.outputs.size() + kept_.size(); ++i)
     if (!many_) print_pointer("%po", "%outputs", i);
@@ -208,8 +211,9 @@ loop{n}:
 )",
         holes);
   block_ = "loop" + loop_;
-  std::vector<size_t> all(region_.outputs.size());
-  std::iota(all.begin(), all.end(), size_t{0});
+  std::vector<size_t> all;
+  for (size_t i = 0; i < region_.outputs.size(); ++i)
+    if (!in_steps_.count(i)) all.push_back(i);
   print_turn(inside_[0], all, "%b" + loop_, together);
   if (inside_.size() > 1) begin_block(last_block);
   print(Type::b1, R"(
@@ -348,11 +352,13 @@ void Printer::print_look_up(Id id, int part) {
 
 void Printer::print_node(Id id, const std::string& begin, int part) {
   const Node& n = graph_[id];
-  if (n.op == Op::constant || n.op == Op::carry || n.op == Op::after || region_.is_repeated(n)) return;
+  if (n.op == Op::constant || n.op == Op::carry || n.op == Op::in_step || n.op == Op::after || region_.is_repeated(n))
+    return;
   if (n.op == Op::leave) return print_loop_of_numbers(Expressions::loop_of(n), begin);
   if (n.op == Op::solve) return print_solve(id);
   if (n.op == Op::part) return print_part(id);
   if (n.op == Op::kept) return print_kept(id);
+  if (n.op == Op::element) return print_element(id, begin);
   if (in_memory_.count(id)) {
     const auto k = static_cast<size_t>(std::find(kept_.begin(), kept_.end(), id) - kept_.begin());
     return load(n.type, pointer_of_kept(k), begin, part, value(id, part));

@@ -61,6 +61,7 @@ struct KernelText {
   Module module;
   int64_t lanes;                // in a vector
   int instructions;             // for a vector, loads and stores included
+  int64_t work;                 // the same, those of each step of a loop as often as that is made, where it is known
   std::vector<Type> kept = {};  // further outputs: memory for as many elements as there are lanes, used by each row
   size_t memories = 0;          // and behind these: LoopMemory (kernels/loop_memory.h)
 };

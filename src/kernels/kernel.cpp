@@ -77,7 +77,7 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
     if (!region.is_once(k) && !region.is_summed(k)) facts_.bytes_a_lane += size_of(outputs_[k]);
   facts_.milliseconds = now() - start;
   // Whole vectors, so that only the last thread has a rest.
-  const int64_t lanes = thresholds().grain_of_kernel * 8 / (text.instructions + 8);
+  const int64_t lanes = thresholds().grain_of_kernel * 8 / (text.work + 8);
   grain_ = (lanes / text.lanes + 1) * text.lanes;
 }
 

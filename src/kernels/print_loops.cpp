@@ -18,9 +18,9 @@ void Printer::place_nodes() {
     if (!live_[id]) continue;
     const Node& n = graph_[id];
     LoopId& in = loop_of[id];
-    if (n.op == Op::carry || n.op == Op::kept) {
+    if (n.op == Op::carry || n.op == Op::kept || n.op == Op::element) {
       in = Expressions::loop_of(n);
-    } else if (n.op == Op::leave) {
+    } else if (n.op == Op::leave || n.op == Op::in_step) {
       in = graph_.loop(Expressions::loop_of(n)).parent;
     } else {
       const auto needs = [&](Id a) {
@@ -32,6 +32,20 @@ void Printer::place_nodes() {
     }
     inside_[place(in)].push_back(id);
   }
+}
+
+int64_t Printer::work() const {
+  double all = 0;
+  std::vector<double> times(inside_.size(), 1);
+  for (const LoopId l : graph_.loops().ids()) {
+    const LoopOfNumbers* loop = &graph_.loop(l);
+    double& n = times[place(l)];
+    n = times[place(loop->parent)];
+    if (loop->forwards != kOutsideOfLoops) loop = &graph_.loop(loop->forwards);
+    if (loop->condition != kNone && graph_.value(loop->condition) == 1) n *= static_cast<double>(*loop->max_steps);
+  }
+  for (size_t l = 0; l < inside_.size(); ++l) all += times[l] * static_cast<double>(inside_[l].size());
+  return static_cast<int64_t>(std::min(all, 1e12)) + static_cast<int64_t>(region_.outputs.size());
 }
 
 void Printer::begin_block(const std::string& name) {
@@ -129,6 +143,7 @@ body{l}:
   if (keeps) print_keep(number);
   for (const Id id : nodes)
     if (!of_condition.count(id)) print_node(id, begin, 0);
+  print_outputs_of_step(number, begin);
   print_next(number);
   if (counts) print(Type::b1, "  %stepped{l} = add i64 %steps{l}, 1\n", {{"l", l}});
   print(Type::b1, R"(

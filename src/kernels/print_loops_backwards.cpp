@@ -123,6 +123,7 @@ body{l}:
 )",
           holes);
   for (const Id id : inside_[place(number)]) print_node(id, begin, 0);
+  print_outputs_of_step(number, begin);
   print_next(number);
   print(Type::b1, R"(
   br label %head{l}

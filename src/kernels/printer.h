@@ -46,6 +46,7 @@ class Printer : private Lines {
   };
   static size_t place(LoopId loop) { return static_cast<size_t>(plain(loop) + 1); }  // in inside_ and depth_
   void place_nodes();
+  int64_t work() const;
   std::set<Id> of_condition(LoopId number) const;
   void begin_block(const std::string& name);
   void print_loop_of_numbers(LoopId number, const std::string& begin);
@@ -59,6 +60,16 @@ class Printer : private Lines {
   std::string place_of_kept(LoopId number, const KeptCarries& kept, size_t i);
   void print_keep(LoopId number);
   void print_kept(Id id);
+  static constexpr uint64_t kNoOutput = ~uint64_t{0};
+  struct OutputsOfSteps {
+    LoopId loop;
+    Id value;
+    std::vector<uint64_t> outputs;  // by step
+  };
+  void plan_stacks();
+  std::string pointer_in_step(LoopId number, const char* array, const std::vector<uint64_t>& of_steps);
+  void print_element(Id id, const std::string& begin);
+  void print_outputs_of_step(LoopId number, const std::string& begin);
   std::string label_of(LoopId number) const { return loop_ + "_" + std::to_string(plain(number)); }
 
   // Rows.
@@ -98,13 +109,15 @@ class Printer : private Lines {
   std::string pointer_of_kept(size_t k) { return pointer_of("%outputs", "%po", region_.outputs.size() + k); }
 
   const Region& region_;
-  ById<Id, bool> live_;
+  ById<Id, bool> live_;                         // but what only steps of loops read of inputs
   std::string loop_;                            // over lanes: the one that is printed
   std::vector<std::vector<Id>> inside_;         // the live nodes in no loop of numbers, and in each
   std::vector<int> depth_;                      // of none, and of each
   std::string block_;                           // the one that is printed
   std::set<std::string> printed_;               // loops of numbers
   std::map<LoopId, KeptCarries> keeps_;         // of loops that others go back through
+  std::set<size_t> in_steps_;                   // outputs that the steps of loops write …
+  std::vector<OutputsOfSteps> of_steps_;        // … by what they are of
   std::map<std::string, std::string> solvers_;  // by name
   ById<Id, bool> once_;                         // nodes that are the same for all lanes
   std::vector<Pass> passes_;

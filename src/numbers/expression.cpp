@@ -213,13 +213,14 @@ int64_t size_of(Type type) {
 
 const char* name(Op op) {
   constexpr const char* names[] = {
-      "input",  "constant", "add",        "sub",         "mul",   "div",   "quotient", "rest",  "neg",
-      "abs",    "sqrt",     "floor",      "ceil",        "trunc", "round", "copysign", "fma",   "bit_and",
-      "bit_or", "bit_xor",  "shift_left", "shift_right", "eq",    "ne",    "lt",       "le",    "select",
-      "cast",   "bits",     "carry",      "leave",       "kept",  "solve", "part",     "check", "after",
-      "exp",    "exp2",     "expm1",      "log",         "log2",  "log10", "log1p",    "sin",   "cos",
-      "tan",    "asin",     "acos",       "atan",        "sinh",  "cosh",  "tanh",     "asinh", "acosh",
-      "atanh",  "erf",      "erfc",       "lgamma",      "pow",   "atan2", "hypot",    "fmod"};
+      "input",   "constant", "add",    "sub",     "mul",        "div",         "quotient", "rest",
+      "neg",     "abs",      "sqrt",   "floor",   "ceil",       "trunc",       "round",    "copysign",
+      "fma",     "bit_and",  "bit_or", "bit_xor", "shift_left", "shift_right", "eq",       "ne",
+      "lt",      "le",       "select", "cast",    "bits",       "carry",       "leave",    "kept",
+      "element", "in_step",  "solve",  "part",    "check",      "after",       "exp",      "exp2",
+      "expm1",   "log",      "log2",   "log10",   "log1p",      "sin",         "cos",      "tan",
+      "asin",    "acos",     "atan",   "sinh",    "cosh",       "tanh",        "asinh",    "acosh",
+      "atanh",   "erf",      "erfc",   "lgamma",  "pow",        "atan2",       "hypot",    "fmod"};
   static_assert(std::size(names) == plain(Op::fmod) + 1);
   return names[plain(op)];
 }
@@ -435,6 +436,27 @@ LoopId Expressions::open_loop_backwards(LoopId forwards, Id steps, const std::ve
   return id;
 }
 
+Id Expressions::element(const std::vector<Id>& of_steps) {
+  const Id first = of_steps[0];
+  const bool same = std::all_of(of_steps.begin(), of_steps.end(), [&](Id id) { return id == first; });
+  if (same) return first;
+  auto& stacks = loops_[open_].stacks;
+  const auto found = std::find(stacks.begin(), stacks.end(), of_steps);
+  const auto k = static_cast<uint64_t>(found - stacks.begin());
+  if (found == stacks.end()) stacks.push_back(of_steps);
+  return shared({Op::element, (*this)[first].type, {kNone, kNone, kNone}, uint64_t(plain(open_)) << 32 | k});
+}
+
+std::vector<Id> Expressions::in_steps(LoopId loop, Id value, Id left, int64_t steps) {
+  std::vector<Id> of_steps;
+  for (int64_t s = 0; s < steps; ++s)
+    of_steps.push_back(shared({Op::in_step,
+                               (*this)[value].type,
+                               {left, value, kNone},
+                               uint64_t(plain(loop)) << 32 | static_cast<uint64_t>(s)}));
+  return of_steps;
+}
+
 Id Expressions::kept(size_t k) {
   const Id left = leave(loops_[loops_[open_].forwards].carries[k]);
   return shared({Op::kept, (*this)[left].type, {left, kNone, kNone}, uint64_t(plain(open_)) << 32 | k});
@@ -495,6 +517,8 @@ ById<Id, bool> Expressions::needed(const std::vector<Id>& outputs) const {
     for (const Id a : n.args) need(a);
     if (n.op == Op::solve)
       for (const Id a : system(n).operands) need(a);
+    if (n.op == Op::element)
+      for (const Id a : loop(loop_of(n)).stacks[n.bits & 0xffffffff]) need(a);
     if (n.op != Op::carry) continue;
     const LoopOfNumbers& l = loop(loop_of(n));
     if (l.next.empty()) continue;  // it is open
@@ -526,6 +550,8 @@ Expressions Expressions::pruned(std::vector<Id>& outputs, const std::vector<uint
   for (LoopOfNumbers& l : result.loops_) {
     for (Id& id : l.carries) move(id);
     for (Id& id : l.next) move(id);
+    for (auto& stack : l.stacks)
+      for (Id& id : stack) move(id);
     move(l.condition);
   }
   for (Id& id : outputs) move(id);
@@ -555,6 +581,7 @@ void Expressions::write(ByteWriter& out, const std::vector<Id>& outputs) const {
           l.max_steps.value_or(0), int64_t{l.must_end}, int64_t{plain(l.forwards)}})
       out.number(part);
     out.list(l.next, [&](Id id) { out.number(plain(is_live(id) ? id : kNone)); });
+    out.list(l.stacks, [&](const std::vector<Id>& stack) { out.numbers(stack); });
   }
 }
 
@@ -575,7 +602,7 @@ std::string Expressions::print(const std::vector<Id>& outputs) const {
     }
     for (const Id a : n.args)
       if (a != kNone) text += " %" + to_string(a);
-    if (n.op == Op::carry || n.op == Op::leave || n.op == Op::kept)
+    if (n.op == Op::carry || n.op == Op::leave || n.op == Op::kept || n.op == Op::element || n.op == Op::in_step)
       text += " of loop " + std::to_string(n.bits >> 32) + "." + std::to_string(n.bits & 0xffffffff);
     if (n.op == Op::part) text += " " + std::to_string(n.bits);
     if (n.op == Op::solve)

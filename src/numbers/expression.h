@@ -89,6 +89,9 @@ enum class Op : uint8_t {
   carry,  // a number as it is before a step; its operand: before the first
   leave,  // a carry after the last step
   kept,   // NOTE [Loops backwards]: what a carry of the other loop was; its operand: what that left
+  // NOTE [Stacked numbers]
+  element,  // of those that each step has its own of, the present step's; `bits`: the loop, and which stack
+  in_step,  // the second operand, which is inside, as it was in the step in `bits`; the first: what the loop left
   // NOTE [Systems of numbers]
   solve,  // all of a solution; `bits`: the number of the system
   part,   // a number of what a `solve` gives: the one at `bits`
@@ -154,13 +157,20 @@ enum class LoopId : int32_t {};
 constexpr LoopId kOutsideOfLoops{-1};
 
 struct LoopOfNumbers {
-  LoopId parent = kOutsideOfLoops;    // the loop that was open when this one was opened
-  std::vector<Id> carries, next;      // as many
-  Id condition = kNone;               // of the carries: whether a step is made
-  std::optional<int64_t> max_steps;   // no more, whatever the condition is …
-  bool must_end = false;              // … which is then an error
-  LoopId forwards = kOutsideOfLoops;  // whose steps it makes backwards; `condition` is then how many those were
+  LoopId parent = kOutsideOfLoops;           // the loop that was open when this one was opened
+  std::vector<Id> carries, next;             // as many
+  Id condition = kNone;                      // of the carries: whether a step is made
+  std::optional<int64_t> max_steps;          // no more, whatever the condition is …
+  bool must_end = false;                     // … which is then an error
+  LoopId forwards = kOutsideOfLoops;         // whose steps it makes backwards; `condition` is then how many those were
+  std::vector<std::vector<Id>> stacks = {};  // inputs, in the order of the steps forwards
 };
+
+// NOTE [Stacked numbers]
+// A loop that makes the same number of steps in all lanes, and is in no other loop, may have inputs of which each step
+// reads its own, and outputs of which each writes its own. The kernel has a pointer to each of them in any case, and so
+// a step needs but its place among the pointers. So such inputs have numbers that grow evenly from step to step, and
+// such outputs are read by nothing in the kernel.
 
 // NOTE [Loops backwards]
 // The way back through a loop makes its steps from the last to the first, and a step's derivative needs the numbers
@@ -211,6 +221,12 @@ class Expressions {
                              bool must_end);
   /// Opens a loop backwards. `steps`, of i32: how many steps `forwards` made, as it left them.
   LoopId open_loop_backwards(LoopId forwards, Id steps, const std::vector<Id>& start);
+  /// In the loop that is open, what the present step has of inputs, one for each step in the order of the steps
+  /// forwards; they may also be a constant.
+  Id element(const std::vector<Id>& of_steps);
+  /// Of a loop that is closed, what `value`, a number inside, was in each step. `left`: a number that the loop left.
+  /// For outputs alone.
+  std::vector<Id> in_steps(LoopId loop, Id value, Id left, int64_t steps);
   /// In a loop backwards that is open: carry `k` of the other loop as it was before the step.
   Id kept(size_t k);
   std::vector<Id> close_loop_backwards(const std::vector<Id>& next);
@@ -221,7 +237,7 @@ class Expressions {
   bool in_loop() const { return open_ != kOutsideOfLoops; }
   /// Whether what is in the loop that is open has failed so far, in its present step; none: it cannot.
   Id failed_in_step() const { return failed_.empty() ? kNone : failed_.back(); }
-  /// A carry's loop, the one that was left, or the one that sees a kept number.
+  /// A carry's loop, the one that was left, the one that sees a kept number, or an element, or the one of the steps.
   static LoopId loop_of(const Node& node) { return static_cast<LoopId>(node.bits >> 32); }
   /// The loop in which a division that may fault stands.
   static LoopId loop_of_fault(const Node& node) { return LoopId{static_cast<int32_t>(node.bits) - 1}; }

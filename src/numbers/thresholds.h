@@ -9,7 +9,7 @@
 //
 // - limits that keep a bound whatever the CPU: of error (kLongestWithoutBlocks and kBlock of rows), of what one loop
 // may
-//   hold (kMostOfLoop, kMostElements, kMostNumbers), of what is never worth it (kOfLoop);
+//   hold (kMostOfLoop, kMostStacked, kMostNumbers), of what is never worth it (kOfLoop);
 // - sizes that templates and stacks are laid out for, which nothing but a build can change: kTerms and kVectors of
 //   products in tiles, kFewVectors and kBlockBytes of kernels;
 // - numbers of rooms that have nothing to do with kernels, which are where they are used: of parts that are shown
@@ -48,6 +48,8 @@ struct Thresholds {
 
   /// Elements of a tensor of one example, which one lane of a kernel has; with more, elements are the lanes.
   int64_t most_of_lane = 128;
+  /// Steps of a fori_loop or scan that are a loop in a kernel; fewer are written out.
+  int64_t fewest_steps = 8;
   /// Examples over which the kernel that makes the terms of a sum adds them up; of fewer it is a call of its own.
   int64_t fewest_summed = 256;
   /// Operations of a call for one example, on the average of a kernel's calls; with more, elements are the lanes.
