@@ -28,7 +28,7 @@ constexpr auto tower_fields(const Scene&) { return std::tuple(&Scene::bodies, &S
 struct Settings {
   int steps;
 };
-constexpr std::tuple<> tower_fields(const Settings&) { return {}; }
+[[maybe_unused]] constexpr std::tuple<> tower_fields(const Settings&) { return {}; }
 
 enum class Color { red, green };
 struct Unregistered {};

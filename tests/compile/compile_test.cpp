@@ -48,7 +48,7 @@ struct Options {
   bool twice;
   bool operator==(const Options&) const = default;
 };
-constexpr auto tower_fields(const Options&) { return std::tuple(); }
+[[maybe_unused]] constexpr auto tower_fields(const Options&) { return std::tuple(); }
 
 struct Particle {
   Tensor position;

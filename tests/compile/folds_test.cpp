@@ -74,9 +74,12 @@ const std::vector<Named>& of_floats() {
       {"norms",
        [](const Tensor& x) {
          constexpr double inf = std::numeric_limits<double>::infinity();
-         return Tensors{at::linalg_vector_norm(x, 2, {{1}}),   at::linalg_vector_norm(x, 1, {{1}}, true),
-                        at::linalg_vector_norm(x, inf, {{1}}), at::linalg_vector_norm(x, -inf, {{1}}),
-                        at::linalg_vector_norm(x, 0, {{1}}),   x.norm()};
+         return Tensors{at::linalg_vector_norm(x, 2, at::IntArrayRef({1})),
+                        at::linalg_vector_norm(x, 1, at::IntArrayRef({1}), true),
+                        at::linalg_vector_norm(x, inf, at::IntArrayRef({1})),
+                        at::linalg_vector_norm(x, -inf, at::IntArrayRef({1})),
+                        at::linalg_vector_norm(x, 0, at::IntArrayRef({1})),
+                        x.norm()};
        }},
       {"logsumexp",
        [](const Tensor& x) {

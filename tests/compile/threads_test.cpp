@@ -75,7 +75,7 @@ struct Counted {
   int value;
   std::shared_ptr<const void> other = nullptr;
   bool operator==(const Counted& that) const { return value == that.value; }
-  friend auto tower_fields(const Counted&) { return std::tuple(&Counted::value); }
+  [[maybe_unused]] friend auto tower_fields(const Counted&) { return std::tuple(&Counted::value); }
 };
 
 TEST(CompiledThreads, WhatBelongsToAGraphIsDestroyedUnderNoLock) {
