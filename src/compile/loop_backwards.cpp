@@ -144,6 +144,14 @@ SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
   return results;
 }
 
+std::optional<Tensors> LoopBackwards::run_at_once(const Call& call, const Tensors& operands) const {
+  if (!step_ || !loop_->is_long()) return std::nullopt;
+  std::vector<std::pair<Sizes, at::ScalarType>> results;
+  for (size_t i = 0; i < loop_->operands(); ++i)
+    if (needs_[i]) results.emplace_back(sizes_of_one(call, operands, i), operands[i].scalar_type());
+  return run_in_kernel(call, operands, results);
+}
+
 bool LoopBackwards::does_the_same(const KnownCode& code) const {
   const auto* other = dynamic_cast<const LoopBackwards*>(&code);
   return other && cotangents_ == other->cotangents_ && needs_ == other->needs_ && loop_->does_the_same(*other->loop_);

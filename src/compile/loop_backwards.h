@@ -19,6 +19,7 @@ class LoopBackwards final : public CodeInNumbers {
   SmallResults in_numbers(const SmallCall& call) const override;
   bool is_stacked_operand(size_t k) const override;
   bool is_stacked_result(size_t k) const override;
+  std::optional<dynamic::Tensors> run_at_once(const Call& call, const dynamic::Tensors& operands) const override;
   void compile_itself() const override { loop_->compile_itself(); }
   bool does_the_same(const KnownCode& other) const override;
 

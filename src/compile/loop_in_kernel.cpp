@@ -2,7 +2,9 @@
 #include <algorithm>
 
 #include "compile/traced_loop.h"
+#include "fuse/fused_plan.h"
 #include "fuse/small_graph.h"
+#include "graph/operand_dims.h"
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
@@ -52,6 +54,50 @@ std::optional<Loop::InNumbers> Loop::steps_in_numbers(Expressions& g, c10::Array
   }
   made->erase(made->begin(), made->begin() + static_cast<std::ptrdiff_t>(states_));
   return InNumbers{loop, std::move(state), counted ? *id : kNone, *std::move(made)};
+}
+
+Sizes sizes_of_one(const Call& call, const dynamic::Tensors& operands, size_t k) {
+  Sizes sizes;
+  const at::Tensor& t = operands[k];
+  for (const int64_t d : seen(call, k, static_cast<size_t>(t.dim()), kNoAxis).of_example) sizes.push_back(t.size(d));
+  return sizes;
+}
+
+std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::Tensors& operands,
+                                              const std::vector<std::pair<Sizes, at::ScalarType>>& results) {
+  Graph graph;
+  Call one = call;
+  one.operands.clear();
+  one.results.clear();
+  for (const at::Tensor& t : operands) {
+    graph.arguments.push_back(graph.values.add(Value(Origin::argument, t, false)));
+    one.operands.push_back(graph.arguments.back());
+  }
+  for (const auto& [sizes, dtype] : results) {
+    Value v;
+    for (const Mapped& vmap : call.vmaps) v.sizes.push_back(vmap.batch_size);
+    v.sizes.append(sizes.begin(), sizes.end());
+    Places in_order;
+    for (size_t d = 0; d < v.sizes.size(); ++d) in_order.push_back(static_cast<int64_t>(d));
+    v.strides = strides_in_order(v.sizes, in_order);
+    v.dtype = dtype;
+    one.results.push_back(graph.values.add(std::move(v)));
+  }
+  graph.results = one.results;
+  graph.calls.push_back(std::move(one));
+  return FusedPlan(std::move(graph), std::make_shared<Kernels>()).run_fused(operands);
+}
+
+std::optional<dynamic::Tensors> Loop::run_at_once(const Call& call, const dynamic::Tensors& operands) const {
+  if (!is_long()) return std::nullopt;
+  std::vector<std::pair<Sizes, at::ScalarType>> results;
+  for (size_t k = 0; k < this->results(); ++k) {
+    const Value& v = step_.graph().values[step_.graph().results[k]];
+    Sizes sizes = v.sizes;
+    if (is_stacked_result(k)) sizes.insert(sizes.begin(), steps_->count);
+    results.emplace_back(std::move(sizes), v.dtype);
+  }
+  return run_in_kernel(call, operands, results);
 }
 
 bool Loop::fits_kernel(const dynamic::Tensors& operands) const {

@@ -523,42 +523,42 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
     one.push_back(operands[i].select(0, steps.reverse ? count - 1 : 0));
   const auto fits = [](const Tensor& t) { return t.numel() <= thresholds().most_of_lane; };
   if (!std::all_of(one.begin(), one.end(), fits)) return std::nullopt;
-  struct Traced {
+  struct Body {
     Graph graph;
     Tensors captured;
   };
   const auto trace_one = [&](int64_t index) {
-    Traced result;
     const auto step = [&](const Tensors& own) {
       Tensors none;
       return steps.step(index, own, none);
     };
     const InStep in_step;
-    result.graph = trace_without_effects(step, one, steps.loop, kernels_know).graph;
-    result.graph.simplify();
-    collect_captured(result.graph, result.captured);
-    pass_captured(result.graph, result.captured);
-    return result;
+    Body body{trace_without_effects(step, one, steps.loop, kernels_know).graph, {}};
+    body.graph.simplify();
+    collect_captured(body.graph, body.captured);
+    pass_captured(body.graph, body.captured);
+    return body;
   };
+  Body body;
   try {
-    Traced body = trace_one(first);
-    if (InStep::now() && body.graph.results.size() > steps.states) return std::nullopt;
+    body = trace_one(first);
     for (int64_t k = 1; steps.by_index && k < count; ++k) {
-      const Traced other = trace_one(first + k);
+      const Body other = trace_one(first + k);
       const auto same = [](const Tensor& a, const Tensor& b) { return a.is_same(b); };
       if (!std::equal(body.captured.begin(), body.captured.end(), other.captured.begin(), other.captured.end(), same) ||
           !same_graph(body.graph, other.graph))
         return std::nullopt;
     }
-    const auto loop = std::make_shared<const Loop>(
-        std::move(body.graph), steps.states,
-        Loop::Steps{.count = count, .stacked = operands.size() - steps.states, .reverse = steps.reverse});
-    const Tensors all = joined(operands, body.captured);
-    if (!loop->fits_kernel(all)) return std::nullopt;
-    return call_known(rules_of(loop), loop, all);
   } catch (const std::exception&) {
-    return std::nullopt;  // traced one by one, the steps say what is wrong
+    return std::nullopt;  // made one by one, the steps say what is wrong
   }
+  if (InStep::now() && body.graph.results.size() > steps.states) return std::nullopt;
+  const auto loop = std::make_shared<const Loop>(
+      std::move(body.graph), steps.states,
+      Loop::Steps{.count = count, .stacked = operands.size() - steps.states, .reverse = steps.reverse});
+  const Tensors all = joined(operands, body.captured);
+  if (!loop->fits_kernel(all)) return std::nullopt;
+  return call_known(rules_of(loop), loop, all);
 }
 
 [[maybe_unused]] const bool is_known = (tower::traced = {traced_loop, traced_steps, meet_captured}, true);

@@ -16,6 +16,7 @@
 #include "core/once.h"
 #include "fuse/small.h"
 #include "graph/plan.h"
+#include "numbers/thresholds.h"
 #include "tower/loops.h"
 
 namespace tower::compiler {
@@ -43,6 +44,7 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   SmallResults in_numbers(const SmallCall& call) const override {
     return results_in_numbers(call.graph, call.operands);
   }
+  std::optional<dynamic::Tensors> run_at_once(const Call& call, const dynamic::Tensors& operands) const override;
   SmallResults results_in_numbers(Expressions& graph, c10::ArrayRef<const Small*> operands) const;
   bool is_stacked_operand(size_t k) const override { return k >= states_ && k < states_ + stacked(); }
   bool is_stacked_result(size_t k) const override { return k >= states_; }
@@ -64,7 +66,10 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   size_t operands() const { return step_.graph().arguments.size(); }
   size_t results() const { return step_.graph().results.size(); }
   size_t states() const { return states_; }
+  int64_t steps() const { return steps_->count; }
   size_t stacked() const { return steps_ ? steps_->stacked : 0; }
+  /// Whether its steps are so many that a kernel is made faster than they are.
+  bool is_long() const { return steps_ && steps_->count >= thresholds().many_steps; }
   bool makes_known_steps() const { return steps_.has_value(); }
   /// Whether a kernel can make the loop, of such operands.
   bool fits_kernel(const dynamic::Tensors& operands) const;
@@ -103,6 +108,12 @@ inline bool has_derivative(const Tensor& t) { return has_derivative(t.scalar_typ
 /// gradients of the operands that `needs` says.
 dynamic::Function pullback_of(const dynamic::Function& f, const std::vector<bool>& given,
                               const std::vector<bool>& needs);
+
+/// What a call gives, by a kernel; none where no kernel takes it. `sizes`: of each result, of one example.
+std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::Tensors& operands,
+                                              const std::vector<std::pair<Sizes, at::ScalarType>>& results);
+/// The sizes of one example of what a call is given.
+Sizes sizes_of_one(const Call& call, const dynamic::Tensors& operands, size_t k);
 
 /// The graph of a step, or of what else is known of one, of tensors like these. Throws where it writes.
 Graph traced_step(const dynamic::Function& f, const dynamic::Tensors& state);

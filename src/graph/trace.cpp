@@ -270,6 +270,22 @@ void Trace::note_writes(const Call& call) {
     if (const auto memory = base.lock()) static_cast<Wrapper&>(*memory).wrote();
 }
 
+bool Trace::run_at_once(const Operator& op, const Call& call, Stack& stack) {
+  const KnownCode* code = known_code(*call.op);
+  if (!code) return false;
+  dynamic::Tensors operands;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { operands.push_back(t); });
+  const auto is_watched = [](const Tensor& t) { return libtorch_records(t) || is_libtorch_dual(t); };
+  const Below below(*this);
+  if (std::any_of(operands.begin(), operands.end(), is_watched)) return false;
+  const auto results = code->run_at_once(call, operands);
+  if (results) {
+    gives_one_list(op, static_cast<int64_t>(results->size()));
+    stack = {c10::List<Tensor>(*results)};
+  }
+  return results.has_value();
+}
+
 void Trace::process(const Operator& op, Stack& stack) {
   if (kernels_know_ && !op.custom && op.decomposes() && !kernels_know_(op) && decompose(op, stack)) return;
   if (reads_by_place(op, stack) && decompose(op, stack)) return;
@@ -343,7 +359,7 @@ void Trace::process(const Operator& op, Stack& stack) {
   if (kernels_know_ && recorded && base.handle() && base.schema().returns().empty() && !op.mutates()) stack.clear();
   else if (unchecked) run_for_shapes(*unchecked, stack, run_unchecked, make);
   else if (kernels_know_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
-  else run(stack);
+  else if (!recorded || kernels_know_ || !run_at_once(op, call, stack)) run(stack);
   if (!recorded) {
     replace_outputs(stack, [&](Tensor&& made, size_t leaf) {
       const Tensor t = strip_constants(made);

@@ -67,6 +67,7 @@ class Trace final : public Level {
   Assumptions assumptions() { return std::move(assumptions_); }
 
  private:
+  bool run_at_once(const Operator& op, const Call& call, Stack& stack);
   struct Values;
   bool is_constant(const Tensor& plain) const;
   bool reads_by_place(const Operator& op, const Stack& stack);

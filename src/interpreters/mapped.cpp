@@ -121,6 +121,10 @@ class MappedOperator final : public MadeOperator {
     }
   }
 
+  void know_outputs(std::vector<int64_t> list_sizes) const {
+    std::call_once(outputs_known_, [&] { list_sizes_ = std::move(list_sizes); });
+  }
+
  private:
   ImageOf image(const Operator& base, int64_t batch_size) const {
     return {base, args_, leaves_, dims_, batch_size, axis_, randomness_, label_, make_level_, random()};
@@ -205,7 +209,7 @@ class MappedOperator final : public MadeOperator {
                                " returns a value that is not a tensor; it cannot differ between examples.");
       sizes.push_back(v.isTensor() ? -1 : static_cast<int64_t>(v.toListRef().size()));
     }
-    std::call_once(outputs_known_, [&] { list_sizes_ = std::move(sizes); });
+    know_outputs(std::move(sizes));
     c10::List<Tensor> outs;
     for (const Tensor& t : flatten_outputs(own)) outs.push_back(take_out(level, t, 0));
     return {std::move(outs)};
@@ -371,6 +375,15 @@ std::optional<ImageOf> image_of(const Operator& op) {
   if (op.handle()) return std::nullopt;
   const auto* mapped = dynamic_cast<const MappedOperator*>(&op);
   return mapped ? std::optional(mapped->image()) : std::nullopt;
+}
+
+void gives_one_list(const Operator& image, int64_t tensors) {
+  for (const Operator* op = &image; !op->handle();) {
+    const auto* mapped = dynamic_cast<const MappedOperator*>(op);
+    if (!mapped) return;
+    mapped->know_outputs({tensors});
+    op = &mapped->image().base;
+  }
 }
 
 c10::intrusive_ptr<const Operator> image_from(const ImageOf& image) {

@@ -24,6 +24,9 @@ struct ImageOf {
   bool draws;                         // at each run
 };
 std::optional<ImageOf> image_of(const Operator& op);
+/// Tells an image that is not evaluated what it would have found out: the operator that it is of, through all vmaps,
+/// gives one list of so many tensors.
+void gives_one_list(const Operator& image, int64_t tensors);
 /// An image that is told in full.
 c10::intrusive_ptr<const Operator> image_from(const ImageOf& image);
 /// The same image over other numbers of examples, outermost first.

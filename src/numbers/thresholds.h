@@ -50,6 +50,8 @@ struct Thresholds {
   int64_t most_of_lane = 128;
   /// Steps of a fori_loop or scan that are a loop in a kernel; fewer are written out.
   int64_t fewest_steps = 8;
+  /// Steps of which a kernel is made before they are made one by one, while a function is traced.
+  int64_t many_steps = 64;
   /// Examples over which the kernel that makes the terms of a sum adds them up; of fewer it is a call of its own.
   int64_t fewest_summed = 256;
   /// Operations of a call for one example, on the average of a kernel's calls; with more, elements are the lanes.

@@ -7,6 +7,10 @@
 
 namespace tower {
 
+namespace compiler {
+struct Call;
+}
+
 /// What an operator does, as data.
 struct KnownCode {
   virtual ~KnownCode() = default;
@@ -16,6 +20,10 @@ struct KnownCode {
   bool raises = false;
   /// Whether `other` is the same code, such as that of a function that was traced twice.
   virtual bool does_the_same(const KnownCode& other) const { return this == &other; }
+  /// What a call gives of tensors that nobody records, where that is found faster than by running the code.
+  virtual std::optional<dynamic::Tensors> run_at_once(const compiler::Call&, const dynamic::Tensors&) const {
+    return std::nullopt;
+  }
 };
 
 /// Calls the operator of these rules, which do what `code` says.
