@@ -144,12 +144,16 @@ SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
   return results;
 }
 
-std::optional<Tensors> LoopBackwards::run_at_once(const Call& call, const Tensors& operands) const {
-  if (!step_ || !loop_->is_long()) return std::nullopt;
-  std::vector<std::pair<Sizes, at::ScalarType>> results;
+std::optional<KnownCode::Results> LoopBackwards::results_of(const Call& call, const Tensors& operands) const {
+  Results results;
   for (size_t i = 0; i < loop_->operands(); ++i)
     if (needs_[i]) results.emplace_back(sizes_of_one(call, operands, i), operands[i].scalar_type());
-  return run_in_kernel(call, operands, results);
+  return results;
+}
+
+std::optional<Tensors> LoopBackwards::run_at_once(const Call& call, const Tensors& operands) const {
+  if (!step_ || !loop_->is_long()) return std::nullopt;
+  return run_in_kernel(call, operands, *results_of(call, operands));
 }
 
 bool LoopBackwards::does_the_same(const KnownCode& code) const {

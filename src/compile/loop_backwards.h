@@ -19,9 +19,11 @@ class LoopBackwards final : public CodeInNumbers {
   SmallResults in_numbers(const SmallCall& call) const override;
   bool is_stacked_operand(size_t k) const override;
   bool is_stacked_result(size_t k) const override;
+  std::optional<Results> results_of(const Call& call, const dynamic::Tensors& operands) const override;
   std::optional<dynamic::Tensors> run_at_once(const Call& call, const dynamic::Tensors& operands) const override;
   void compile_itself() const override { loop_->compile_itself(); }
   bool does_the_same(const KnownCode& other) const override;
+  bool raises_for(const KnownCode& other) const override { return loop_->does_the_same(other); }
 
  private:
   std::shared_ptr<const Loop> loop_;

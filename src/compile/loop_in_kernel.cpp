@@ -56,15 +56,15 @@ std::optional<Loop::InNumbers> Loop::steps_in_numbers(Expressions& g, c10::Array
   return InNumbers{loop, std::move(state), counted ? *id : kNone, *std::move(made)};
 }
 
-Sizes sizes_of_one(const Call& call, const dynamic::Tensors& operands, size_t k) {
-  Sizes sizes;
+std::vector<int64_t> sizes_of_one(const Call& call, const dynamic::Tensors& operands, size_t k) {
+  std::vector<int64_t> sizes;
   const at::Tensor& t = operands[k];
   for (const int64_t d : seen(call, k, static_cast<size_t>(t.dim()), kNoAxis).of_example) sizes.push_back(t.size(d));
   return sizes;
 }
 
 std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::Tensors& operands,
-                                              const std::vector<std::pair<Sizes, at::ScalarType>>& results) {
+                                              const KnownCode::Results& results) {
   Graph graph;
   Call one = call;
   one.operands.clear();
@@ -88,16 +88,19 @@ std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::T
   return FusedPlan(std::move(graph), std::make_shared<Kernels>()).run_fused(operands);
 }
 
-std::optional<dynamic::Tensors> Loop::run_at_once(const Call& call, const dynamic::Tensors& operands) const {
-  if (!is_long()) return std::nullopt;
-  std::vector<std::pair<Sizes, at::ScalarType>> results;
+std::optional<KnownCode::Results> Loop::results_of(const Call&, const dynamic::Tensors&) const {
+  Results results;
   for (size_t k = 0; k < this->results(); ++k) {
     const Value& v = step_.graph().values[step_.graph().results[k]];
-    Sizes sizes = v.sizes;
+    std::vector<int64_t> sizes(v.sizes.begin(), v.sizes.end());
     if (is_stacked_result(k)) sizes.insert(sizes.begin(), steps_->count);
     results.emplace_back(std::move(sizes), v.dtype);
   }
-  return run_in_kernel(call, operands, results);
+  return results;
+}
+
+std::optional<dynamic::Tensors> Loop::run_at_once(const Call& call, const dynamic::Tensors& operands) const {
+  return is_long() ? run_in_kernel(call, operands, *results_of(call, operands)) : std::nullopt;
 }
 
 bool Loop::fits_kernel(const dynamic::Tensors& operands) const {

@@ -12,7 +12,6 @@
 #include "control/revolve.h"
 #include "control/traced.h"
 #include "core/bind.h"
-#include "core/in_force.h"
 #include "core/level.h"
 #include "core/tensor_lists.h"
 #include "graph/raises.h"
@@ -427,7 +426,7 @@ bool same_graph(const Graph& a, const Graph& b) {
 
 bool Loop::does_the_same(const KnownCode& code) const {
   const auto* loop = dynamic_cast<const Loop*>(&code);
-  if (!loop) return false;
+  if (!loop || loop == this) return loop;
   const Loop& other = *loop;
   if (states_ != other.states_ || steps_ != other.steps_ || !same_graph(step_.graph(), other.step_.graph()))
     return false;
@@ -439,15 +438,12 @@ bool Loop::does_the_same(const KnownCode& code) const {
 
 namespace {
 
-// A step that is traced for a loop. Loops in it have no memory for what their steps have of their own.
-struct InStep : InForce<InStep> {};
-
 bool kernels_know(const Operator& op) { return is_known_in_numbers(op); }
 
 }  // namespace
 
 Graph traced_step(const Function& f, const Tensors& state) {
-  const InStep in_step;
+  const Trying here;
   Graph graph = trace(f, state, "while_loop", kernels_know).graph;
   graph.simplify();
   for (const Call& call : graph.calls)
@@ -492,6 +488,7 @@ void meet_captured(const Function& f, const Tensors& operands) {
     ~Deeper() { --depth; }
   } deeper;
   Draws draws;
+  const Trying here;
   try {
     draws.first("compile", operands, [&] { return trace(f, operands, "while_loop", kernels_know).results; });
     draws.take_back();
@@ -515,9 +512,10 @@ Tensors traced_loop(const dynamic::Predicate& predicate, const Function& step, c
   return call_known(rules_of(loop), loop, joined(start, captured));
 }
 
-// Where a step writes, draws random numbers, or does what no kernel can, there is no loop, nor where steps differ.
+// Where a step writes, draws random numbers, or does what no kernel can, there is no loop, nor where steps differ. In
+// the step of another loop there is no memory for what steps have of their own.
 std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int64_t count, const Tensors& operands) {
-  if (count < thresholds().fewest_steps || (InStep::now() && operands.size() > steps.states)) return std::nullopt;
+  if (count < thresholds().fewest_steps || (Trying::now() && operands.size() > steps.states)) return std::nullopt;
   Tensors one(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(steps.states));
   for (size_t i = steps.states; i < operands.size(); ++i)
     one.push_back(operands[i].select(0, steps.reverse ? count - 1 : 0));
@@ -532,7 +530,7 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
       Tensors none;
       return steps.step(index, own, none);
     };
-    const InStep in_step;
+    const Trying here;
     Body body{trace_without_effects(step, one, steps.loop, kernels_know).graph, {}};
     body.graph.simplify();
     collect_captured(body.graph, body.captured);
@@ -552,7 +550,7 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
   } catch (const std::exception&) {
     return std::nullopt;  // made one by one, the steps say what is wrong
   }
-  if (InStep::now() && body.graph.results.size() > steps.states) return std::nullopt;
+  if (Trying::now() && body.graph.results.size() > steps.states) return std::nullopt;
   const auto loop = std::make_shared<const Loop>(
       std::move(body.graph), steps.states,
       Loop::Steps{.count = count, .stacked = operands.size() - steps.states, .reverse = steps.reverse});

@@ -44,6 +44,7 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   SmallResults in_numbers(const SmallCall& call) const override {
     return results_in_numbers(call.graph, call.operands);
   }
+  std::optional<Results> results_of(const Call& call, const dynamic::Tensors& operands) const override;
   std::optional<dynamic::Tensors> run_at_once(const Call& call, const dynamic::Tensors& operands) const override;
   SmallResults results_in_numbers(Expressions& graph, c10::ArrayRef<const Small*> operands) const;
   bool is_stacked_operand(size_t k) const override { return k >= states_ && k < states_ + stacked(); }
@@ -109,11 +110,11 @@ inline bool has_derivative(const Tensor& t) { return has_derivative(t.scalar_typ
 dynamic::Function pullback_of(const dynamic::Function& f, const std::vector<bool>& given,
                               const std::vector<bool>& needs);
 
-/// What a call gives, by a kernel; none where no kernel takes it. `sizes`: of each result, of one example.
+/// What a call gives, by a kernel; none where no kernel takes it. `results`: as its code says.
 std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::Tensors& operands,
-                                              const std::vector<std::pair<Sizes, at::ScalarType>>& results);
+                                              const KnownCode::Results& results);
 /// The sizes of one example of what a call is given.
-Sizes sizes_of_one(const Call& call, const dynamic::Tensors& operands, size_t k);
+std::vector<int64_t> sizes_of_one(const Call& call, const dynamic::Tensors& operands, size_t k);
 
 /// The graph of a step, or of what else is known of one, of tensors like these. Throws where it writes.
 Graph traced_step(const dynamic::Function& f, const dynamic::Tensors& state);

@@ -12,6 +12,7 @@
 #include "frontend/twins.h"
 #include "graph/raises.h"
 #include "interpreters/mapped.h"
+#include "operators/known_code.h"
 
 namespace tower::compiler {
 
@@ -230,7 +231,7 @@ std::string key_of(const Call& call) {
 
 void share_equal_calls(Graph& graph) {
   const ById<ValueId, bool> leaves = values_that_leave(graph);
-  std::unordered_map<std::string, const Call*> seen;
+  std::unordered_map<std::string, Call*> seen;
   ById<ValueId, ValueId> stands_for(graph.values.size());
   for (const ValueId id : stands_for.ids()) stands_for[id] = id;
   std::vector<Call> kept;
@@ -245,6 +246,7 @@ void share_equal_calls(Graph& graph) {
       if (!is_new) {
         for (size_t k = 0; k < call.results.size(); ++k)
           if (call.results[k] != kNoValue) stands_for[call.results[k]] = first->second->results[k];
+        first->second->tried = first->second->tried && call.tried;
         continue;
       }
       kept.push_back(std::move(call));
@@ -340,7 +342,26 @@ class Makers {
   std::vector<ValueId> next_;
 };
 
+// Whether one of the calls makes all of this one's steps, and so raises what it would: a loop's pullback.
+bool is_raised_elsewhere(const Call& call, const std::vector<Call>& calls) {
+  const KnownCode* code = known_code(*call.op);
+  const auto starts_with = [](const auto& all, const auto& first) {
+    return all.size() >= first.size() && std::equal(first.begin(), first.end(), all.begin());
+  };
+  return code && std::any_of(calls.begin(), calls.end(), [&](const Call& c) {
+           const KnownCode* other = known_code(*c.op);
+           return other && starts_with(c.operands, call.operands) &&
+                  std::equal(c.vmaps.begin(), c.vmaps.end(), call.vmaps.begin(), call.vmaps.end(),
+                             [&](const Mapped& of, const Mapped& one) {
+                               return of.axis == one.axis && of.batch_size == one.batch_size &&
+                                      starts_with(of.dims, one.dims);
+                             }) &&
+                  other->raises_for(*code);
+         });
+}
+
 void remove_dead_calls(Graph& graph) {
+  const bool writes = std::any_of(graph.calls.begin(), graph.calls.end(), [](const Call& c) { return c.effect; });
   ById<ValueId, bool> needed(graph.values.size(), false);
   for (ValueId id : graph.results) needed[id] = true;
   std::vector<Call> kept, dead;
@@ -349,7 +370,7 @@ void remove_dead_calls(Graph& graph) {
     // A draw moves the generator, whoever reads it.
     bool used = call.effect || call.random() || call.opaque();
     for (ValueId id : call.results) used = used || (id != kNoValue && needed[id]);
-    used = used || may_raise(graph, call);
+    used = used || (!call.tried && may_raise(graph, call) && (writes || !is_raised_elsewhere(call, kept)));
     if (!used) {
       dead.push_back(std::move(call));
       continue;

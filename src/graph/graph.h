@@ -83,6 +83,7 @@ struct Call {
                                     // is the list of the operands and whose results are one list
   c10::intrusive_ptr<const Operator> owner = {};  // keeps `op` and `bound`, where the dispatcher does not
   bool records = true;                            // called in grad mode
+  bool tried = false;   // made where a function was only traced (Trying): no error of it is the function's
   bool effect = false;  // writes to operands: arguments, captured tensors, or views of these; kept, and in order
 
   /// Whether it may do more than give results: its code is not LibTorch's (a library's operator, a user's function), or

@@ -141,7 +141,8 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
     }
     const auto operand = [&](size_t k) {
       const ValueId id = call.operands[k];
-      return step.last[k] && at[id] == &own[id] ? std::move(own[id]) : *at[id];
+      if (step.last[k] && at[id] == &own[id]) return std::move(own[id]);
+      return *at[id];
     };
     if (call.vmaps.empty()) {
       stack = call.args;

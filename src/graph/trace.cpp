@@ -270,19 +270,49 @@ void Trace::note_writes(const Call& call) {
     if (const auto memory = base.lock()) static_cast<Wrapper&>(*memory).wrote();
 }
 
+namespace {
+
+dynamic::Tensors operands_of(const Operator& op, const Stack& stack) {
+  dynamic::Tensors operands;
+  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { operands.push_back(t); });
+  return operands;
+}
+
+// In the place of the arguments.
+void put_results(const Operator& op, const dynamic::Tensors& results, Stack& stack) {
+  gives_one_list(op, static_cast<int64_t>(results.size()));
+  stack = {c10::List<Tensor>(results)};
+}
+
+}  // namespace
+
+// What a loop gives in a step that is traced: shapes are all that is wanted, and it might raise.
+bool Trace::give_zeros(const Operator& op, const Call& call, Stack& stack) {
+  const KnownCode* code = known_code(*call.op);
+  const dynamic::Tensors operands = operands_of(op, stack);
+  const auto found = code ? code->results_of(call, operands) : std::nullopt;
+  if (!found) return false;
+  const Below below(*this);
+  dynamic::Tensors zeros;
+  for (const auto& [of_one, dtype] : *found) {
+    std::vector<int64_t> sizes;
+    for (const Mapped& vmap : call.vmaps) sizes.push_back(vmap.batch_size);
+    sizes.insert(sizes.end(), of_one.begin(), of_one.end());
+    zeros.push_back(at::zeros(sizes, operands[0].options().dtype(dtype)));
+  }
+  put_results(op, zeros, stack);
+  return true;
+}
+
 bool Trace::run_at_once(const Operator& op, const Call& call, Stack& stack) {
   const KnownCode* code = known_code(*call.op);
   if (!code) return false;
-  dynamic::Tensors operands;
-  for_each_tensor(op, stack, [&](const Tensor& t, LeafRef) { operands.push_back(t); });
+  const dynamic::Tensors operands = operands_of(op, stack);
   const auto is_watched = [](const Tensor& t) { return libtorch_records(t) || is_libtorch_dual(t); };
   const Below below(*this);
   if (std::any_of(operands.begin(), operands.end(), is_watched)) return false;
   const auto results = code->run_at_once(call, operands);
-  if (results) {
-    gives_one_list(op, static_cast<int64_t>(results->size()));
-    stack = {c10::List<Tensor>(*results)};
-  }
+  if (results) put_results(op, *results, stack);
   return results.has_value();
 }
 
@@ -359,7 +389,7 @@ void Trace::process(const Operator& op, Stack& stack) {
   if (kernels_know_ && recorded && base.handle() && base.schema().returns().empty() && !op.mutates()) stack.clear();
   else if (unchecked) run_for_shapes(*unchecked, stack, run_unchecked, make);
   else if (kernels_know_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
-  else if (!recorded || kernels_know_ || !run_at_once(op, call, stack)) run(stack);
+  else if (!recorded || !(kernels_know_ ? give_zeros(op, call, stack) : run_at_once(op, call, stack))) run(stack);
   if (!recorded) {
     replace_outputs(stack, [&](Tensor&& made, size_t leaf) {
       const Tensor t = strip_constants(made);
@@ -372,6 +402,7 @@ void Trace::process(const Operator& op, Stack& stack) {
     return;
   }
   call.effect = op.mutates();
+  call.tried = Trying::depth() > tries_;
   if (!call.effect) {
     call.results.assign(flatten_outputs(stack).size(), kNoValue);
     replace_outputs(stack, [&](Tensor&& t, size_t leaf) {

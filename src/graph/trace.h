@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/in_force.h"
 #include "core/wrapper.h"
 #include "graph/graph.h"
 #include "interpreters/history.h"
@@ -26,6 +27,10 @@ using Assumptions = std::vector<std::function<bool()>>;
 /// Whether kernels know an operator: for a graph that is to become a part of a kernel. Operators that no kernel knows
 /// are replaced by those that they are made of, as under vmap. Null for any other graph.
 using ForKernel = bool (*)(const Operator& op);
+
+/// In force while a function is traced for what it is, such as the step of a loop, and not for what it gives. What
+/// levels around that record is no part of what they trace.
+struct Trying : InForce<Trying> {};
 
 class Trace final : public Level {
  public:
@@ -68,6 +73,7 @@ class Trace final : public Level {
 
  private:
   bool run_at_once(const Operator& op, const Call& call, Stack& stack);
+  bool give_zeros(const Operator& op, const Call& call, Stack& stack);
   struct Values;
   bool is_constant(const Tensor& plain) const;
   bool reads_by_place(const Operator& op, const Stack& stack);
@@ -96,7 +102,8 @@ class Trace final : public Level {
   bool may_read_ = false;
   ForKernel kernels_know_;
   bool refuses_effects_ = false;
-  const void* substitutions_;  // around the trace: the graph reads what they replace, and so is right for others
+  int64_t tries_ = Trying::depth();  // that this trace is inside of
+  const void* substitutions_;        // around the trace: the graph reads what they replace, and so is right for others
 };
 
 /// What the function read of its arguments: `graph` computes it, and `values` is what it was. The function's graph is

@@ -20,6 +20,13 @@ struct KnownCode {
   bool raises = false;
   /// Whether `other` is the same code, such as that of a function that was traced twice.
   virtual bool does_the_same(const KnownCode& other) const { return this == &other; }
+  /// Whether a call of this, whose first operands are those of a call of `other`, raises whatever that one would.
+  virtual bool raises_for(const KnownCode&) const { return false; }
+  /// Of each result of a call, the sizes for one example and the dtype; none where only running the code tells.
+  using Results = std::vector<std::pair<std::vector<int64_t>, at::ScalarType>>;
+  virtual std::optional<Results> results_of(const compiler::Call&, const dynamic::Tensors&) const {
+    return std::nullopt;
+  }
   /// What a call gives of tensors that nobody records, where that is found faster than by running the code.
   virtual std::optional<dynamic::Tensors> run_at_once(const compiler::Call&, const dynamic::Tensors&) const {
     return std::nullopt;

@@ -242,7 +242,9 @@ void jvp_by_calling(JvpFrame& frame, Mask linear) {
     if (frame.op.kind(i) == ArgKind::tensor) {
       const Tensor& given = frame.tangent(i);
       // What the call may overwrite must not stay behind.
-      Tensor t = Reuse::active() ? std::move(const_cast<Tensor&>(given)) : given;
+      Tensor t;
+      if (Reuse::active()) t = std::move(const_cast<Tensor&>(given));
+      else t = given;
       if (!t.defined()) {
         const Meta meta = frame.meta(i);
         t = at::zeros(meta.sizes, meta.options());

@@ -192,4 +192,26 @@ TEST(LoopFaults, OfALoopInALoopAreItsOwn) {
   for (int run = 0; run < 3; ++run) EXPECT_TRUE(at::equal(compiled({a, b})[1], expected));
 }
 
+// A step is traced from numbers that it may never meet.
+TEST(LoopFaults, OfALoopInAStepThatNobodyMakesAreNone) {
+  const auto f = [](const Tensor& x, const Tensor& n) {
+    return tower::while_loop([n](const std::pair<Tensor, Tensor>& s) { return s.second < n; },
+                             [](const std::pair<Tensor, Tensor>& s) {
+                               const Tensor halved =
+                                   tower::while_loop([](const Tensor& v) { return v > 1; },
+                                                     [](const Tensor& v) { return v / 2; }, s.first, {.max_steps = 3});
+                               return std::pair(halved, s.second + 1);
+                             },
+                             std::pair(x, at::zeros_like(n)))
+        .first;
+  };
+  const auto compiled = tower::compile(tower::vmap(f));
+  const Tensor x = at::tensor({100.0, 3.0}), none = at::tensor({0, 0}), one = at::tensor({0, 1});
+  for (int call = 0; call < 3; ++call) {
+    EXPECT_TRUE(at::equal(compiled(x, none), x));
+    EXPECT_TRUE(at::equal(compiled(x, one), at::tensor({100.0, 0.75})));
+    EXPECT_THROW(compiled(x, at::tensor({1, 1})), tower::MaxStepsError);
+  }
+}
+
 }  // namespace

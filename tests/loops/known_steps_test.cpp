@@ -364,6 +364,34 @@ TEST(KnownSteps, ThatFailRaiseAndLeaveNothingBehind) {
   EXPECT_TRUE(at::equal(again_dm, dm) && at::equal(again_dxs, dxs));
 }
 
+// A gradient asks for no value of the loop, and yet for its error.
+TEST(KnownSteps, OfWhichTheGradientAloneIsWantedRaiseWhatTheyWould) {
+  TOWER_NEEDS_LLVM();
+  const auto f = [](const Tensor& x, const Tensor& rates) {
+    const auto step = [](const Tensor& s, const Tensor& rate) {
+      const Tensor root = tower::while_loop([](const Tensor& v) { return v > 1; },
+                                            [rate](const Tensor& v) { return v * rate; }, s, {.max_steps = 20});
+      return std::pair(root + 1.5, root);
+    };
+    return tower::scan(step, x, rates).second.square().sum();
+  };
+  const auto gradient = tower::vmap(tower::grad<0, 1>(f));
+  const auto compiled = tower::compile(gradient);
+  at::manual_seed(3);
+  const Tensor x = at::rand({9}, at::kDouble) + 1, rates = at::rand({9, 12}, at::kDouble) * 0.5 + 0.3;
+  for (int call = 0; call < 3; ++call) {
+    const auto [dx, drates] = compiled(x, rates);
+    const auto [ex, erates] = gradient(x, rates);
+    EXPECT_TRUE(at::allclose(dx, ex, 1e-11) && at::allclose(drates, erates, 1e-11));
+  }
+  EXPECT_TRUE(is_in_a_kernel(compiled.report())) << compiled.report();
+  EXPECT_EQ(compiled.report().find("while_loop"), std::string::npos) << compiled.report();
+  Tensor endless = rates.clone();
+  endless[4][7] = 1.0;
+  EXPECT_THROW(compiled(x, endless), tower::MaxStepsError);
+  EXPECT_THROW(gradient(x, endless), tower::MaxStepsError);
+}
+
 // Loops in loops: a scan in a step is written out, a fori_loop is a loop.
 TEST(KnownSteps, InStepsOfOtherLoopsAreThoseSteps) {
   TOWER_NEEDS_LLVM();

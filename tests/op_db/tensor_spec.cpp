@@ -75,7 +75,8 @@ at::Tensor with_parts(at::Tensor real, at::Tensor imaginary, bool is_complex) {
 // Square matrices whose inverse, factors and eigenvalues are harmless to differentiate.
 at::Tensor matrices(const TensorSpec& spec, bool is_complex, std::mt19937_64& random) {
   const Draw small = [](auto& r) { return uniform(r, -0.4, 0.4); };
-  at::Tensor x = with_parts(filled(spec.sizes, random, small), filled(spec.sizes, random, small), is_complex);
+  at::Tensor imaginary = filled(spec.sizes, random, small);
+  at::Tensor x = with_parts(filled(spec.sizes, random, small), std::move(imaginary), is_complex);
   const int64_t n = std::min(spec.sizes.at(spec.sizes.size() - 2), spec.sizes.back());
   std::vector<double> diagonal;
   for (int64_t i = 0; i < n; ++i) diagonal.push_back(1.5 + 0.9 * static_cast<double>(i) + uniform(random, -0.1, 0.1));
