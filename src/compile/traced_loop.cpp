@@ -512,15 +512,28 @@ Tensors traced_loop(const dynamic::Predicate& predicate, const Function& step, c
   return call_known(rules_of(loop), loop, joined(start, captured));
 }
 
+// Whether a loop in a kernel is better than its steps, written out. Under a vmap the examples are lanes. Without one
+// there is one lane, of which all elements are numbers for themselves, whereas those of steps that are written out are
+// lanes: that is better, but where elements are few, or steps too many to be compiled one by one.
+bool is_worth_a_loop(const Tensors& of_step, int64_t count) {
+  constexpr int64_t kFewElements = 4, kFewestSteps = 64, kManySteps = 512;
+  const auto have_at_most = [&](int64_t most) {
+    return std::all_of(of_step.begin(), of_step.end(), [=](const Tensor& t) { return t.numel() <= most; });
+  };
+  if (count < thresholds().fewest_steps || !have_at_most(thresholds().most_of_lane)) return false;
+  for (const Level* level = top(); level; level = level->below())
+    if (level->kind() == Kind::vmap && level->is_traced()) return true;
+  return count >= kManySteps || (count >= kFewestSteps && have_at_most(kFewElements));
+}
+
 // Where a step writes, draws random numbers, or does what no kernel can, there is no loop, nor where steps differ. In
 // the step of another loop there is no memory for what steps have of their own.
 std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int64_t count, const Tensors& operands) {
-  if (count < thresholds().fewest_steps || (Trying::now() && operands.size() > steps.states)) return std::nullopt;
+  if (Trying::now() && operands.size() > steps.states) return std::nullopt;
   Tensors one(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(steps.states));
   for (size_t i = steps.states; i < operands.size(); ++i)
     one.push_back(operands[i].select(0, steps.reverse ? count - 1 : 0));
-  const auto fits = [](const Tensor& t) { return t.numel() <= thresholds().most_of_lane; };
-  if (!std::all_of(one.begin(), one.end(), fits)) return std::nullopt;
+  if (!is_worth_a_loop(one, count)) return std::nullopt;
   struct Body {
     Graph graph;
     Tensors captured;

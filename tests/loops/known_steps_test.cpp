@@ -151,7 +151,8 @@ TEST(KnownSteps, OfRandomScansAreLibTorchsStepsAndGradients) {
 TEST(KnownSteps, AreLibTorchsWithoutExamplesAndWithSharedInputs) {
   TOWER_NEEDS_LLVM();
   for (const uint64_t seed : support::seeds("TOWER_KNOWN_STEPS_SHARED", 12)) {
-    const Program p = random_program(seed);
+    Program p = random_program(seed);
+    if (seed % 2 == 0) p.steps = 520;  // as many as are a loop without examples, too
     const Function sum = [&p](const Tensors& in) { return Tensors{p.sum(loops::by_tower(), in)}; };
     const Function by_hand = [&p](const Tensors& in) { return Tensors{p.sum(loops::by_hand(), in)}; };
     const Tensors in = inputs(p, 6, at::kDouble, seed), one = example(in, 0);
