@@ -214,7 +214,8 @@ State::Found State::find_in_file(const Tensors& args, const StaticKey& statics, 
   if (!recorded)
     if (Found found = find(args, statics, modes.recording(), /*as_plain=*/true)) return found;
   std::string kinds;
-  for (const Found& s : known()->graphs)
+  const auto all = known();  // another thread may publish others meanwhile
+  for (const Found& s : all->graphs)
     if (s->traced)
       kinds += std::string("\n ") + kinds_text(s->tensors) + (s->modes.grad ? "" : ", without grad mode") +
                (s->modes.autocast ? ", under autocast" : "");
@@ -237,7 +238,8 @@ std::size_t detail::Specialisations::count() const {
 
 compiler::Report detail::Specialisations::State::report() const {
   compiler::Report report;
-  for (const auto& s : known()->graphs) {
+  const auto all = known();  // another thread may publish others meanwhile
+  for (const auto& s : all->graphs) {
     report.lines += "graph" + kinds_text(s->tensors) + "\n";
     report.add(s->graph->report());
   }
