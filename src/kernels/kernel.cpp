@@ -1,6 +1,5 @@
 #include "kernels/kernel.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
@@ -94,18 +93,13 @@ void Kernel::call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
 
 // Calls `piece` for parts of all pieces, on several threads where there are many lanes.
 void Kernel::share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const {
-  uint8_t fault = 0;
-  if (pieces * lanes_in_piece <= grain_ || at::get_num_threads() == 1) {
-    piece(0, pieces, &fault);
-  } else {
-    std::atomic<uint8_t> any{0};
-    share_among_threads(pieces, grain_ / lanes_in_piece, [&](int64_t begin, int64_t end) {
-      uint8_t mine = 0;
-      piece(begin, end, &mine);
-      if (mine) any |= mine;
-    });
-    fault = any;
-  }
+  std::atomic<uint8_t> any{0};
+  share_among_threads(pieces, grain_ / lanes_in_piece, [&](int64_t begin, int64_t end) {
+    uint8_t mine = 0;
+    piece(begin, end, &mine);
+    if (mine) any |= mine;
+  });
+  const uint8_t fault = any;
   TORCH_CHECK(
       !(fault & kNoMemory),
       "compile: there is no memory for the states of a while_loop, which its pullback goes back through. Bound the "

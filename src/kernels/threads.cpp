@@ -42,12 +42,13 @@ struct Shared {
 
 void share_among_threads(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int64_t)> part) {
   if (count <= 0) return;
+  grain = std::max<int64_t>(grain, 1);
 #if AT_PARALLEL_OPENMP
+  if (count <= grain || at::in_parallel_region()) return part(0, count);
   at::internal::lazy_init_num_threads();
-  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
-  const int64_t most = std::max<int64_t>(count / std::max<int64_t>(grain, 1), 1);
-  if (threads == 1 || most == 1) return part(0, count);
-  Shared shared{count, std::min(most, threads * kPartsOfThread), part};
+  const int64_t threads = at::get_num_threads();
+  if (threads == 1) return part(0, count);
+  Shared shared{count, std::min(at::divup(count, grain), threads * kPartsOfThread), part};
   GOMP_parallel([](void* data) { static_cast<Shared*>(data)->take_parts(); }, &shared, 0, 0);
   if (shared.thrown) std::rethrow_exception(shared.thrown);
 #else
