@@ -1,4 +1,6 @@
 // A loop in a kernel: NOTE [Loops of numbers] in numbers/expression.h.
+#include <c10/util/strides.h>
+
 #include <algorithm>
 
 #include "compile/traced_loop.h"
@@ -75,11 +77,8 @@ std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::T
   }
   for (const auto& [sizes, dtype] : results) {
     Value v;
-    for (const Mapped& vmap : call.vmaps) v.sizes.push_back(vmap.batch_size);
-    v.sizes.append(sizes.begin(), sizes.end());
-    Places in_order;
-    for (size_t d = 0; d < v.sizes.size(); ++d) in_order.push_back(static_cast<int64_t>(d));
-    v.strides = strides_in_order(v.sizes, in_order);
+    v.sizes = sizes_of_all(call, sizes);
+    v.strides = c10::contiguous_strides(v.sizes);
     v.dtype = dtype;
     one.results.push_back(graph.values.add(std::move(v)));
   }

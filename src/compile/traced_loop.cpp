@@ -99,7 +99,7 @@ HigherOrderRules rules_of_call(const std::string& name, const std::shared_ptr<co
 Function run_of(const std::shared_ptr<const Loop>& loop) {
   return [loop](const Tensors& operands) { return loop->run(operands); };
 }
-std::string name_of(const Loop& loop) {
+const char* name_of(const Loop& loop) {
   return loop.has_stacked() ? "scan" : loop.makes_known_steps() ? "fori_loop" : "while_loop";
 }
 // What makes the loop's steps again, and is otherwise not known.
@@ -131,8 +131,8 @@ class PullbackOfLoop {
 
  private:
   HigherOrderRules rules() const {
-    HigherOrderRules rules =
-        rules_of_call(name_of(*loop_) + "_backward", code_of_steps(*loop_), pullback_of(run_of(loop_), given_, needs_));
+    HigherOrderRules rules = rules_of_call(name_of(*loop_) + std::string("_backward"), code_of_steps(*loop_),
+                                           pullback_of(run_of(loop_), given_, needs_));
     if (loop_->random || loop_->foreign) return rules;
     rules.vjp = [self = *this, plain = rules.vjp](const Residuals& saved, const Tensors& u,
                                                   const std::vector<bool>& needs, const Attributes& attributes) {
@@ -287,7 +287,7 @@ Tensors Loop::repeat(const Function& predicate, const Function& step, const Tens
 
 Tensors Loop::repeat(const Function& step, size_t states, const Tensors& operands, const Tensors& fixed) const {
   const auto one = [step, fixed](int64_t, const Tensors& own, Tensors&) { return step(joined(own, fixed)); };
-  const KnownSteps steps{"scan", one, states, steps_->reverse};
+  const KnownSteps steps{name_of(*this), one, states, steps_->reverse};
   if (tracing())
     if (auto results = tower::traced.known_steps(steps, 0, steps_->count, operands)) return *std::move(results);
   Tensors captured;
@@ -305,48 +305,14 @@ Tensors Loop::run(const Tensors& operands) const {
   return repeat(part(false), part(true), Tensors(operands.begin(), split), Tensors(split, operands.end()));
 }
 
-// State: that of the loop, and the tangents of what has some; fixed: what was captured, and its tangents.
+// State: that of the loop, and the tangents of what has some; stacked: the same, and fixed: what was captured, and its
+// tangents. Outputs are those of the tangents alone.
 Tensors Loop::push_forward(const Tensors& operands, const Tensors& tangents) const {
-  if (steps_) return push_steps_forward(operands, tangents);
-  const auto states = static_cast<std::ptrdiff_t>(states_);
-  Tensors start(operands.begin(), operands.begin() + states), fixed(operands.begin() + states, operands.end());
-  const Tensors of_fixed(tangents.begin() + states, tangents.end());
-  const std::vector<bool> fixed_moves = are_defined(of_fixed);
-  std::vector<bool> moves;
-  for (size_t k = 0; k < states_; ++k) {
-    moves.push_back(has_derivative(operands[k]));
-    if (moves[k]) start.push_back(or_zeros(tangents[k], operands[k]));
-  }
-  const size_t all_states = start.size(), captured = fixed.size();
-  fixed = joined(fixed, only_defined(of_fixed));
-  const auto primal = [states, all_states, captured](const Tensors& all) {
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(all_states);
-    return joined(Tensors(all.begin(), all.begin() + states),
-                  Tensors(first, first + static_cast<std::ptrdiff_t>(captured)));
-  };
-  const auto predicate = [self = shared_from_this(), primal](const Tensors& all) {
-    return self->predicate_->run(primal(all));
-  };
-  const auto step = [=, self = shared_from_this()](const Tensors& all) {
-    const auto last = all.begin() + static_cast<std::ptrdiff_t>(all_states + captured);
-    auto [outs, found] = dynamic::jvp([self](const Tensors& x) { return self->step_.run(x); }, primal(all),
-                                      joined(in_places(moves, all.begin() + states), in_places(fixed_moves, last)));
-    for (size_t k = 0; k < moves.size(); ++k)
-      if (moves[k]) outs.push_back(or_zeros(found[k], outs[k]));
-    return std::move(outs);
-  };
-  const Tensors last = repeat(predicate, step, start, fixed);
-  return in_places(moves, last.begin() + states);
-}
-
-// The same for state, stacked operands, each with its tangents behind it, and fixed ones. Outputs are those of the
-// tangents alone.
-Tensors Loop::push_steps_forward(const Tensors& operands, const Tensors& tangents) const {
-  const auto part = [&](const Tensors& of, size_t first, size_t last) {
+  const auto part = [](const Tensors& of, size_t first, size_t last) {
     return Tensors(of.begin() + static_cast<std::ptrdiff_t>(first), of.begin() + static_cast<std::ptrdiff_t>(last));
   };
   const size_t own = states_ + stacked();
-  std::vector<bool> moves;  // of state and elements
+  std::vector<bool> moves;
   Tensors given = part(operands, 0, states_);
   for (size_t k = 0; k < states_; ++k) {
     moves.push_back(has_derivative(operands[k]));
@@ -354,23 +320,27 @@ Tensors Loop::push_steps_forward(const Tensors& operands, const Tensors& tangent
   }
   const size_t states = given.size();
   const Tensors of_stacked = part(tangents, states_, own), of_fixed = part(tangents, own, tangents.size());
+  const std::vector<bool> stacked_move = are_defined(of_stacked), fixed_moves = are_defined(of_fixed);
   given = joined(given, joined(part(operands, states_, own), only_defined(of_stacked)));
   const Tensors fixed = joined(part(operands, own, operands.size()), only_defined(of_fixed));
-  const std::vector<bool> stacked_move = are_defined(of_stacked), fixed_moves = are_defined(of_fixed);
-  const auto step = [=, given = given.size(), self = shared_from_this()](const Tensors& all) {
-    const size_t fixed_at = given, of_fixed_at = given + fixed_moves.size(), elements = states + stacked_move.size();
-    Tensors x = joined(part(all, 0, self->states_), part(all, states, elements));
-    x = joined(x, part(all, fixed_at, of_fixed_at));
-    const auto at = [&](size_t k) { return all.begin() + static_cast<std::ptrdiff_t>(k); };
-    Tensors dx = joined(in_places(moves, at(self->states_)), in_places(stacked_move, at(elements)));
-    dx = joined(dx, in_places(fixed_moves, at(of_fixed_at)));
-    auto [outs, found] = dynamic::jvp([self](const Tensors& y) { return self->step_.run(y); }, x, dx);
+  const size_t elements = states + stacked(), first_fixed = given.size(), last_fixed = first_fixed + fixed_moves.size();
+  const auto primal = [=, primals = states_](const Tensors& all) {
+    return joined(joined(part(all, 0, primals), part(all, states, elements)), part(all, first_fixed, last_fixed));
+  };
+  const auto predicate = [self = shared_from_this(), primal](const Tensors& all) {
+    return self->predicate_->run(primal(all));
+  };
+  const auto step = [=, self = shared_from_this()](const Tensors& all) {
+    const auto from = [&](size_t k) { return all.begin() + static_cast<std::ptrdiff_t>(k); };
+    const Tensors along = joined(joined(in_places(moves, from(self->states_)), in_places(stacked_move, from(elements))),
+                                 in_places(fixed_moves, from(last_fixed)));
+    auto [outs, found] = dynamic::jvp([self](const Tensors& x) { return self->step_.run(x); }, primal(all), along);
     Tensors next = part(outs, 0, self->states_);
     for (size_t k = 0; k < outs.size(); ++k)
-      if (k < self->states_ ? moves[k] : has_derivative(outs[k])) next.push_back(or_zeros(found[k], outs[k]));
+      if (has_derivative(outs[k])) next.push_back(or_zeros(found[k], outs[k]));
     return next;
   };
-  const Tensors last = repeat(step, states, given, fixed);
+  const Tensors last = steps_ ? repeat(step, states, given, fixed) : repeat(predicate, step, given, fixed);
   for (size_t k = states_; k < results(); ++k)
     moves.push_back(has_derivative(step_.graph().values[step_.graph().results[k]].dtype));
   return in_places(moves, last.begin() + static_cast<std::ptrdiff_t>(states_));

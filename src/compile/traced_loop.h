@@ -67,7 +67,6 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   size_t operands() const { return step_.graph().arguments.size(); }
   size_t results() const { return step_.graph().results.size(); }
   size_t states() const { return states_; }
-  int64_t steps() const { return steps_->count; }
   size_t stacked() const { return steps_ ? steps_->stacked : 0; }
   /// Whether its steps are so many that a kernel is made faster than they are.
   bool is_long() const { return steps_ && steps_->count >= thresholds().many_steps; }
@@ -88,7 +87,6 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   // The last state and the outputs of a known number of steps, functions of state, elements and `fixed`.
   dynamic::Tensors repeat(const dynamic::Function& step, size_t states, const dynamic::Tensors& operands,
                           const dynamic::Tensors& fixed) const;
-  dynamic::Tensors push_steps_forward(const dynamic::Tensors& operands, const dynamic::Tensors& tangents) const;
   const CompiledGraph& compiled(bool step) const;
   void note_calls(const Graph& graph);
 

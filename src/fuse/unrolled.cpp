@@ -107,9 +107,8 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   };
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false, read = false;
-  for (size_t k = 0; k < call.results.size(); ++k) {
-    const ValueId id = call.results[k];
-    if (id == kNoValue || !fits(graph_.values[id], made, code && code->is_stacked_result(k))) return std::nullopt;
+  for (const ValueId id : call.results) {
+    if (id == kNoValue || !fits(graph_.values[id], made, is_stacked_result(call, id))) return std::nullopt;
     leaves = leaves || leaves_[id];
     read = read || is_read_[id];
   }
@@ -128,7 +127,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
       operands.push_back(std::move(t));
       continue;
     }
-    if (!fits(v, lane, code && code->is_stacked_operand(k))) return std::nullopt;
+    if (!fits(v, lane, is_stacked_operand(call, k))) return std::nullopt;
     for (int64_t i = 0; i < count(t.sizes); ++i) t.ids.push_back(trial.input(*type_of(v.dtype), trial.size()));
     operands.push_back(std::move(t));
   }

@@ -50,6 +50,13 @@ Seen seen(const Call& call, size_t operand, size_t dims, uint64_t axis) {
   return result;
 }
 
+Sizes sizes_of_all(const Call& call, at::IntArrayRef of_one) {
+  Sizes sizes;
+  for (const Mapped& vmap : call.vmaps) sizes.push_back(vmap.batch_size);
+  sizes.append(of_one.begin(), of_one.end());
+  return sizes;
+}
+
 int64_t count(const Sizes& sizes) {
   int64_t n = 1;
   for (const int64_t s : sizes) n *= s;

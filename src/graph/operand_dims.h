@@ -33,6 +33,9 @@ struct Seen {
 };
 Seen seen(const Call& call, size_t operand, size_t dims, uint64_t axis);
 
+/// The sizes of a call's result with the dimensions of all vmaps, from those for one example.
+Sizes sizes_of_all(const Call& call, at::IntArrayRef of_one);
+
 int64_t count(const Sizes& sizes);
 
 /// The number that all elements of a constant are, to the bit; none of other values.

@@ -13,6 +13,7 @@
 #include "frontend/enter.h"
 #include "frontend/substitution.h"
 #include "frontend/views.h"
+#include "graph/operand_dims.h"
 #include "graph/split.h"
 #include "interpreters/custom.h"
 #include "interpreters/mapped.h"
@@ -294,12 +295,8 @@ bool Trace::give_zeros(const Operator& op, const Call& call, Stack& stack) {
   if (!found) return false;
   const Below below(*this);
   dynamic::Tensors zeros;
-  for (const auto& [of_one, dtype] : *found) {
-    std::vector<int64_t> sizes;
-    for (const Mapped& vmap : call.vmaps) sizes.push_back(vmap.batch_size);
-    sizes.insert(sizes.end(), of_one.begin(), of_one.end());
-    zeros.push_back(at::zeros(sizes, operands[0].options().dtype(dtype)));
-  }
+  for (const auto& [of_one, dtype] : *found)
+    zeros.push_back(at::zeros(sizes_of_all(call, of_one), operands[0].options().dtype(dtype)));
   put_results(op, zeros, stack);
   return true;
 }

@@ -127,10 +127,15 @@ void Printer::print_pointers() {
   for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
     if (!live_[id] || !region_.is_repeated(n)) continue;
-    std::string one = line(std::string("load ") + in_memory(n.type) + ", ptr %pi" + std::to_string(n.bits));
-    if (n.type == Type::b1) one = line("icmp ne i8 " + one + ", 0");
-    in_all_lanes(n.type, one, "%shared" + to_string(id));
+    load_for_all(n.type, "%pi" + std::to_string(n.bits), "%shared" + to_string(id));
   }
+}
+
+// One element, for all lanes.
+void Printer::load_for_all(Type t, const std::string& pointer, const std::string& result) {
+  std::string one = line(std::string("load ") + in_memory(t) + ", ptr " + pointer);
+  if (t == Type::b1) one = line("icmp ne i8 " + one + ", 0");
+  in_all_lanes(t, one, result);
 }
 
 // The memory of systems, which is used again by each vector of lanes.

@@ -70,10 +70,8 @@ void Printer::print_element(Id id, const std::string& begin) {
     of_steps.push_back(graph_[input].bits);
   }
   const std::string pointer = pointer_in_step(number, "%inputs", of_steps);
-  if (!region_.inputs[of_steps[0]].repeated) return load(n.type, pointer, begin, 0, value(id, 0));
-  std::string one = line(std::string("load ") + in_memory(n.type) + ", ptr " + pointer);
-  if (n.type == Type::b1) one = line("icmp ne i8 " + one + ", 0");
-  in_all_lanes(n.type, one, value(id, 0));
+  if (region_.inputs[of_steps[0]].repeated) load_for_all(n.type, pointer, value(id, 0));
+  else load(n.type, pointer, begin, 0, value(id, 0));
 }
 
 void Printer::print_outputs_of_step(LoopId number, const std::string& begin) {

@@ -17,6 +17,7 @@ class Printer : private Lines {
   std::string value(Id id, int part) const;
   void print_pointer(const std::string& prefix, const std::string& array, size_t i);
   void print_pointers();
+  void load_for_all(Type t, const std::string& pointer, const std::string& result);
   std::string pointer_of(const std::string& array, const std::string& prefix, size_t i);
   void print_loops(bool together);
   void print_loop(int number, int together, std::string& begin);
