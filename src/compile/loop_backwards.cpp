@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "compile/loop_rules.h"
 #include "fuse/small_graph.h"
 #include "tower/errors.h"
 
@@ -11,13 +12,18 @@ namespace tower::compiler {
 
 using dynamic::Tensors;
 
-LoopBackwards::LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool> cotangents, std::vector<bool> needs,
-                             const Tensors& operands)
+LoopBackwards::LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool> cotangents, std::vector<bool> needs)
     : loop_(std::move(loop)), cotangents_(std::move(cotangents)), needs_(std::move(needs)) {
   random = loop_->random;
   foreign = loop_->foreign;
   raises = loop_->raises;
-  for (size_t k = 0; k < loop_->states(); ++k) moves_.push_back(has_derivative(operands[k]));
+  const Kinds of_step = loop_->kinds_of_step();
+  for (size_t k = 0; k < loop_->states(); ++k) moves_.push_back(has_derivative(of_step.operands[k].dtype));
+}
+
+LoopBackwards::LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool> cotangents, std::vector<bool> needs,
+                             const Tensors& operands)
+    : LoopBackwards(std::move(loop), std::move(cotangents), std::move(needs)) {
   if (random || foreign) return;
   std::vector<bool> of_step = moves_;
   of_step.insert(of_step.end(), needs_.begin() + static_cast<std::ptrdiff_t>(moves_.size()), needs_.end());
@@ -144,16 +150,30 @@ SmallResults LoopBackwards::in_numbers(const SmallCall& call) const {
   return results;
 }
 
-std::optional<KnownCode::Results> LoopBackwards::results_of(const Call& call, const Tensors& operands) const {
-  Results results;
+std::optional<KnownCode::Kinds> LoopBackwards::kinds() const {
+  const Kinds of_loop = *loop_->kinds();
+  Kinds kinds{of_loop.operands, {}};
+  for (size_t k = 0; k < cotangents_.size(); ++k)
+    if (cotangents_[k]) kinds.operands.push_back(of_loop.results[k]);
+  for (size_t i = 0; i < needs_.size(); ++i)
+    if (needs_[i]) kinds.results.push_back(of_loop.operands[i]);
+  return kinds;
+}
+
+KnownCode::Kinds LoopBackwards::kinds_of_step() const {
+  const Kinds forwards = loop_->kinds_of_step();
+  const size_t states = loop_->states();
+  Kinds kinds{forwards.operands, {}};
+  for (size_t k = 0; k < loop_->results(); ++k)
+    if (k < states ? moves_[k] : cotangents_[k]) kinds.operands.push_back(forwards.results[k]);
   for (size_t i = 0; i < loop_->operands(); ++i)
-    if (needs_[i]) results.emplace_back(sizes_of_one(call, operands, i), operands[i].scalar_type());
-  return results;
+    if (i < states ? moves_[i] : needs_[i]) kinds.results.push_back(forwards.operands[i]);
+  return kinds;
 }
 
 std::optional<Tensors> LoopBackwards::run_at_once(const Call& call, const Tensors& operands) const {
   if (!step_ || !loop_->is_long()) return std::nullopt;
-  return run_in_kernel(call, operands, *results_of(call, operands));
+  return run_in_kernel(call, operands);
 }
 
 bool LoopBackwards::does_the_same(const KnownCode& code) const {

@@ -19,13 +19,20 @@ class LoopBackwards final : public CodeInNumbers {
   SmallResults in_numbers(const SmallCall& call) const override;
   bool is_stacked_operand(size_t k) const override;
   bool is_stacked_result(size_t k) const override;
-  std::optional<Results> results_of(const Call& call, const dynamic::Tensors& operands) const override;
+  std::optional<Kinds> kinds() const override;
   std::optional<dynamic::Tensors> run_at_once(const Call& call, const dynamic::Tensors& operands) const override;
   void compile_itself() const override { loop_->compile_itself(); }
   bool does_the_same(const KnownCode& other) const override;
   bool raises_for(const KnownCode& other) const override { return loop_->does_the_same(other); }
+  bool store(GraphWriter& out) const override;
+  /// The operator of what `store` wrote. Throws as GraphReader does.
+  static c10::intrusive_ptr<const Operator> read(GraphReader& graphs, ByteReader& in);
 
  private:
+  LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool> cotangents, std::vector<bool> needs);
+  // What `step_` has to be.
+  Kinds kinds_of_step() const;
+
   std::shared_ptr<const Loop> loop_;
   std::vector<bool> cotangents_, needs_;
   std::vector<bool> moves_;    // of the states: there are derivatives by them

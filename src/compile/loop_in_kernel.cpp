@@ -58,15 +58,7 @@ std::optional<Loop::InNumbers> Loop::steps_in_numbers(Expressions& g, c10::Array
   return InNumbers{loop, std::move(state), counted ? *id : kNone, *std::move(made)};
 }
 
-std::vector<int64_t> sizes_of_one(const Call& call, const dynamic::Tensors& operands, size_t k) {
-  std::vector<int64_t> sizes;
-  const at::Tensor& t = operands[k];
-  for (const int64_t d : seen(call, k, static_cast<size_t>(t.dim()), kNoAxis).of_example) sizes.push_back(t.size(d));
-  return sizes;
-}
-
-std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::Tensors& operands,
-                                              const KnownCode::Results& results) {
+std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::Tensors& operands) {
   Graph graph;
   Call one = call;
   one.operands.clear();
@@ -75,7 +67,8 @@ std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::T
     graph.arguments.push_back(graph.values.add(Value(Origin::argument, t, false)));
     one.operands.push_back(graph.arguments.back());
   }
-  for (const auto& [sizes, dtype] : results) {
+  const KnownCode::Kinds kinds = *known_code(*call.op)->kinds();
+  for (const auto& [sizes, dtype] : kinds.results) {
     Value v;
     v.sizes = sizes_of_all(call, sizes);
     v.strides = c10::contiguous_strides(v.sizes);
@@ -87,19 +80,30 @@ std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::T
   return FusedPlan(std::move(graph), std::make_shared<Kernels>()).run_fused(operands);
 }
 
-std::optional<KnownCode::Results> Loop::results_of(const Call&, const dynamic::Tensors&) const {
-  Results results;
-  for (size_t k = 0; k < this->results(); ++k) {
-    const Value& v = step_.graph().values[step_.graph().results[k]];
-    std::vector<int64_t> sizes(v.sizes.begin(), v.sizes.end());
-    if (is_stacked_result(k)) sizes.insert(sizes.begin(), steps_->count);
-    results.emplace_back(std::move(sizes), v.dtype);
+KnownCode::Kinds Loop::kinds_of_step() const {
+  const auto kind_of = [](const Value& v) { return Kind{{v.sizes.begin(), v.sizes.end()}, v.dtype}; };
+  Kinds kinds;
+  const Graph& step = step_.graph();
+  for (size_t k = 0; k < operands(); ++k) {
+    const Graph& reads = step.arguments[k] == kNoValue ? predicate_->graph() : step;
+    kinds.operands.push_back(kind_of(reads.values[reads.arguments[k]]));
   }
-  return results;
+  for (const ValueId id : step.results) kinds.results.push_back(kind_of(step.values[id]));
+  return kinds;
+}
+
+std::optional<KnownCode::Kinds> Loop::kinds() const {
+  Kinds kinds = kinds_of_step();
+  const auto in_all_steps = [this](Kind& kind) { kind.sizes.insert(kind.sizes.begin(), steps_->count); };
+  for (size_t k = 0; k < kinds.operands.size(); ++k)
+    if (is_stacked_operand(k)) in_all_steps(kinds.operands[k]);
+  for (size_t k = 0; k < kinds.results.size(); ++k)
+    if (is_stacked_result(k)) in_all_steps(kinds.results[k]);
+  return kinds;
 }
 
 std::optional<dynamic::Tensors> Loop::run_at_once(const Call& call, const dynamic::Tensors& operands) const {
-  return is_long() ? run_in_kernel(call, operands, *results_of(call, operands)) : std::nullopt;
+  return is_long() ? run_in_kernel(call, operands) : std::nullopt;
 }
 
 bool Loop::fits_kernel(const dynamic::Tensors& operands) const {

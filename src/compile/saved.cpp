@@ -1,6 +1,7 @@
 // Compiled functions in files. In a file, in this order: who wrote it and for which CPU; tensors; for each function its
 // graphs, each with the kind of calls that it is for; the machine code of their kernels, by the keys under which a
 // source of code has it. What is fused is found anew from the graphs, which takes no LLVM: it then has the same keys.
+// Loops are in stored_loops.h.
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 #include <torch/version.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 
 #include "compile/specialisations.h"
+#include "compile/stored_loops.h"
 #include "graph/stored_graph.h"
 #include "kernels/checked_file.h"
 #include "kernels/cpu.h"
@@ -26,6 +28,7 @@ using compiler::CompiledGraph;
 using compiler::Cpu;
 using compiler::Family;
 using compiler::GraphReader;
+using compiler::GraphWriter;
 using compiler::Kernels;
 using compiler::LaneGraph;
 using compiler::LaneKinds;
@@ -148,7 +151,7 @@ void Specialisations::save(const std::string& path, const std::vector<Specialisa
       graphs.text(s->rest->stored());
       graphs.list(s->tensors, [&](const TensorKind& kind) { write_kind(graphs, kind); });
       write_modes(graphs, s->modes);
-      write_graph(graphs, s->graph->graph(), tensors);
+      GraphWriter(graphs, tensors).write(s->graph->graph());
     });
     // Families, by the places of their two graphs.
     std::vector<std::shared_ptr<const Family>> families(all->families.rbegin(), all->families.rend());
@@ -192,7 +195,7 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
   try {
     ByteReader in(unsealed(*file));
     const int64_t vector_bytes = check_origin(in, path);
-    GraphReader reader(read_tensors(in));
+    GraphReader reader(read_tensors(in), compiler::read_loop);
     ByteReader graphs(in.text());
     std::vector<Specialisations> functions;
     std::string others;

@@ -18,10 +18,10 @@ namespace compiler {
 /// A graph for one kind of call.
 struct Specialisation {
   std::vector<TensorKind> tensors;
-  detail::StaticKey statics;
+  tower::detail::StaticKey statics;
   Modes modes;
   std::shared_ptr<const CompiledGraph> graph;
-  detail::Specialisations::Rest rest;
+  tower::detail::Specialisations::Rest rest;
   bool traced;
 };
 
@@ -30,9 +30,9 @@ struct Family {
   LaneKinds tensors;
   LaneGraph graph;
   std::weak_ptr<const CompiledGraph> first, second;
-  detail::StaticKey statics;
+  tower::detail::StaticKey statics;
   Modes modes;
-  detail::Specialisations::Rest rest;
+  tower::detail::Specialisations::Rest rest;
 };
 
 /// " Float[2, 3] Long[]".

@@ -21,7 +21,9 @@
 
 namespace tower::compiler {
 
+class ByteReader;
 class CompiledGraph;
+class GraphReader;
 
 class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loop> {
  public:
@@ -44,7 +46,9 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   SmallResults in_numbers(const SmallCall& call) const override {
     return results_in_numbers(call.graph, call.operands);
   }
-  std::optional<Results> results_of(const Call& call, const dynamic::Tensors& operands) const override;
+  std::optional<Kinds> kinds() const override;
+  /// The same of its step.
+  Kinds kinds_of_step() const;
   std::optional<dynamic::Tensors> run_at_once(const Call& call, const dynamic::Tensors& operands) const override;
   SmallResults results_in_numbers(Expressions& graph, c10::ArrayRef<const Small*> operands) const;
   bool is_stacked_operand(size_t k) const override { return k >= states_ && k < states_ + stacked(); }
@@ -64,6 +68,7 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   /// Of a loop that is closed and left the number `left`, what a step's `output` was in each.
   Small in_steps(Expressions& graph, LoopId loop, const Small& output, Id left) const;
 
+  const char* name() const { return has_stacked() ? "scan" : makes_known_steps() ? "fori_loop" : "while_loop"; }
   size_t operands() const { return step_.graph().arguments.size(); }
   size_t results() const { return step_.graph().results.size(); }
   size_t states() const { return states_; }
@@ -78,6 +83,9 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   /// From now on, predicate and step are compiled where the loop runs step by step.
   void compile_itself() const override { compiles_ = true; }
   bool does_the_same(const KnownCode& other) const override;
+  bool store(GraphWriter& out) const override;
+  /// What `store` wrote. Throws as GraphReader does.
+  static std::shared_ptr<const Loop> read(GraphReader& graphs, ByteReader& in);
 
  private:
   // The last state; `predicate` and `step` are functions of the state and of the `fixed` tensors. Where steps may be
@@ -103,16 +111,8 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
 inline bool has_derivative(at::ScalarType dtype) { return at::isFloatingType(dtype) || at::isComplexType(dtype); }
 inline bool has_derivative(const Tensor& t) { return has_derivative(t.scalar_type()); }
 
-/// A function of the operands of `f` and of those cotangents of its results that are `given`, behind them: the
-/// gradients of the operands that `needs` says.
-dynamic::Function pullback_of(const dynamic::Function& f, const std::vector<bool>& given,
-                              const std::vector<bool>& needs);
-
-/// What a call gives, by a kernel; none where no kernel takes it. `results`: as its code says.
-std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::Tensors& operands,
-                                              const KnownCode::Results& results);
-/// The sizes of one example of what a call is given.
-std::vector<int64_t> sizes_of_one(const Call& call, const dynamic::Tensors& operands, size_t k);
+/// What a call gives, by a kernel; none where no kernel takes it.
+std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::Tensors& operands);
 
 /// The graph of a step, or of what else is known of one, of tensors like these. Throws where it writes.
 Graph traced_step(const dynamic::Function& f, const dynamic::Tensors& state);

@@ -10,8 +10,10 @@
 #include <sstream>
 
 #include "core/bind.h"
+#include "graph/operand_dims.h"
 #include "graph/trace.h"
 #include "interpreters/mapped.h"
+#include "operators/known_code.h"
 #include "tower/errors.h"
 
 namespace tower::compiler {
@@ -269,16 +271,18 @@ uint64_t new_axis() { return c10::make_intrusive<Vmap>(1, Randomness::error, "vm
 
 // ---- graphs --------------------------------------------------------------------------------------------------------
 
-namespace {
-
-void write_call(ByteWriter& out, const Call& call) {
-  if (!call.op->handle())
+void GraphWriter::write_call(const Call& call) {
+  ByteWriter& out = out_;
+  out.number(!call.op->handle());
+  if (call.op->handle()) {
+    out.text(call.op->schema().name());
+    out.text(call.op->schema().overload_name());
+    out.text(schema_of(*call.op));
+  } else if (const KnownCode* code = known_code(*call.op); !code || !code->store(*this)) {
     throw UnsupportedError("save: the function calls " + call.op->name() +
                            ", which is code of its own and cannot be written to a file. Leave it outside of the "
                            "compiled function, or write it with operators (where() for cond).");
-  out.text(call.op->schema().name());
-  out.text(call.op->schema().overload_name());
-  out.text(schema_of(*call.op));
+  }
   out.number(static_cast<int64_t>(call.args.size()));
   for (size_t i = 0; i < call.args.size(); ++i)
     if (!write_value(out, call.args[i]))
@@ -310,9 +314,8 @@ void write_call(ByteWriter& out, const Call& call) {
   });
 }
 
-}  // namespace
-
-void write_graph(ByteWriter& out, const Graph& graph, TensorWriter& tensors) {
+void GraphWriter::write(const Graph& graph) {
+  ByteWriter& out = out_;
   out.list(graph.values, [&](const Value& v) {
     out.number(static_cast<int64_t>(v.origin));
     out.numbers(v.sizes);
@@ -320,11 +323,11 @@ void write_graph(ByteWriter& out, const Graph& graph, TensorWriter& tensors) {
     out.number(number_of(v.dtype));
     out.text(v.device.str());
     out.number(v.number);
-    out.number(v.tensor.defined() ? tensors.number_of(v.tensor) : -1);
+    out.number(v.tensor.defined() ? tensors_.number_of(v.tensor) : -1);
   });
   out.numbers(graph.arguments);
   out.numbers(graph.results);
-  out.list(graph.calls, [&](const Call& call) { write_call(out, call); });
+  out.list(graph.calls, [&](const Call& call) { write_call(call); });
 }
 
 namespace {
@@ -378,6 +381,39 @@ void check_call(const Call& call) {
   if (!lists && !call.op->mutates() && call.results.size() != returns.size()) ByteReader::fail();
 }
 
+// Of what a vmap maps there is the dimension.
+void check_mapped(const Graph& graph, const Call& call) {
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    if (call.operands[k] == kNoValue) ByteReader::fail();
+    auto left = static_cast<int64_t>(graph.values[call.operands[k]].sizes.size());
+    for (const Mapped& mapped : call.vmaps)
+      if (mapped.dims[k] != VmapFrame::kUnbatched && mapped.dims[k] >= left--) ByteReader::fail();
+  }
+}
+
+// Code that is known takes what it is given as it was made for.
+void check_kinds(const Graph& graph, const Call& call) {
+  const KnownCode* code = known_code(*call.op);
+  if (!code) return;
+  const auto kinds = code->kinds();
+  if (!kinds || kinds->operands.size() != call.operands.size() || kinds->results.size() != call.results.size() ||
+      !call.args[1].isNone())
+    ByteReader::fail();
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    const Value& v = graph.values[call.operands[k]];
+    KnownCode::Kind kind{{}, v.dtype};
+    for (const int64_t d : seen(call, k, v.sizes.size(), kNoAxis).of_example)
+      kind.sizes.push_back(v.sizes[static_cast<size_t>(d)]);
+    if (kind != kinds->operands[k]) ByteReader::fail();
+  }
+  for (size_t k = 0; k < call.results.size(); ++k) {
+    if (call.results[k] == kNoValue) continue;
+    const Value& v = graph.values[call.results[k]];
+    if (v.sizes != sizes_of_all(call, kinds->results[k].sizes) || v.dtype != kinds->results[k].dtype)
+      ByteReader::fail();
+  }
+}
+
 // Values are there before they are read.
 void check_order(const Graph& graph) {
   ById<ValueId, bool> there(graph.values.size());
@@ -392,10 +428,10 @@ void check_order(const Graph& graph) {
   for (const ValueId id : graph.values.ids()) {
     const Value& v = graph.values[id];
     const bool held = v.origin == Origin::captured || v.origin == Origin::constant;
-    if (held != v.tensor.defined()) ByteReader::fail();
+    if (v.tensor.defined() && !held) ByteReader::fail();  // one that nobody reads is not there
     check_sizes(std::vector<int64_t>(v.sizes.begin(), v.sizes.end()),
                 std::vector<int64_t>(v.strides.begin(), v.strides.end()));
-    if (held) make(id);
+    if (v.tensor.defined()) make(id);
   }
   for (const ValueId id : graph.arguments) make(id);
   for (const Call& call : graph.calls) {
@@ -413,7 +449,8 @@ Call GraphReader::read_call(ByteReader& in, const Graph& graph) {
       if (id < kNoValue || id >= graph.values.next_id()) ByteReader::fail();
   };
   Call call;
-  call.op = call.bound = &find_operator(in);
+  if (in.number()) call.owner = read_code_(*this, in);
+  call.op = call.bound = call.owner ? call.owner.get() : &find_operator(in);
   if (in.count() != call.op->num_args()) ByteReader::fail();
   for (size_t i = 0; i < call.op->num_args(); ++i) call.args.push_back(read_value(in));
   for (size_t n = in.count(); n-- > 0;) {
@@ -449,6 +486,8 @@ Call GraphReader::read_call(ByteReader& in, const Graph& graph) {
     const char* label = literal(in.text());
     vmaps.push_back({randomness, label, in.number() != 0});
   }
+  check_mapped(graph, call);
+  check_kinds(graph, call);
   // The image of the operator, then the images of that.
   Stack args = call.args;
   std::vector<LeafRef> leaves = call.places;
@@ -468,6 +507,8 @@ Call GraphReader::read_call(ByteReader& in, const Graph& graph) {
 }
 
 Graph GraphReader::read(ByteReader& in) {
+  constexpr int kDeepest = 32;  // graphs in code in graphs
+  if (++depth_ > kDeepest) ByteReader::fail();
   Graph graph;
   for (size_t n = in.count(); n-- > 0;) {
     Value v;
@@ -493,6 +534,7 @@ Graph GraphReader::read(ByteReader& in) {
   graph.results = ids();
   for (size_t n = in.count(); n-- > 0;) graph.calls.push_back(read_call(in, graph));
   check_order(graph);
+  --depth_;
   return graph;
 }
 

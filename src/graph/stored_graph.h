@@ -1,8 +1,9 @@
 // Graphs as bytes and back. Operators go by their names and signatures, what their calls are given besides tensors as
-// values. Tensors that a graph holds, captured ones included, are stored with the values that they have: in another
-// process nobody else has them.
+// values; code that is known writes itself. Tensors that a graph holds, captured ones included, are stored with the
+// values that they have: in another process nobody else has them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <unordered_map>
 #include <vector>
@@ -27,12 +28,27 @@ std::vector<Tensor> read_tensors(ByteReader& in);
 /// One that there is.
 at::ScalarType read_dtype(ByteReader& in);
 
-/// Throws UnsupportedError where a call runs code of the user's.
-void write_graph(ByteWriter& out, const Graph& graph, TensorWriter& tensors);
+class GraphWriter {
+ public:
+  GraphWriter(ByteWriter& out, TensorWriter& tensors) : out_(out), tensors_(tensors) {}
+  /// Throws UnsupportedError where a call runs code of the user's.
+  void write(const Graph& graph);
+  /// For what code that is known (KnownCode::store) says besides its graphs.
+  ByteWriter& out() { return out_; }
+
+ private:
+  void write_call(const Call& call);
+
+  ByteWriter& out_;
+  TensorWriter& tensors_;
+};
 
 class GraphReader {
  public:
-  explicit GraphReader(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
+  /// Makes an operator of what its KnownCode wrote.
+  using ReadCode = std::function<c10::intrusive_ptr<const Operator>(GraphReader&, ByteReader&)>;
+  GraphReader(std::vector<Tensor> tensors, ReadCode read_code)
+      : tensors_(std::move(tensors)), read_code_(std::move(read_code)) {}
   /// Throws a BytesError, and ArgumentError where there is no such operator.
   Graph read(ByteReader& in);
 
@@ -40,6 +56,8 @@ class GraphReader {
   Call read_call(ByteReader& in, const Graph& graph);
 
   std::vector<Tensor> tensors_;
+  ReadCode read_code_;
+  int depth_ = 0;
   std::map<int64_t, uint64_t> axes_;  // which vmaps: other numbers than those of this process
 };
 

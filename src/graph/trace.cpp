@@ -290,12 +290,12 @@ void put_results(const Operator& op, const dynamic::Tensors& results, Stack& sta
 // What a loop gives in a step that is traced: shapes are all that is wanted, and it might raise.
 bool Trace::give_zeros(const Operator& op, const Call& call, Stack& stack) {
   const KnownCode* code = known_code(*call.op);
-  const dynamic::Tensors operands = operands_of(op, stack);
-  const auto found = code ? code->results_of(call, operands) : std::nullopt;
+  const auto found = code ? code->kinds() : std::nullopt;
   if (!found) return false;
+  const dynamic::Tensors operands = operands_of(op, stack);
   const Below below(*this);
   dynamic::Tensors zeros;
-  for (const auto& [of_one, dtype] : *found)
+  for (const auto& [of_one, dtype] : found->results)
     zeros.push_back(at::zeros(sizes_of_all(call, of_one), operands[0].options().dtype(dtype)));
   put_results(op, zeros, stack);
   return true;

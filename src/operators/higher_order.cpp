@@ -403,9 +403,13 @@ Tensors call_lifting(HigherOrderRules rules, const Tensors& operands, const Attr
   return call(c10::make_intrusive<Implementation>(std::move(rules)), operands, attributes, captured);
 }
 
+c10::intrusive_ptr<const Operator> known_operator(HigherOrderRules rules, std::shared_ptr<const KnownCode> code) {
+  return c10::make_intrusive<Implementation>(std::move(rules), std::move(code));
+}
+
 Tensors call_known(HigherOrderRules rules, std::shared_ptr<const KnownCode> code, const Tensors& operands) {
   // The code is a graph, which was given its captured tensors.
-  return enter_operator(*c10::make_intrusive<Implementation>(std::move(rules), std::move(code)), operands, {}, true);
+  return enter_operator(*known_operator(std::move(rules), std::move(code)), operands, {}, true);
 }
 
 bool may_read_substituted(const Operator& op, c10::ArrayRef<IValue> args) {

@@ -9,7 +9,8 @@ namespace tower {
 
 namespace compiler {
 struct Call;
-}
+class GraphWriter;
+}  // namespace compiler
 
 /// What an operator does, as data.
 struct KnownCode {
@@ -22,18 +23,28 @@ struct KnownCode {
   virtual bool does_the_same(const KnownCode& other) const { return this == &other; }
   /// Whether a call of this, whose first operands are those of a call of `other`, raises whatever that one would.
   virtual bool raises_for(const KnownCode&) const { return false; }
-  /// Of each result of a call, the sizes for one example and the dtype; none where only running the code tells.
-  using Results = std::vector<std::pair<std::vector<int64_t>, at::ScalarType>>;
-  virtual std::optional<Results> results_of(const compiler::Call&, const dynamic::Tensors&) const {
-    return std::nullopt;
-  }
+  /// What a tensor is for one example.
+  struct Kind {
+    std::vector<int64_t> sizes;
+    at::ScalarType dtype;
+    bool operator==(const Kind&) const = default;
+  };
+  struct Kinds {
+    std::vector<Kind> operands, results;
+  };
+  /// Of a call; none where only running the code tells.
+  virtual std::optional<Kinds> kinds() const { return std::nullopt; }
   /// What a call gives of tensors that nobody records, where that is found faster than by running the code.
   virtual std::optional<dynamic::Tensors> run_at_once(const compiler::Call&, const dynamic::Tensors&) const {
     return std::nullopt;
   }
+  /// Writes it for a file; false where no file can have it.
+  virtual bool store(compiler::GraphWriter&) const { return false; }
 };
 
-/// Calls the operator of these rules, which do what `code` says.
+/// The operator of these rules, which do what `code` says.
+c10::intrusive_ptr<const Operator> known_operator(HigherOrderRules rules, std::shared_ptr<const KnownCode> code);
+/// Calls such a one.
 dynamic::Tensors call_known(HigherOrderRules rules, std::shared_ptr<const KnownCode> code,
                             const dynamic::Tensors& operands);
 

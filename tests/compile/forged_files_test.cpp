@@ -3,6 +3,7 @@
 // is what it was. TOWER_FORGED_FILES says how many files there are to be.
 #include <sys/resource.h>
 #include <tower/compile.h>
+#include <tower/loops.h>
 #include <tower/transforms.h>
 
 #include <chrono>
@@ -82,6 +83,21 @@ const Saved kSaved[] = {
          Tensor y = x;
          for (int i = 0; i < 6; ++i) y = y + 0.1 * (y.sin() * x - y);
          return y.sum();
+       })));
+       for (const int64_t n : {5, 9}) f(waves({n, 3}));
+       f.save(path);
+     },
+     [](const std::string& path) { tower::load<One>(path); }},
+    {"loops that are one call, both ways",
+     [](const std::string& path) {
+       const auto f = tower::compile(tower::vmap(tower::grad([](const Tensor& x) {
+         const auto [last, outputs] =
+             tower::scan([x](const Tensor& s, const Tensor& u) { return std::pair((s * x).sin() + u, s.cos()); }, x,
+                         at::linspace(0, 1, 10, at::kDouble));
+         return tower::while_loop([](const Tensor& s) { return s.norm() > 0.1; },
+                                  [x](const Tensor& s) { return 0.5 * s * x.cos(); }, last + outputs.sum(0),
+                                  {.max_steps = 90})
+             .sum();
        })));
        for (const int64_t n : {5, 9}) f(waves({n, 3}));
        f.save(path);

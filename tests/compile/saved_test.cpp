@@ -174,6 +174,17 @@ TEST(SavedFunctions, HoldTheValuesOfWhatWasCaptured) {
   EXPECT_TRUE(same(count, vec({2, 2})));
 }
 
+TEST(SavedFunctions, MayCaptureWhatTheyDoNotNeed) {
+  const Folder folder;
+  const auto compiled = tower::compile([w = waves({3})](const Tensor& x) {
+    const Tensor unread = w * 2 + at::ones({3}, at::kDouble);
+    return x.sin();
+  });
+  compiled(waves({3}, 0.4));
+  compiled.save(folder / "f");
+  EXPECT_TRUE(same(tower::load<Tensor(Tensor)>(folder / "f")(waves({3}, 0.4)), waves({3}, 0.4).sin()));
+}
+
 TEST(SavedFunctions, WhatWasTracedInGradModeServesWithoutIt) {
   const Folder folder;
   const auto f = [](const Tensor& x) { return x.exp().sin() + 1; };
