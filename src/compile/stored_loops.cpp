@@ -51,8 +51,7 @@ void check_loop(const Graph* predicate, const Graph& step, size_t states, size_t
     ByteReader::fail();
   for (size_t k = 0; k < step.arguments.size(); ++k) {
     const ValueId here = predicate->arguments[k], there = step.arguments[k];
-    if (here == kNoValue ? there == kNoValue
-                         : there != kNoValue && kind_of(*predicate, here) != kind_of(step, there))
+    if (here == kNoValue ? there == kNoValue : there != kNoValue && kind_of(*predicate, here) != kind_of(step, there))
       ByteReader::fail();
   }
 }

@@ -171,10 +171,11 @@ GroupOfProcesses group_of(const StorePointer& store, int rank, int size, const s
 // ("gloo") made has gloo's for the CPU, and the same for the devices of an accelerator that need not be there.
 GroupOfProcesses own_connections(c10d::ProcessGroup& group, const StorePointer& store, int64_t rank, size_t size,
                                  milliseconds timeout) {
+  const std::vector<at::Device> known = group.getDeviceTypes();
+  if (std::none_of(known.begin(), known.end(), [](at::Device device) { return device.is_cpu(); })) return {};
   std::vector<at::DeviceType> devices{at::kCPU};
-  if (!group.hasBackendForDeviceType(at::kCPU)) return {};
   const auto of_cpu = group.getBackend(at::kCPU);
-  for (const at::Device device : group.getDeviceTypes()) {
+  for (const at::Device device : known) {
     if (device.is_cpu()) continue;
     if (group.getBackend(device.type()) != of_cpu) return {};
     devices.push_back(device.type());

@@ -63,9 +63,9 @@ Tensor root_of(const Tensor& m, const Tensor& b) {
       {.max_steps = 30});
 }
 Tensor filtered(const Tensor& k, const Tensor& signal) {
-  const auto [last, outputs] = tower::scan(
-      [k](const Tensor& s, const Tensor& x) { return std::pair((k * s).tanh() + x, s.sin() * k); }, at::zeros_like(k),
-      signal, {.reverse = true});
+  const auto [last, outputs] =
+      tower::scan([k](const Tensor& s, const Tensor& x) { return std::pair((k * s).tanh() + x, s.sin() * k); },
+                  at::zeros_like(k), signal, {.reverse = true});
   return tower::fori_loop(
              0, 24, [k](int64_t, const Tensor& s) { return s * 0.9 + 0.1 * (k * s).cos(); }, last + outputs.sum(0))
       .sum();
@@ -131,7 +131,8 @@ TEST(SavedLoops, HaveDerivativesAndExamples) {
     return at::linalg_inv(at::eye(3, at::kDouble) + d.unsqueeze(1) * matrix);
   };
   for (int call = 0; call < 2; ++call) {
-    const Tensor rows = tower::vmap(tower::jacrev<1>(loaded))(m, b), columns = tower::vmap(tower::jacfwd<1>(loaded))(m, b);
+    const Tensor rows = tower::vmap(tower::jacrev<1>(loaded))(m, b),
+                 columns = tower::vmap(tower::jacfwd<1>(loaded))(m, b);
     for (int64_t e = 0; e < 6; ++e) {
       EXPECT_TRUE(at::allclose(rows[e], expected(m[e], b[e]), 1e-8, 1e-9));
       EXPECT_TRUE(at::allclose(columns[e], expected(m[e], b[e]), 1e-8, 1e-9));
