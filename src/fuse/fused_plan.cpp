@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/bind.h"
+#include "graph/kernel_operator.h"
 
 namespace tower::compiler {
 namespace {
@@ -39,7 +40,9 @@ FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
 FusedPlan::Compiled FusedPlan::compiled() const try {
   FusedGraph fused = fuse(plain_.graph(), *kernels_);
   Report report;
-  if (fused.kernels.empty()) {
+  // Kernels, and products of matrices.
+  const auto is_made = [](const Call& call) { return dynamic_cast<const KernelOperator*>(call.bound) != nullptr; };
+  if (std::none_of(fused.graph.calls.begin(), fused.graph.calls.end(), is_made)) {
     note_left(plain_.graph(), report);
     return {std::nullopt, "", std::move(report)};
   }

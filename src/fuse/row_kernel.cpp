@@ -19,6 +19,7 @@ class RowKernel final : public KernelOperator {
         written_(std::move(results)) {
     rows_.lanes = 1;
     for (size_t d = 0; d < lanes_.size(); ++d) {
+      all_lanes_.push_back(static_cast<int64_t>(d));
       if (d < outer_) rows_.sizes.push_back(lanes_[d]);
       else rows_.lanes *= lanes_[d];
     }
@@ -71,8 +72,11 @@ class RowKernel final : public KernelOperator {
   std::pair<Tensor, Sizes> as_read(Tensor t, const Reading& reading) const {
     Sizes strides = strides_of(t, reading.places);
     if (reading.laid_out) {
-      t = t.as_strided(lanes_, strides).contiguous();
-      return {t, Sizes(t.strides())};
+      Sizes sizes = lanes_;
+      for (size_t d = 0; d < outer_; ++d)
+        if (strides[d] == 0) sizes[d] = 1;
+      t = t.as_strided(sizes, strides).contiguous();
+      return {t, strides_of(t, all_lanes_)};
     }
     if (reading.repeated || rows_are_whole(strides)) return {std::move(t), std::move(strides)};
     // A copy that lies in the order in which the kernel reads it.
@@ -100,7 +104,8 @@ class RowKernel final : public KernelOperator {
   std::shared_ptr<const Kernel> kernel_;
   std::vector<Reading> readings_;
   Sizes lanes_;
-  size_t outer_;  // dimensions that count rows; the others are the lanes of one row
+  Places all_lanes_;  // of what has the lanes' dimensions
+  size_t outer_;      // dimensions that count rows; the others are the lanes of one row
   std::vector<Written> written_;
   Kernel::Rows rows_;
 };

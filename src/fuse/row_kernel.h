@@ -12,7 +12,7 @@ struct Reading {
   size_t operand;
   Places places;
   bool repeated;  // one element for each row of lanes
-  bool laid_out;  // first written out with all lanes: its rows would be too short
+  bool laid_out;  // first written out with all lanes of a row, which has some of them only
 };
 
 /// A tensor that it writes: without gaps, in the order of the lanes, and how it was traced.

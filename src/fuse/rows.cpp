@@ -165,31 +165,48 @@ class RowWriter {
     return varies && repeats ? Row::mixed : repeats ? Row::repeated : Row::whole;
   }
 
-  // As few dimensions of rows as will do for rows in which no operand is mixed, and over which nothing is summed;
-  // none, if the rows would be short.
+  // As few dimensions of rows as will do for rows over which nothing is summed, which are not short, and for which as
+  // little as can be is written out.
   size_t outer_dimensions(const std::vector<size_t>& calls, const std::vector<ValueId>& results) {
-    outer_ = 0;
+    size_t for_sums = 0;
     for (const ValueId id : results)
       if (const Rows::Sum* sum = rows_.sum(id)) {
         const Places places = ordered(sum->places, order_);
         for (size_t d = 0; d < lanes_.size(); ++d)
-          if (places[d] < 0 && lanes_[d] != 1) outer_ = std::max(outer_, d + 1);
+          if (places[d] < 0 && lanes_[d] != 1) for_sums = std::max(for_sums, d + 1);
       }
-    const size_t for_sums = outer_;
     std::unordered_set<ValueId> made;
+    std::vector<std::pair<const Sizes*, Places>> read;
     for (const size_t n : calls) {
       const Call& call = graph_.calls[n];
-      for (size_t k = 0; k < call.operands.size(); ++k) {
-        const ValueId id = call.operands[k];
-        if (made.count(id)) continue;
-        const Places at = places(call, k);
-        while (row_of(pointwise_.value(id).sizes, at) == Row::mixed) ++outer_;
-      }
+      for (size_t k = 0; k < call.operands.size(); ++k)
+        if (!made.count(call.operands[k]))
+          read.emplace_back(&pointwise_.value(call.operands[k]).sizes, places(call, k));
       made.insert(call.results.begin(), call.results.end());
     }
+    std::pair<int64_t, size_t> best(std::numeric_limits<int64_t>::max(), for_sums);
+    for (outer_ = for_sums; outer_ == for_sums || row_length() >= thresholds().shortest_row; ++outer_) {
+      int64_t written_out = 0;
+      for (const auto& [sizes, at] : read)
+        if (row_of(*sizes, at) == Row::mixed) written_out += elements_written_out(*sizes, at);
+      best = std::min(best, {written_out, outer_});
+      if (outer_ == lanes_.size()) break;
+    }
+    return best.second;
+  }
+
+  int64_t row_length() const {
     int64_t row = 1;
     for (size_t d = outer_; d < lanes_.size(); ++d) row *= lanes_[d];
-    return row >= thresholds().shortest_row ? outer_ : for_sums;
+    return row;
+  }
+
+  // Of an operand that is mixed: all lanes of a row, for each of those rows that differ.
+  int64_t elements_written_out(const Sizes& sizes, const Places& places) const {
+    int64_t n = row_length();
+    for (size_t d = 0; d < outer_; ++d)
+      if (places[d] >= 0) n *= along(sizes, places[d]);
+    return n;
   }
 
   const Rows& rows_;

@@ -17,10 +17,12 @@ namespace {
 // ---- small matrices ----
 //
 // A tile of the result stays in registers: R rows of N vectors. B's columns are copied into vectors, a block of terms
-// at a time, and so may lie in any way.
+// at a time, and so may lie in any way: those of several products with one A are the columns of one, which may lie
+// apart in the result.
 
-constexpr int64_t kTerms = 256;  // in a block
-constexpr int kVectors = 3;      // the widest tile
+constexpr int64_t kTerms = 256;         // in a block
+constexpr int kVectors = 3;             // the widest tile
+constexpr int64_t kBlockOfA = 1 << 15;  // elements, half of a cache of 512 KB
 
 // Vectors of B bytes.
 template <class T, int B>
@@ -66,14 +68,27 @@ TOWER_INLINE void add_few(T* to, int64_t to_step, const T* x, const T* y, int64_
   for (; j < n; ++j) to[j * to_step] = x[j] + y[j * y_step];
 }
 
-// R rows from `row` on and `columns` columns from `column` on, of which a tile has room for more.
+// Where columns are that lie apart: in the result, and in S.
+struct Apart {
+  const int64_t *c, *s;
+};
+
+// `again`: there are sums in `to`, of the blocks before, which `before` is then.
+template <class T>
+TOWER_INLINE void add_apart(T* to, const T* x, const T* before, const Apart& apart, bool again, int64_t n) {
+  const int64_t* from = again ? apart.c : apart.s;
+  for (int64_t j = 0; j < n; ++j) to[apart.c[j]] = before ? before[from[j]] + x[j] : x[j];
+}
+
+// R rows from `row` on and `columns` columns from `column` on, of which a tile has room for more. `apart`: null where
+// the columns follow each other.
 template <class T, int B, int N, int R>
 TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t row, int64_t column, int64_t columns,
-                                int64_t term, int64_t terms) {
+                                const Apart* apart, int64_t term, int64_t terms) {
   constexpr int64_t kWidth = N * kLanes<T, B>;
-  T* c = m.c + row * m.rows.c + column * m.columns.c;
+  T* c = m.c + row * m.rows.c + (apart ? 0 : column * m.columns.c);
   const T* a = m.a + row * m.rows.a + term * m.inner.a;
-  const bool whole = columns == kWidth && m.columns.c == 1;
+  const bool whole = columns == kWidth && m.columns.c == 1 && !apart;
   alignas(B) T room[kWidth] = {};
   Vector<T, B> sums[R][N] = {};
   for (int64_t k = 0; k < terms; ++k) {
@@ -88,7 +103,7 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
     }
   }
   // To what there is already: of the blocks before, or S.
-  const T* before = term != 0 ? c : m.s ? m.s + row * m.rows.s + column * m.columns.s : nullptr;
+  const T* before = term != 0 ? c : m.s ? m.s + row * m.rows.s + (apart ? 0 : column * m.columns.s) : nullptr;
   const int64_t before_row = term != 0 ? m.rows.c : m.rows.s, step = term != 0 ? m.columns.c : m.columns.s;
   TOWER_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -96,7 +111,8 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
     T* direct = whole && !before ? to : room;
     TOWER_UNROLL
     for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T, B>, &sums[r][v], B);
-    if (before) add_few(to, m.columns.c, room, before + r * before_row, step, columns);
+    if (apart) add_apart(to, room, before ? before + r * before_row : nullptr, *apart, term != 0, columns);
+    else if (before) add_few(to, m.columns.c, room, before + r * before_row, step, columns);
     else if (!whole) copy_few(to, m.columns.c, room, 1, columns);
   }
 }
@@ -148,14 +164,34 @@ TOWER_INLINE void pack_transposed(T* panel, int64_t width, const T* b, int64_t c
   }
 }
 
+// Terms of columns that lie apart, of which the first is `column`; where they are in the result, and in S.
+template <class T>
+TOWER_INLINE void pack_apart(const Matrices<T>& m, T* panel, int64_t width, int64_t* of_c, int64_t* of_s,
+                             int64_t column, int64_t columns, int64_t term, int64_t terms) {
+  for (int64_t j = 0; j < columns; ++j) {
+    const int64_t outer = (column + j) / m.columns.size, own = (column + j) % m.columns.size;
+    const T* b = m.b + outer * m.outer.b + own * m.columns.b + term * m.inner.b;
+    for (int64_t k = 0; k < terms; ++k) panel[k * width + j] = b[k * m.inner.b];
+    of_c[j] = outer * m.outer.c + own * m.columns.c;
+    of_s[j] = outer * m.outer.s + own * m.columns.s;
+  }
+  for (int64_t k = 0; k < terms; ++k)
+    for (int64_t j = columns; j < width; ++j) panel[k * width + j] = 0;
+}
+
 template <class T, int B, int N>
 TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t columns, int64_t term, int64_t terms) {
   constexpr int64_t kWidth = N * kLanes<T, B>;
   // 32 registers where vectors are of 64 bytes, else 16.
   constexpr int kRows = N == 1 || B == 64 ? 8 : 4;
   alignas(B) T panel[kTerms * kWidth];
+  int64_t of_c[kWidth], of_s[kWidth];
+  const Apart columns_apart{of_c, of_s};
+  const Apart* apart = m.outer.size == 1 ? nullptr : &columns_apart;
   const T* b = m.b + term * m.inner.b + column * m.columns.b;
-  if (m.inner.b == 1 && m.columns.b != 1) {
+  if (apart) {
+    pack_apart(m, panel, kWidth, of_c, of_s, column, columns, term, terms);
+  } else if (m.inner.b == 1 && m.columns.b != 1) {
     pack_transposed<T, B>(panel, kWidth, b, m.columns.b, columns, terms);
   } else {
     for (int64_t k = 0; k < terms; ++k) {
@@ -165,19 +201,20 @@ TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t
   }
   int64_t row = 0;
   for (; row + kRows <= m.rows.size; row += kRows)
-    multiply_rows<T, B, N, kRows>(m, panel, row, column, columns, term, terms);
-  for (; row < m.rows.size; ++row) multiply_rows<T, B, N, 1>(m, panel, row, column, columns, term, terms);
+    multiply_rows<T, B, N, kRows>(m, panel, row, column, columns, apart, term, terms);
+  for (; row < m.rows.size; ++row) multiply_rows<T, B, N, 1>(m, panel, row, column, columns, apart, term, terms);
 }
 
 // A block of terms of all rows and columns stays in the cache.
 template <class T, int B>
 TOWER_INLINE void multiply_matrices(const Matrices<T>& m) {
   constexpr int64_t L = kLanes<T, B>;
+  const int64_t all = m.outer.size * m.columns.size;
   int64_t term = 0;
   do {
     const int64_t terms = std::min(kTerms, m.inner.size - term);
-    for (int64_t column = 0; column < m.columns.size;) {
-      const int64_t columns = std::min(m.columns.size - column, kVectors * L);
+    for (int64_t column = 0; column < all;) {
+      const int64_t columns = std::min(all - column, kVectors * L);
       if (columns <= L) multiply_columns<T, B, 1>(m, column, columns, term, terms);
       else if (columns <= 2 * L) multiply_columns<T, B, 2>(m, column, columns, term, terms);
       else multiply_columns<T, B, 3>(m, column, columns, term, terms);
@@ -200,7 +237,7 @@ template <class T>
 void multiply_here(const Matrices<T>& m) {
   static const bool by_32 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   static const bool by_64 = by_32 && __builtin_cpu_supports("avx512f");
-  if (by_64 && m.columns.size >= thresholds().fewest_wide_vectors * kLanes<T, 64>) multiply_by_64(m);
+  if (by_64 && m.outer.size * m.columns.size >= thresholds().fewest_wide_vectors * kLanes<T, 64>) multiply_by_64(m);
   else if (by_32) multiply_by_32(m);
   else multiply_matrices<T, 32>(m);
 }
@@ -250,6 +287,7 @@ GemmAxis take(Axes& axes) {
 // What is computed: products of matrices, at these places.
 struct Products {
   GemmAxis rows, columns, inner;
+  GemmAxis outer{1, 0, 0, 0, 0};  // of few columns, of products with one A
   Axes others;
   bool swapped = false;  // Cᵀ = Bᵀ Aᵀ
 
@@ -274,10 +312,21 @@ struct Products {
     others.insert(others.end(), of_rows.begin(), of_rows.end());
     others.insert(others.end(), of_columns.begin(), of_columns.end());
     swapped = (rows.size != 1 && rows.c == 1 && columns.c != 1) || is_thin(rows.size, columns.size);
-    if (!swapped) return;
-    std::swap(rows, columns);
-    for (GemmAxis* axis : {&rows, &columns, &inner}) std::swap(axis->a, axis->b);
-    for (GemmAxis& axis : others) std::swap(axis.a, axis.b);
+    if (swapped) {
+      std::swap(rows, columns);
+      for (GemmAxis* axis : {&rows, &columns, &inner}) std::swap(axis->a, axis->b);
+      for (GemmAxis& axis : others) std::swap(axis.a, axis.b);
+    }
+    if (columns.size < thresholds().few_columns && is_small(rows.size, columns.size, inner.size)) take_outer_columns();
+  }
+
+  void take_outer_columns() {
+    auto best = others.end();
+    for (auto it = others.begin(); it != others.end(); ++it)
+      if (it->a == 0 && it->b != 0 && (best == others.end() || it->size > best->size)) best = it;
+    if (best == others.end()) return;
+    outer = *best;
+    others.erase(best);
   }
 
   int64_t count() const {
@@ -316,11 +365,19 @@ void run_small(const Products& p, const at::Tensor& a, const at::Tensor& b, cons
                   p.rows,
                   p.columns,
                   p.inner};
-    m.rows.size = end - begin;
-    m.multiply();
+    m.outer = p.outer;
+    // A's rows are in the cache when the next columns read them.
+    const int64_t block = p.outer.size == 1 ? end - begin : std::max<int64_t>(kBlockOfA / (p.inner.size + 1), 64);
+    for (int64_t row = begin; row < end; row += block) {
+      m.rows.size = std::min(block, end - row);
+      m.multiply();
+      m.a += block * p.rows.a;
+      m.c += block * p.rows.c;
+      if (m.s) m.s += block * p.rows.s;
+    }
   };
   const int64_t grain = thresholds().grain_of_product;
-  const int64_t matrices = p.count(), terms_of_row = std::max<int64_t>(p.columns.size * p.inner.size, 1),
+  const int64_t matrices = p.count(), terms_of_row = std::max<int64_t>(p.outer.size * p.columns.size * p.inner.size, 1),
                 terms = p.rows.size * terms_of_row;
   if (matrices == 1) {
     share_among_threads(p.rows.size, grain / terms_of_row,

@@ -36,6 +36,7 @@ struct Matrices {
   const T *a, *b, *s;  // s: null where there is none
   T* c;
   GemmAxis rows, columns, inner;
+  GemmAxis outer{1, 0, 0, 0, 0};  // of the columns, which need not follow each other along both
   void multiply() const;
 };
 extern template struct Matrices<float>;

@@ -138,6 +138,11 @@ TEST(Products, OfGraphsAreThoseOfLibTorchForAnyNumberOfExamples) {
       mapped(addmm, {0, std::nullopt, 0}, {t({n, 6, 5}), t({5, 9}), t({n, 9})}, 5);
       mapped(addmm, {std::nullopt, 0, std::nullopt}, {t({6, 5}), t({n, 5, 9}), t({6, 1})}, 5);
       mapped(bmm, {0, 0}, {t({n, 3, 6, 5}), t({n, 3, 5, 9})}, 5);
+      // Rows and terms in several blocks, and columns that lie apart.
+      if (n > 0) mapped(mm, {std::nullopt, 0}, {t({250, 300}), t({n, 300, 3})}, 300);
+      mapped(addmm, {std::nullopt, 0, 0}, {t({70, 300}), t({n, 300, 3}), t({n, 70, 1})}, 300);
+      mapped(addmm, {std::nullopt, 1, std::nullopt}, {t({40, 30}), t({30, n, 11}), t({11})}, 30);
+      if (n > 0) mapped(mm, {0, std::nullopt}, {t({n, 3, 300}), t({300, 250})}, 300);
       // Two vmaps, one over each.
       const Function two = td::vmap(td::vmap(mm, {0, std::nullopt}, {0}), {std::nullopt, 0}, {0});
       expect_products(two, {t({n, 6, 5}), t({3, 5, 9})}, 1, 5, what);

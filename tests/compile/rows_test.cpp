@@ -8,7 +8,10 @@
 #include <tower/dynamic.h>
 #include <tower/tower.h>
 
+#include <random>
+
 #include "compile/kernels.h"
+#include "support/seeds.h"
 
 namespace {
 
@@ -114,6 +117,53 @@ TEST(Rows, ThreadsDoNotAddToTheSameMemory) {
   };
   for (int i = 0; i < 5; ++i) calls_left(f, {numbers({8, 6, 20000})}, kClose);
   at::set_num_threads(threads);
+}
+
+// Operands that have some of the dimensions, which lie in any order, and of which rows have some only. Oracle:
+// LibTorch's operators.
+TEST(Rows, OperandsHaveAnyOfTheDimensions) {
+  TOWER_NEEDS_LLVM();
+  const std::vector<std::vector<int64_t>> shapes{{5, 40, 3}, {28, 17, 2, 3}, {3, 1, 50, 4},
+                                                 {40, 3},    {2, 9, 33},     {6, 1, 5, 7, 2}};
+  for (const uint64_t seed : support::seeds("TOWER_ROWS", 120)) {
+    std::mt19937_64 random(seed);
+    const std::vector<int64_t>& lanes = shapes[random() % shapes.size()];
+    const size_t count = 2 + random() % 4;
+    Tensors in;
+    for (size_t k = 0; k < count; ++k) {
+      std::vector<int64_t> sizes, order;
+      for (size_t d = 0; d < lanes.size(); ++d) {
+        sizes.push_back(k == 0 || random() % 2 ? lanes[d] : 1);
+        order.push_back(static_cast<int64_t>(d));
+      }
+      std::shuffle(order.begin(), order.end(), random);
+      Tensor t = numbers(sizes, at::kDouble);
+      if (random() % 2) {
+        std::vector<int64_t> back(order.size());
+        for (size_t d = 0; d < order.size(); ++d) back[static_cast<size_t>(order[d])] = static_cast<int64_t>(d);
+        t = t.permute(order).contiguous().permute(back);
+      }
+      if (random() % 4 == 0) t = at::stack({t, t}, -1).select(-1, 1);  // no two elements are neighbours
+      in.push_back(t);
+    }
+    const Function f = [sums = random() % 3 == 0](const Tensors& x) {
+      Tensor y = x[0].sin();
+      for (size_t k = 1; k < x.size(); ++k) y = k % 2 ? y * x[k] + 0.5 : (y - x[k]).abs();
+      return sums ? Tensors{y, y.sum(0)} : Tensors{y};
+    };
+    const Tensors expected = f(in);
+    const Function compiled = td::compile(f);
+    for (int call = 0; call < 3; ++call) {
+      const Tensors found = compiled(in);
+      for (size_t k = 0; k < found.size(); ++k) {
+        for (int64_t d = 0; d < expected[k].dim(); ++d) {
+          const bool counts = expected[k].size(d) != 1;
+          EXPECT_EQ(counts ? found[k].stride(d) : 0, counts ? expected[k].stride(d) : 0) << "seed " << seed;
+        }
+        EXPECT_TRUE(at::allclose(found[k], expected[k], 1e-12, 1e-12)) << "seed " << seed;
+      }
+    }
+  }
 }
 
 }  // namespace
