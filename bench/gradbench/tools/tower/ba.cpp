@@ -35,6 +35,8 @@ Tensor projected(const Tensor& camera, const Tensor& point) {
   return flat * distortion * camera[6] + camera.slice(0, 7, 9);
 }
 
+Tensor row_of(const Tensor& table, const Tensor& row) { return table.index_select(0, row.unsqueeze(0))[0]; }
+
 // Of one observation.
 Tensor projection_error(const Tensor& camera, const Tensor& point, const Tensor& weight, const Tensor& feature) {
   return weight * (projected(camera, point) - feature);
@@ -44,13 +46,12 @@ Tensor weight_error(const Tensor& weight) { return 1 - weight * weight; }
 // The entries of the Jacobian, row by row: each observation's two rows, by camera, point and weight, then weights'.
 Tensor jacobian_entries(const Tensor& cameras, const Tensor& points, const Tensor& weights, const Tensor& features,
                         const Tensor& camera_of, const Tensor& point_of) {
-  const auto rows = [](const Tensor& camera, const Tensor& point, const Tensor& weight, const Tensor& feature) {
+  const auto rows = [=](const Tensor& weight, const Tensor& feature, const Tensor& camera, const Tensor& point) {
     const auto [by_camera, by_point, by_weight] =
-        tower::jacrev<0, 1, 2>(projection_error)(camera, point, weight, feature);
+        tower::jacrev<0, 1, 2>(projection_error)(row_of(cameras, camera), row_of(points, point), weight, feature);
     return at::cat({by_camera, by_point, by_weight.unsqueeze(1)}, 1);
   };
-  const Tensor blocks =
-      tower::vmap(rows)(cameras.index_select(0, camera_of), points.index_select(0, point_of), weights, features);
+  const Tensor blocks = tower::vmap(rows)(weights, features, camera_of, point_of);
   return at::cat({blocks.flatten(), tower::vmap(tower::grad(weight_error))(weights)});
 }
 
@@ -73,9 +74,10 @@ gradbench::Evaluation objective(const gradbench::json& json_input) {
   const Input in = read(json_input);
   const auto errors = tower::compile([](const Tensor& cameras, const Tensor& points, const Tensor& weights,
                                         const Tensor& features, const Tensor& camera_of, const Tensor& point_of) {
-    return std::pair(tower::vmap(projection_error)(cameras.index_select(0, camera_of), points.index_select(0, point_of),
-                                                   weights, features),
-                     tower::vmap(weight_error)(weights));
+    const auto error = [=](const Tensor& weight, const Tensor& feature, const Tensor& camera, const Tensor& point) {
+      return projection_error(row_of(cameras, camera), row_of(points, point), weight, feature);
+    };
+    return std::pair(tower::vmap(error)(weights, features, camera_of, point_of), tower::vmap(weight_error)(weights));
   });
   const auto output = [](const std::pair<Tensor, Tensor>& result) {
     const auto& [projection, weight] = result;
