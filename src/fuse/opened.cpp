@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "core/bind.h"
+#include "graph/addresses.h"
 #include "graph/operand_dims.h"
 #include "graph/trace.h"
 #include "numbers/element.h"
@@ -23,7 +24,7 @@ bool may_be_opened(const Graph& graph, const Call& call) {
   const auto is_here = [&](ValueId id) { return id == kNoValue || graph.values[id].device.is_cpu(); };
   return call.vmaps.empty() && !call.effect && !call.opaque() && !call.random() && !call.operands.empty() &&
          !call.results.empty() && op.decomposition && op.opens_up() && !is_decomposed_by_user(op) &&
-         !element_rule(op) && !fold_rule(op) && !op.contraction &&
+         !is_given_addresses(op) && !element_rule(op) && !fold_rule(op) && !op.contraction &&
          std::all_of(call.operands.begin(), call.operands.end(), is_here) &&
          std::all_of(call.results.begin(), call.results.end(), is_here);
 }
@@ -36,7 +37,8 @@ Tensor stand_in_for(const Value& v, at::Device device) {
   return t;
 }
 
-// Whether the graph gives, for each result of the call, a tensor of its own, of the same sizes and dtype.
+// Whether the graph gives, for each result of the call, a tensor of its own, of the same sizes and dtype, and as it
+// lies.
 bool gives_the_same(const Graph& inside, const Graph& whole, const Call& call) {
   if (inside.results.size() != call.results.size()) return false;
   ById<ValueId, bool> shown(inside.values.size());  // shares memory with what the call was given
@@ -50,7 +52,8 @@ bool gives_the_same(const Graph& inside, const Graph& whole, const Call& call) {
     const ValueId made = inside.results[k], wanted = call.results[k];
     if (made == kNoValue || wanted == kNoValue || shown[made] || !results.insert(made).second) return false;
     if (inside.values[made].sizes != whole.values[wanted].sizes ||
-        inside.values[made].dtype != whole.values[wanted].dtype)
+        inside.values[made].dtype != whole.values[wanted].dtype ||
+        inside.values[made].strides != whole.values[wanted].strides)
       return false;
   }
   return true;
@@ -99,9 +102,16 @@ std::optional<Graph> inside_of(const Graph& whole, const Call& call) {
 }  // namespace
 
 Opened::Opened(const Graph& whole) : whole_(whole), values_(whole.values) {
+  const ById<ValueId, bool> leaves = values_that_leave(whole);
+  const bool writes = std::any_of(whole.calls.begin(), whole.calls.end(), [](const Call& call) { return call.effect; });
+  // What is opened gives tensors of its own, which a view that somebody may write to, or sees, is not.
+  const auto has_to_share = [&](const Call& call) {
+    const auto leaves_here = [&](ValueId id) { return id != kNoValue && leaves[id]; };
+    return gives_view(call) && (writes || std::any_of(call.results.begin(), call.results.end(), leaves_here));
+  };
   for (size_t n = 0; n < whole.calls.size(); ++n) {
     const Call& call = whole.calls[n];
-    if (!may_be_opened(whole, call)) continue;
+    if (!may_be_opened(whole, call) || has_to_share(call)) continue;
     auto inside = inside_of(whole, call);
     if (!inside) continue;
     Part part{n, std::move(*inside), {}, true};

@@ -43,7 +43,7 @@ std::string reason_for(const Graph& graph, const Call& call) {
   if (op.contraction) return "products that are the library's, of these sizes";
   if (!is_known_in_numbers(op)) return "no rule for kernels";
   if (element_rule(op) || fold_rule(op)) return "alone, or not worth it, of these sizes and strides";
-  return "a rule for small examples alone, under vmap";
+  return "a rule for small tensors alone, or not worth it";
 }
 
 }  // namespace

@@ -44,6 +44,10 @@ bool is_table(const Graph& graph, const Call& call, size_t k, uint64_t axis) {
          count(v.sizes) > thresholds().most_of_lane && order && std::is_sorted(order->begin(), order->end());
 }
 
+bool keeps_order(Moves moves) {
+  return moves == Moves::broadcast || moves == Moves::in_order || moves == Moves::nothing;
+}
+
 }  // namespace
 
 // ---- what can be in a region ----
@@ -229,7 +233,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   if (std::any_of(calls.begin(), calls.end(), [&](size_t n) { return code_in_numbers(*graph_.calls[n].op); }))
     return true;
   if (calls.size() < fewest) return false;
-  bool same = true, computes = false, has_lanes = false;
+  bool same = true, computes = false, has_lanes = false, in_rows = true;
   int64_t cost = 0;
   const auto& sizes = [&](size_t n) -> const Sizes& { return graph_.values[graph_.calls[n].results[0]].sizes; };
   for (const size_t n : calls) {
@@ -237,10 +241,14 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
     same = same && !has_small_form(op) && sizes(n) == sizes(calls[0]);
     computes = computes || op.moves == Moves::no;
     has_lanes = has_lanes || axis_of(n) != kNoAxis;
+    in_rows = in_rows && (!has_small_form(op) || fold_rule(op) || keeps_order(op.moves));
     cost += joining_.costs[n];
   }
-  if (fewest == 1) return has_lanes && !same;
-  return has_lanes && !same && computes && cost <= thresholds().most_of_call * static_cast<int64_t>(calls.size());
+  if (fewest == 1) return has_lanes ? !same : !in_rows;
+  const auto count = static_cast<int64_t>(calls.size());
+  // One example: where kernels of rows can be, elements are better lanes than numbers of one lane.
+  if (!has_lanes) return !in_rows && computes && cost <= thresholds().most_of_one_lane * count;
+  return !same && computes && cost <= thresholds().most_of_call * count;
 }
 
 // ---- kernels as operators ----

@@ -1,6 +1,7 @@
 #include "graph/graph.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <map>
@@ -10,6 +11,7 @@
 #include <unordered_set>
 
 #include "frontend/twins.h"
+#include "graph/addresses.h"
 #include "graph/raises.h"
 #include "interpreters/mapped.h"
 #include "operators/known_code.h"
@@ -182,14 +184,21 @@ bool gives_view(const Call& call) {
   return call.op->is_view() || gives_its_operand.count(call.op->name()) > 0;
 }
 
-// Two results that the function made apart stay apart.
+bool is_given_addresses(const Operator& op) {
+  static const std::array<const Operator*, 3> all{Operator::find("aten::as_strided", ""),
+                                                  Operator::find("aten::as_strided_copy", ""),
+                                                  Operator::find("aten::as_strided_scatter", "")};
+  return std::find(all.begin(), all.end(), &op) != all.end();
+}
+
+// Two results that the function made apart stay apart. What is read by its addresses has to be where it is.
 ById<ValueId, bool> values_that_leave(const Graph& graph) {
   ById<ValueId, bool> leaves(graph.values.size(), false);
   for (ValueId id : graph.results) leaves[id] = true;
   for (size_t n = graph.calls.size(); n-- > 0;) {
     const Call& call = graph.calls[n];
-    if (!gives_view(call) && !call.opaque()) continue;
-    bool any = false;
+    if (!gives_view(call) && !call.opaque() && !is_given_addresses(*call.op)) continue;
+    bool any = is_given_addresses(*call.op);
     for (ValueId id : call.results) any = any || (id != kNoValue && leaves[id]);
     for (ValueId id : call.operands)
       if (any) leaves[id] = true;

@@ -56,6 +56,8 @@ struct Thresholds {
   int64_t fewest_summed = 256;
   /// Operations of a call for one example, on the average of a kernel's calls; with more, elements are the lanes.
   int64_t most_of_call = 64;
+  /// The same where there is one example: its elements may be lanes, and of the lanes of a vector it has one.
+  int64_t most_of_one_lane = 32;
   /// Prices, in operations, by which what a kernel needs of another is computed again or read from memory: one
   /// element's way to memory or back …
   int64_t of_move = 6;

@@ -186,7 +186,7 @@ std::string disagreement_of(uint64_t seed, bool writes_argument, bool graded, si
 
 void run_programs(bool writes_argument, bool graded) {
   size_t compared = 0;
-  const support::Seeds seeds = support::seeds("TOWER_PROGRAMS", 60);
+  const support::Seeds seeds = support::seeds("TOWER_PROGRAMS", 200);
   for (const uint64_t seed : seeds) {
     const std::string text = disagreement_of(seed, writes_argument, graded, compared);
     ASSERT_EQ(text, "") << "program " << seed;

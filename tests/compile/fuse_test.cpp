@@ -62,7 +62,7 @@ TEST(Fusion, EveryValueThatIsReadOutsideLeavesTheKernel) {
         const Tensor a = in[0] + 1, b = a * a, c = b - in[0];
         return Tensors{b, c, a.cumsum(0)};
       },
-      {at::randn({7, 4})});
+      {at::randn({70, 4})});
   EXPECT_EQ(r.kernels, Sizes{3});
 }
 
