@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "compile/loop_rules.h"
+#include "core/bind.h"
 #include "fuse/small_graph.h"
 #include "tower/errors.h"
 
