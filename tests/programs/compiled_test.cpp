@@ -1,5 +1,6 @@
 // Random programs, compiled: alone, transformed, and under transforms, against the same uncompiled. They write to their
-// inputs, so each call has copies. TOWER_PROGRAMS=4000 runs so many.
+// inputs, so each call has copies. TOWER_PROGRAMS=4000 and
+// TOWER_SMALL_PROGRAMS=4000 run so many.
 #include <tower/compile.h>
 #include <tower/dynamic.h>
 
@@ -96,6 +97,11 @@ class CompiledPrograms : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(CompiledPrograms, ComputeWhatTheyComputeUncompiled) {
   expect_none(support::seeds("TOWER_PROGRAMS", 60).part(GetParam(), 10), disagreement);
+}
+
+// Of what kernels of small examples compute: indices, orders, rows, windows, matrices, loops.
+TEST_P(CompiledPrograms, OfSmallExamplesComputeWhatTheyComputeUncompiled) {
+  expect_none(support::seeds("TOWER_SMALL_PROGRAMS", 60).part(GetParam(), 10), disagreement, small_actions());
 }
 
 INSTANTIATE_TEST_SUITE_P(Tenths, CompiledPrograms, testing::Range<uint64_t>(0, 10));

@@ -200,9 +200,10 @@ Tensors examples_for(const Program& program, double phase, bool in_columns) {
   return batch;
 }
 
-void expect_none(const support::Seeds& seeds, const std::function<std::string(const Program&)>& disagreement) {
+void expect_none(const support::Seeds& seeds, const std::function<std::string(const Program&)>& disagreement,
+                 const std::vector<Action>& from) {
   for (const uint64_t seed : seeds) {
-    const Program program = generate(seed);
+    const Program program = generate(seed, from);
     if (!has_its_views(program) || disagreement(program).empty()) continue;
     const Program small = shrunk(program, [&](const Program& p) { return !disagreement(p).empty(); });
     ADD_FAILURE() << "program " << seed << ":\n" << small.text() << disagreement(small);

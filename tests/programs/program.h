@@ -91,6 +91,8 @@ struct Action {
 
 /// The actions that ordinary programs are made of.
 const std::vector<Action>& actions();
+/// Those that write nothing, and more that kernels of small examples compute.
+const std::vector<Action>& small_actions();
 
 struct Program {
   std::vector<std::vector<int64_t>> inputs;  // shapes
@@ -118,6 +120,7 @@ Program shrunk(Program program, const std::function<bool(const Program&)>& fails
 
 /// A failure for each program of which `disagreement` says something: the smallest that still has one, and what it is.
 /// Programs with views that the device lacks are left out.
-void expect_none(const support::Seeds& seeds, const std::function<std::string(const Program&)>& disagreement);
+void expect_none(const support::Seeds& seeds, const std::function<std::string(const Program&)>& disagreement,
+                 const std::vector<Action>& from = actions());
 
 }  // namespace programs
