@@ -2,6 +2,8 @@
 
 #include <unordered_map>
 
+#include "graph/operand_dims.h"
+
 namespace tower::compiler {
 
 Readers::Readers(const Graph& graph) : graph_(graph), uses_(graph.values.size()) {
@@ -20,7 +22,7 @@ std::vector<ValueId> Readers::elsewhere(const std::vector<size_t>& calls) const 
     for (const ValueId id : graph_.calls[n].results)
       if (id != kNoValue && uses_[id] > here[id]) ids.push_back(id);
   // Nobody reads anything: what is computed last stands for it.
-  if (ids.empty()) ids.push_back(graph_.calls[calls.back()].results[0]);
+  if (ids.empty()) ids.push_back(first_result(graph_.calls[calls.back()]));
   return ids;
 }
 

@@ -132,11 +132,12 @@ std::optional<SmallResults> results_of_graph(Expressions& expressions, const Gra
       operands.push_back(&values[id]);
     }
     for (const ValueId id : call.results)
-      if (id == kNoValue || !fits_lane(graph.values[id], kNoLane, kMostOfLoop)) return std::nullopt;
+      if (id != kNoValue && !fits_lane(graph.values[id], kNoLane, kMostOfLoop)) return std::nullopt;
     SmallResults results = results_of_lane(expressions, graph, call, kNoAxis, operands);
     if (results.size() != call.results.size()) return std::nullopt;
     if (expressions.size() > kMostNumbers) return std::nullopt;
-    for (size_t k = 0; k < results.size(); ++k) values[call.results[k]] = std::move(results[k]);
+    for (size_t k = 0; k < results.size(); ++k)
+      if (call.results[k] != kNoValue) values[call.results[k]] = std::move(results[k]);
   }
   SmallResults results;
   for (const ValueId id : graph.results) {

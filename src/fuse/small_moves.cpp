@@ -6,12 +6,19 @@
 namespace tower::compiler {
 namespace {
 
-// All operands' elements have numbers, one after the other, from `first` on.
+constexpr int64_t kExact = int64_t{1} << 24;  // whole numbers up to it are floats
+
+// All operands' elements have numbers, one after the other, from `first` on. They are floats where the elements are:
+// some operators take no others, and where resampling finds an element is rounded in the type of the elements.
 std::vector<Tensor> numbers_of(const SmallCall& c, int64_t first) {
+  int64_t last = first;
+  for (const Small* t : c.operands) last += static_cast<int64_t>(t->ids.size());
   std::vector<Tensor> numbers;
   for (const Small* t : c.operands) {
     const auto n = static_cast<int64_t>(t->ids.size());
-    numbers.push_back(at::arange(first, first + n, at::kLong).view(t->sizes));
+    const bool floats = at::isFloatingType(t->dtype) && last <= kExact;
+    const at::ScalarType dtype = !floats ? at::kLong : t->dtype == at::kDouble ? at::kDouble : at::kFloat;
+    numbers.push_back(at::arange(first, first + n, dtype).view(t->sizes));
     first += n;
   }
   return numbers;
@@ -29,7 +36,7 @@ Id element(const SmallCall& c, size_t number) {
 SmallResults elements_of(const SmallCall& c, c10::ArrayRef<Tensor> results, int64_t first, double filled) {
   SmallResults all;
   for (size_t k = 0; k < results.size(); ++k) {
-    const Tensor flat = results[k].contiguous();
+    const Tensor flat = results[k].to(at::kLong).contiguous();
     const auto* numbers = flat.const_data_ptr<int64_t>();
     Small t{Sizes(flat.sizes()), {}, c.dtypes[k]};
     const Type type = c.type(k);
@@ -41,37 +48,30 @@ SmallResults elements_of(const SmallCall& c, c10::ArrayRef<Tensor> results, int6
   return all;
 }
 
-c10::SmallVector<Tensor, 2> run(const SmallCall& c, Stack stack, const std::vector<Tensor>& operands) {
-  size_t next = 0;
-  replace_tensors(c.op, stack, [&](const Tensor&, LeafRef) { return operands[next++]; });
-  c.op.call(stack);
-  return flatten_outputs(stack);
-}
-
 }  // namespace
 
 SmallResults moved(const SmallCall& c) {
-  Stack args(c.args.begin(), c.args.end());
   switch (c.op.moves) {
     case Moves::no:
       return {};
     case Moves::elements:
     case Moves::broadcast:
-      return elements_of(c, run(c, args, numbers_of(c, 0)), 0, 0);
+      return elements_of(c, c.run(numbers_of(c, 0)), 0, 0);
     case Moves::elements_or_zero:
       // Zero is then no element's number.
-      return elements_of(c, run(c, args, numbers_of(c, 1)), 1, 0);
+      return elements_of(c, c.run(numbers_of(c, 1)), 1, 0);
     case Moves::elements_or_value: {
       const auto value = static_cast<size_t>(c.op.schema().argumentIndexWithName("value").value());
+      Stack args(c.args.begin(), c.args.end());
       const double filled = args[value].toScalar().toDouble();
       args[value] = at::Scalar(0);
-      return elements_of(c, run(c, args, numbers_of(c, 1)), 1, filled);
+      return elements_of(c, c.run(std::move(args), numbers_of(c, 1)), 1, filled);
     }
     case Moves::in_order: {
       // Strides, where there are any, are about memory, which elements have none of.
       const auto size = c.op.schema().argumentIndexWithName("size");
-      if (!size) return elements_of(c, run(c, args, numbers_of(c, 0)), 0, 0);
-      return elements_of(c, {numbers_of(c, 0)[0].reshape(args[static_cast<size_t>(*size)].toIntVector())}, 0, 0);
+      if (!size) return elements_of(c, c.run(numbers_of(c, 0)), 0, 0);
+      return elements_of(c, {numbers_of(c, 0)[0].reshape(c.args[static_cast<size_t>(*size)].toIntVector())}, 0, 0);
     }
     case Moves::nothing:
       return elements_of(c, numbers_of(c, 0), 0, 0);

@@ -112,10 +112,13 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false, read = false;
   for (const ValueId id : call.results) {
-    if (id == kNoValue || !fits(graph_.values[id], made, is_stacked_result(call, id))) return std::nullopt;
+    if (id == kNoValue) continue;
+    if (!fits(graph_.values[id], made, is_stacked_result(call, id))) return std::nullopt;
     leaves = leaves || leaves_[id];
     read = read || is_read_[id];
   }
+  if (std::all_of(call.results.begin(), call.results.end(), [](ValueId id) { return id == kNoValue; }))
+    return std::nullopt;
   if (!read && may_raise(graph_, call)) return std::nullopt;  // a kernel computes what is read
   // A view that leaves has to share memory, and so has a view of memory that is written to.
   if (gives_view(call) && (leaves || writes_)) return std::nullopt;
@@ -142,6 +145,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   if (results.size() != call.results.size()) return std::nullopt;
   for (size_t k = 0; k < results.size(); ++k) {
     const ValueId id = call.results[k];
+    if (id == kNoValue) continue;
     if (results[k].ids.empty() ? is_read_[id] : results[k].sizes != without(graph_.values[id].sizes, made))
       return std::nullopt;
   }
@@ -235,7 +239,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   if (calls.size() < fewest) return false;
   bool same = true, computes = false, has_lanes = false, in_rows = true;
   int64_t cost = 0;
-  const auto& sizes = [&](size_t n) -> const Sizes& { return graph_.values[graph_.calls[n].results[0]].sizes; };
+  const auto sizes = [&](size_t n) -> const Sizes& { return graph_.values[first_result(graph_.calls[n])].sizes; };
   for (const size_t n : calls) {
     const Operator& op = *graph_.calls[n].op;
     same = same && !has_small_form(op) && sizes(n) == sizes(calls[0]);
@@ -280,21 +284,6 @@ int64_t offset_of(const Sizes& place, at::IntArrayRef strides, int64_t lane) {
     offset += place[k] * strides[d];
   }
   return offset;
-}
-
-// The places of all elements, row by row.
-std::vector<Sizes> places_in(const Sizes& sizes) {
-  std::vector<Sizes> places{{}};
-  for (const int64_t n : sizes) {
-    std::vector<Sizes> next;
-    for (const Sizes& place : places)
-      for (int64_t i = 0; i < n; ++i) {
-        next.push_back(place);
-        next.back().push_back(i);
-      }
-    places = std::move(next);
-  }
-  return places;
 }
 
 class LaneKernel final : public KernelOperator {
@@ -383,6 +372,7 @@ class LaneWriter {
     }
     SmallResults results = results_of_lane(region_.graph, graph_, call, axis_, operands);
     for (size_t k = 0; k < results.size(); ++k) {
+      if (call.results[k] == kNoValue) continue;
       made_lane_.emplace(call.results[k], lane_of_results(call, axis_));
       made_.emplace(call.results[k], std::move(results[k]));
     }

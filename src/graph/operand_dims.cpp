@@ -57,6 +57,10 @@ Sizes sizes_of_all(const Call& call, at::IntArrayRef of_one) {
   return sizes;
 }
 
+ValueId first_result(const Call& call) {
+  return *std::find_if(call.results.begin(), call.results.end(), [](ValueId id) { return id != kNoValue; });
+}
+
 int64_t count(const Sizes& sizes) {
   int64_t n = 1;
   for (const int64_t s : sizes) n *= s;

@@ -38,6 +38,9 @@ Sizes sizes_of_all(const Call& call, at::IntArrayRef of_one);
 
 int64_t count(const Sizes& sizes);
 
+/// Of a call with results; undefined ones, such as derivatives that nobody asked for, are none.
+ValueId first_result(const Call& call);
+
 /// The number that all elements of a constant are, to the bit; none of other values.
 std::optional<at::Scalar> same_everywhere(const Value& v);
 

@@ -21,6 +21,20 @@ std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes) {
   return result;
 }
 
+std::vector<Sizes> places_in(const Sizes& sizes) {
+  std::vector<Sizes> places{{}};
+  for (const int64_t n : sizes) {
+    std::vector<Sizes> next;
+    for (const Sizes& place : places)
+      for (int64_t i = 0; i < n; ++i) {
+        next.push_back(place);
+        next.back().push_back(i);
+      }
+    places = std::move(next);
+  }
+  return places;
+}
+
 const Small* SmallCall::tensor(size_t arg) const {
   for (size_t k = 0; k < operands.size(); ++k)
     if (places[k].arg == arg) return operands[k];
@@ -31,6 +45,13 @@ SmallResults SmallCall::give(Sizes sizes, const std::vector<E>& elements) const 
   Small t{std::move(sizes), {}, dtypes[0]};
   for (const E& e : elements) t.ids.push_back(e.id());
   return {t};
+}
+
+c10::SmallVector<Tensor, 2> SmallCall::run(Stack arguments, c10::ArrayRef<Tensor> tensors) const {
+  size_t next = 0;
+  replace_tensors(op, arguments, [&](const Tensor&, LeafRef) { return tensors[next++]; });
+  op.call(arguments);
+  return flatten_outputs(arguments);
 }
 
 bool is_table(const Small& t) { return c10::multiply_integers(t.sizes) > static_cast<int64_t>(t.ids.size()); }

@@ -33,6 +33,9 @@ void set_looks_up(const Operator& op);
 /// Of each element of `sizes`, the number of the one of `from` that is read for it, broadcast.
 std::vector<size_t> broadcast(const Sizes& from, const Sizes& sizes);
 
+/// The places of all elements of `sizes`, row by row.
+std::vector<Sizes> places_in(const Sizes& sizes);
+
 /// The results; none where no kernel is to compute the call. A result without elements is one that no kernel is to
 /// compute.
 using SmallResults = std::vector<Small>;
@@ -57,6 +60,11 @@ struct SmallCall {
   E constant(Type type, double value) const { return {graph, graph.constant(type, value)}; }
   /// One result, of these elements.
   SmallResults give(Sizes sizes, const std::vector<E>& elements) const;
+  /// What LibTorch's operator makes of `arguments` with these tensors in the operands' places.
+  c10::SmallVector<Tensor, 2> run(Stack arguments, c10::ArrayRef<Tensor> tensors) const;
+  c10::SmallVector<Tensor, 2> run(c10::ArrayRef<Tensor> tensors) const {
+    return run(Stack(args.begin(), args.end()), tensors);
+  }
 };
 
 using SmallRule = std::function<SmallResults(const SmallCall&)>;
