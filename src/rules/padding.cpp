@@ -5,6 +5,7 @@
 
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/small_windows.h"
 
 namespace tower::rules {
 namespace {
@@ -13,12 +14,13 @@ namespace {
 template <class Op, class Backward>
 void pad(int64_t rank) {
   op<Op>()
-      .depends(Depends::on_moved)
+      .moves(Moves::elements)
       .folds_into_items(rank)
       .template linear<0>([](Ct<0> ct, const Tensor& x, const Ints& padding) {
         return Backward::call(*ct, x, c10::fromIntArrayRefSlow(padding));
       });
   op<Backward>()
+      .small(small::sums)
       .folds_into_items(rank)
       .template linear<0>(
           [](Ct<0> ct, Skip, Skip, const Ints& padding) { return Op::call(*ct, c10::fromIntArrayRefSlow(padding)); })

@@ -8,6 +8,8 @@
 #include "records/dims.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/small_indexing.h"
+#include "rules/small_windows.h"
 
 namespace tower::rules {
 namespace {
@@ -34,6 +36,7 @@ void fractional_vmap(VmapFrame& f, int64_t rank) {
 template <class Pool, class Backward, int64_t rank>
 void fractional_max_pool() {
   op<Pool>()
+      .small(small::greatest_of_windows)
       .family("folded into items", [](VmapFrame& f) { fractional_vmap(f, rank); })
       .template inactive<3>()
       .template nondifferentiable_outputs<1>()
@@ -43,6 +46,7 @@ void fractional_max_pool() {
       .template jvp<0>(
           [](Tan<0> dx, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, rank - 2); });
   op<Backward>()
+      .small(small::added_in_planes(rank - 2))
       .folds_into_items(rank)
       .template linear<0>(
           [](Ct<0> ct, Skip, Skip, Skip, Skip, const Tensor& indices) { return at_indices(*ct, indices, rank - 2); })
@@ -77,6 +81,7 @@ void pooling() {
   // ---- average ----
 
   op<at::_ops::avg_pool2d>()
+      .small(small::means)
       .depends(Depends::on_pooled_window)
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
@@ -84,6 +89,7 @@ void pooling() {
         return at::avg_pool2d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
       });
   op<at::_ops::avg_pool2d_backward>()
+      .small(small::shares)
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
                     bool count_pad, std::optional<int64_t> divisor) {
@@ -91,6 +97,7 @@ void pooling() {
       })
       .inactive<1>();
   op<at::_ops::avg_pool3d>()
+      .small(small::means)
       .depends(Depends::on_pooled_window)
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
@@ -98,6 +105,7 @@ void pooling() {
         return at::avg_pool3d_backward(*ct, x, kernel, stride, padding, ceil, count_pad, divisor);
       });
   op<at::_ops::avg_pool3d_backward>()
+      .small(small::shares)
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& stride, const Ints& padding, bool ceil,
                     bool count_pad, std::optional<int64_t> divisor) {
@@ -105,20 +113,24 @@ void pooling() {
       })
       .inactive<1>();
   op<at::_ops::_adaptive_avg_pool2d>()
+      .small(small::means)
       .depends(Depends::on_plane)
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, const Tensor& x) { return at::_adaptive_avg_pool2d_backward(*ct, x); });
   op<at::_ops::_adaptive_avg_pool2d_backward>()
+      .small(small::shares)
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Shape g) {
         return at::_adaptive_avg_pool2d(*ct, at::IntArrayRef(g.sizes).slice(g.sizes.size() - 2));
       })
       .inactive<1>();
   op<at::_ops::_adaptive_avg_pool3d>()
+      .small(small::means)
       .depends(Depends::on_plane)
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, const Tensor& x) { return at::_adaptive_avg_pool3d_backward(*ct, x); });
   op<at::_ops::_adaptive_avg_pool3d_backward>()
+      .small(small::shares)
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Shape g) {
         return at::_adaptive_avg_pool3d(*ct, at::IntArrayRef(g.sizes).slice(g.sizes.size() - 3));
@@ -132,6 +144,7 @@ void pooling() {
       [](const Tensor& x, const Ints& kernel, const Ints& stride, const Ints& padding, const Ints& dilation,
          bool ceil) { return std::get<0>(at::max_pool1d_with_indices(x, kernel, stride, padding, dilation, ceil)); });
   op<at::_ops::max_pool2d_with_indices>()
+      .small(small::greatest_of_windows)
       .depends(Depends::on_pooled_window)
       .folds_into_items(4)
       .nondifferentiable_outputs<1>()
@@ -143,12 +156,14 @@ void pooling() {
           [](Tan<0> dx, Skip, Skip, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 2); })
       .evaluated_by(evaluate_max_pool2d);
   op<at::_ops::max_pool2d_with_indices_backward>()
+      .small(small::added_in_planes(2))
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Skip, Skip, Skip, Skip, Skip, Skip, Skip, const Tensor& indices) {
         return at_indices(*ct, indices, 2);
       })
       .inactive<1>();
   op<at::_ops::max_pool3d_with_indices>()
+      .small(small::greatest_of_windows)
       .depends(Depends::on_pooled_window)
       .folds_into_items(5)
       .nondifferentiable_outputs<1>()
@@ -159,6 +174,7 @@ void pooling() {
       .jvp<0>(
           [](Tan<0> dx, Skip, Skip, Skip, Skip, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 3); });
   op<at::_ops::max_pool3d_with_indices_backward>()
+      .small(small::added_in_planes(3))
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Skip, Skip, Skip, Skip, Skip, Skip, Skip, const Tensor& indices) {
         return at_indices(*ct, indices, 3);
@@ -166,6 +182,7 @@ void pooling() {
       .inactive<1>();
 
   op<at::_ops::adaptive_max_pool2d>()
+      .small(small::greatest_of_windows)
       .depends(Depends::on_plane)
       .folds_into_items(4)
       .nondifferentiable_outputs<1>()
@@ -174,10 +191,12 @@ void pooling() {
       })
       .jvp<0>([](Tan<0> dx, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 2); });
   op<at::_ops::adaptive_max_pool2d_backward>()
+      .small(small::added_in_planes(2))
       .folds_into_items(4)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Tensor& indices) { return at_indices(*ct, indices, 2); })
       .inactive<1>();
   op<at::_ops::adaptive_max_pool3d>()
+      .small(small::greatest_of_windows)
       .depends(Depends::on_plane)
       .folds_into_items(5)
       .nondifferentiable_outputs<1>()
@@ -186,6 +205,7 @@ void pooling() {
       })
       .jvp<0>([](Tan<0> dx, Skip, Skip, Out<1> indices) { return at_indices(*dx, *indices, 3); });
   op<at::_ops::adaptive_max_pool3d_backward>()
+      .small(small::added_in_planes(3))
       .folds_into_items(5)
       .linear<0>([](Ct<0> ct, Skip, Skip, const Tensor& indices) { return at_indices(*ct, indices, 3); })
       .inactive<1>();
@@ -194,10 +214,14 @@ void pooling() {
   fractional_max_pool<at::_ops::fractional_max_pool3d, at::_ops::fractional_max_pool3d_backward, 5>();
 
   // Puts each value where its index says: the reverse of a gather.
-  op<at::_ops::max_unpool2d>().folds_into_items(4).linear<0>(
-      [](Ct<0> ct, Skip, const Tensor& indices) { return at_indices(*ct, indices, 2); });
-  op<at::_ops::max_unpool3d>().folds_into_items(5).linear<0>(
-      [](Ct<0> ct, Skip, const Tensor& indices) { return at_indices(*ct, indices, 3); });
+  op<at::_ops::max_unpool2d>()
+      .small(small::put_in_planes(2))
+      .folds_into_items(4)
+      .linear<0>([](Ct<0> ct, Skip, const Tensor& indices) { return at_indices(*ct, indices, 2); });
+  op<at::_ops::max_unpool3d>()
+      .small(small::put_in_planes(3))
+      .folds_into_items(5)
+      .linear<0>([](Ct<0> ct, Skip, const Tensor& indices) { return at_indices(*ct, indices, 3); });
   demands<at::_ops::max_unpool2d>(demand_same_shape);
   demands<at::_ops::max_unpool3d>(demand_same_shape);
   demands<at::_ops::max_pool1d>([](const Example& e) {

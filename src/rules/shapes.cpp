@@ -8,6 +8,7 @@
 #include "records/dims.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/small_windows.h"
 
 namespace tower::rules {
 namespace {
@@ -308,21 +309,23 @@ void shapes() {
       .moves(Moves::elements)
       .vmap(shuffle_vmap)
       .linear<0>([](Ct<0> ct, Shape x, int64_t groups) { return at::channel_shuffle(*ct, x.sizes[1] / groups); });
-  op<at::_ops::native_channel_shuffle>().vmap(shuffle_vmap).linear<0>([](Ct<0> ct, Shape x, int64_t groups) {
-    return at::channel_shuffle(*ct, x.sizes[1] / groups);
-  });
+  op<at::_ops::native_channel_shuffle>()
+      .moves(Moves::elements)
+      .vmap(shuffle_vmap)
+      .linear<0>([](Ct<0> ct, Shape x, int64_t groups) { return at::channel_shuffle(*ct, x.sizes[1] / groups); });
   op<at::_ops::im2col>()
-      .depends(Depends::on_moved)
+      .moves(Moves::elements_or_zero)
       .folds_into_items(4)
       .linear<0>(
           [](Ct<0> ct, Shape x, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
             const size_t rank = x.sizes.size();
             return at::col2im(*ct, {x.sizes[rank - 2], x.sizes[rank - 1]}, kernel, dilation, padding, stride);
           });
-  op<at::_ops::col2im>().folds_into_items(3).linear<0>(
-      [](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride) {
-        return at::im2col(*ct, kernel, dilation, padding, stride);
-      });
+  op<at::_ops::col2im>()
+      .small(small::sums)
+      .folds_into_items(3)
+      .linear<0>([](Ct<0> ct, Skip, Skip, const Ints& kernel, const Ints& dilation, const Ints& padding,
+                    const Ints& stride) { return at::im2col(*ct, kernel, dilation, padding, stride); });
   demands<at::_ops::block_diag>([](const Example& e) {
     const auto tensors = e.list(0);
     for (const Meta& t : tensors)

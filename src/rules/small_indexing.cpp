@@ -1,13 +1,16 @@
 // Indices of small examples. Each lane has an index of its own. Where what it may point to are numbers of the lane, it
-// chooses among all of them, one select for each; where it adds, each of them chooses; and an index that is a constant
-// costs nothing. Where it points into a table that all lanes share, the element is looked up there. What is out of
-// range is reported, and LibTorch says then which index it was (fuse/fused_plan.cpp).
+// chooses among all of them, one select for each; where it adds, each of them chooses. An index that is a constant
+// costs nothing, and one that was itself chosen among constants points to no others. Where it points into a table that
+// all lanes share, the element is looked up there. What is out of range is reported, and LibTorch says then which index
+// it was (fuse/fused_plan.cpp).
 #include "rules/small_indexing.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
 
+#include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace tower::rules::small {
@@ -16,10 +19,31 @@ using namespace compiler;
 
 namespace {
 
+// The values that a whole number may have: it is a constant, or chosen among constants. None: it may be any.
+std::optional<std::set<int64_t>> values_of(const Expressions& graph, Id id) {
+  std::set<int64_t> values;
+  std::set<Id> seen;
+  std::vector<Id> open{id};
+  while (!open.empty()) {
+    const Id next = open.back();
+    open.pop_back();
+    if (!seen.insert(next).second) continue;
+    const Node& n = graph[next];
+    if (n.op == Op::select) open.insert(open.end(), {n.args[1], n.args[2]});
+    else if (n.op == Op::cast && !is_float(graph[n.args[0]].type)) open.push_back(n.args[0]);
+    else if (const auto value = graph.value(next)) values.insert(static_cast<int64_t>(*value));
+    else return std::nullopt;
+  }
+  return values;
+}
+
 // One of 0 … n − 1.
 struct Place {
   E index;
+  std::optional<std::set<int64_t>> among = std::nullopt;  // if it is one of these alone
   std::optional<int64_t> known = std::nullopt;
+
+  bool may_be(int64_t k) const { return !among || among->count(k) > 0; }
 };
 enum class Negative : bool { refused, from_the_end };
 
@@ -33,8 +57,10 @@ class Indexing {
       if (k < 0 && negative == Negative::from_the_end) k += n;
       // LibTorch's call raises.
       works_ = works_ && k >= 0 && k < n;
-      return {index, k};
+      return {index, std::set<int64_t>{k}, k};
     }
+    if (const auto among = values_of(c_.graph, index.id()); among && *among->begin() >= 0 && *among->rbegin() < n)
+      return {index, among};
     // In a loop it may be out of range in a lane that has ended.
     works_ = works_ && n > 0 && !c_.graph.in_loop();
     const E from_start = negative == Negative::from_the_end ? where(index < 0, index + n, index) : index;
@@ -63,16 +89,18 @@ class Indexing {
     const auto element = [&, stride = stride](int64_t k) {
       return chosen(x, first + static_cast<size_t>(k) * stride, steps.slice(1));
     };
-    if (place.known) return element(*place.known);
-    E result = element(0);
-    for (int64_t k = 1; k < n; ++k) result = where(place.index == k, element(k), result);
-    return result;
+    std::optional<E> result;
+    for (int64_t k = 0; k < n; ++k) {
+      if (!place.may_be(k)) continue;
+      result = result ? where(place.index == k, element(k), *result) : element(k);
+    }
+    return *result;
   }
   // What `old` becomes if the place is k, else itself.
   template <class F>
   static E changed_at(const Place& place, int64_t k, const E& old, const F& change) {
-    if (place.known) return *place.known == k ? change(old) : old;
-    return where(place.index == k, change(old), old);
+    if (!place.may_be(k)) return old;
+    return place.known ? change(old) : where(place.index == k, change(old), old);
   }
 
   SmallResults give(const Sizes& sizes, const std::vector<E>& elements) const {
@@ -211,7 +239,7 @@ class Shown {
     const auto& [d, places] = places_[list];
     const Place& place = places[index];
     for (int64_t k = 0; k < x_[d]; ++k) {
-      if (place.known && *place.known != k) continue;
+      if (!place.may_be(k)) continue;
       in_x[d] = static_cast<size_t>(k);
       std::optional<E> here = is;
       if (!place.known) here = is ? *is & (place.index == k) : place.index == k;
@@ -382,6 +410,53 @@ SmallResults embedding_dense_backward(const SmallCall& c) {
     }
   }
   return c.give({rows, static_cast<int64_t>(columns)}, elements);
+}
+
+// ---- in planes ----
+
+namespace {
+
+// Images of `sizes` with planes of so many dimensions, zero but for where the indices of `values` point to: `change`
+// says what an element there becomes.
+template <class F>
+SmallResults in_planes(const SmallCall& c, size_t dims, const Small& values, const Small& indices, const Sizes& sizes,
+                       const F& change) {
+  if (sizes.size() < dims || values.sizes != indices.sizes || values.sizes.size() != sizes.size()) return {};
+  const auto first_of_plane = sizes.end() - static_cast<int64_t>(dims);
+  if (!std::equal(sizes.begin(), first_of_plane, values.sizes.begin())) return {};
+  const auto plane = static_cast<size_t>(c10::multiply_integers(first_of_plane, sizes.end()));
+  const size_t planes = count(sizes) / plane, of_plane = count(values.sizes) / planes;
+  Indexing by(c);
+  const std::vector<Place> places = by.places(indices, static_cast<int64_t>(plane), Negative::refused);
+  if (!by.works()) return {};
+  std::vector<E> elements(count(sizes), c.constant(c.type(0), 0));
+  for (size_t i = 0; i < places.size(); ++i) {
+    const E value = c.at(values, i, 0);
+    for (size_t k = 0; k < plane; ++k) {
+      E& old = elements[i / of_plane * plane + k];
+      old = Indexing::changed_at(places[i], static_cast<int64_t>(k), old, [&](const E& e) { return change(e, value); });
+    }
+  }
+  return by.give(sizes, elements);
+}
+
+}  // namespace
+
+SmallRule added_in_planes(size_t dims) {
+  return [dims](const SmallCall& c) -> SmallResults {
+    if (!is_float(c.type(0))) return {};
+    return in_planes(c, dims, *c.operands[0], *c.operands[2], c.operands[1]->sizes,
+                     [](const E& old, const E& value) { return old + value; });
+  };
+}
+
+SmallRule put_in_planes(size_t dims) {
+  return [dims](const SmallCall& c) {
+    const std::vector<int64_t> plane = c.arg(2).toIntVector();
+    Sizes sizes = c.operands[0]->sizes;
+    for (size_t d = 0; d < dims && d < plane.size(); ++d) sizes[sizes.size() - plane.size() + d] = plane[d];
+    return in_planes(c, dims, *c.operands[0], *c.operands[1], sizes, [](const E&, const E& value) { return value; });
+  };
 }
 
 }  // namespace tower::rules::small

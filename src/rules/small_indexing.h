@@ -16,4 +16,8 @@ compiler::SmallResults index_add(const compiler::SmallCall& c);
 compiler::SmallResults scatter_add(const compiler::SmallCall& c);
 compiler::SmallResults embedding_dense_backward(const compiler::SmallCall& c);
 
+// By an index in a plane, the last so many dimensions of an image, as maximum pooling gives it.
+compiler::SmallRule added_in_planes(size_t dims);
+compiler::SmallRule put_in_planes(size_t dims);
+
 }  // namespace tower::rules::small

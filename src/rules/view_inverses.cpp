@@ -13,6 +13,7 @@
 #include "records/op.h"
 #include "records/overwriting.h"
 #include "rules/registry.h"
+#include "rules/small_windows.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
@@ -192,6 +193,7 @@ void view_inverses() {
         return ct->diagonal(offset, dim1, dim2);
       });
   op<at::_ops::unfold_backward>()
+      .small(small::sums)
       .vmap(unfold_backward_vmap)
       .linear<0>(
           [](Ct<0> ct, Skip, Skip, int64_t dim, int64_t size, int64_t step) { return ct->unfold(dim, size, step); });
