@@ -9,6 +9,7 @@
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/small_convolutions.h"
 
 namespace tower::rules {
 namespace {
@@ -183,6 +184,7 @@ void demand_room(const Example& e) {
 
 void convolution() {
   op<at::_ops::convolution>()
+      .small(small::convolution)
       .depends(Depends::on_window)
       .vmap(convolution_vmap)
       .vjp<0, 1, 2>([](Ct<0> ct, const Tensor& x, const Tensor& w, Skip, const Ints& stride, const Ints& padding,
@@ -207,6 +209,7 @@ void convolution() {
 
   // Each result is linear in the cotangent; the first two are also linear in the weight and in the input.
   op<at::_ops::convolution_backward>()
+      .small(small::convolution_backward)
       .vmap(convolution_backward_vmap)
       .vjp<0, 1, 2>([](Cts cts, const Tensor& g, const Tensor& x, const Tensor& w, Skip, const Ints& stride,
                        const Ints& padding, const Ints& dilation, bool transposed, const Ints& output_padding,
