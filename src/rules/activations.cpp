@@ -2,10 +2,11 @@
 // operators' own rules, which second derivatives need, are in activation_backwards.cpp.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+#include <ATen/WrapDimUtils.h>
 
 #include <cmath>
 
-#include "numbers/element.h"
+#include "numbers/small.h"
 #include "records/masks.h"
 #include "records/op.h"
 #include "records/overwriting.h"
@@ -22,6 +23,21 @@ std::optional<E> smooth_relu(E x, const std::string& approximate) {
   if (approximate != "tanh") return std::nullopt;
   const E u = std::sqrt(2 / M_PI) * (x + 0.044715 * (x * x * x));
   return 0.5 * x * (1 + tanh(u));
+}
+
+// In numbers: the first half of a dimension, times the sigmoid of the second.
+compiler::SmallResults gated(const compiler::SmallCall& c) {
+  const compiler::Small& x = *c.operands[0];
+  if (!is_float(c.type(0)) || x.sizes.empty()) return {};
+  Sizes sizes = x.sizes;
+  const auto dim = static_cast<size_t>(at::maybe_wrap_dim(c.arg(1).toInt(), static_cast<int64_t>(sizes.size())));
+  sizes[dim] /= 2;
+  size_t half = 1;  // elements of it that lie next to each other
+  for (size_t d = dim; d < sizes.size(); ++d) half *= static_cast<size_t>(sizes[d]);
+  std::vector<E> elements;
+  for (size_t i = 0; i < x.ids.size(); ++i)
+    if (i / half % 2 == 0) elements.push_back(c.at(x, i, 0) * sigmoid(c.at(x, i + half, 0)));
+  return c.give(sizes, elements);
 }
 
 }  // namespace
@@ -127,6 +143,7 @@ void activations() {
 
   // ---- gated: the first half of a dimension, gated by the second ----
   op<at::_ops::glu>()
+      .small(gated)
       .depends(Depends::on_halves)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim) { return at::glu_backward(*ct, x, dim); })

@@ -4,6 +4,7 @@
 #include <ATen/WrapDimUtils.h>
 
 #include <limits>
+#include <optional>
 
 #include "numbers/small.h"
 #include "records/dims.h"
@@ -39,8 +40,21 @@ void running_extremum() {
    ...);
 }
 
-// In numbers: sums, or products, of each row.
-template <bool sums>
+// In numbers: what comes of an element and of what came of those before it. At the first there is nothing before.
+using compiler::E;
+using Before = std::optional<E>;
+E sum(const Before& before, const E& x) { return before ? *before + x : x; }
+E product(const Before& before, const E& x) { return before ? *before * x : x; }
+// log(e^a + e^b), as LibTorch computes it: equal infinities are left alone, and before the first is −∞.
+E log_of_sum(const Before& before, const E& x) {
+  if (!before) return x + 0.0;
+  const E low = minimum(x, *before), high = maximum(x, *before);
+  const E of_both = log1p(exp(low - high)) + high;
+  return where((low == high) & (abs(low) == std::numeric_limits<double>::infinity()), x, of_both);
+}
+
+enum class In : bool { their_type, float64 };
+template <E (*next)(const Before& before, const E& x), In in = In::their_type>
 compiler::SmallResults running(const compiler::SmallCall& c) {
   const compiler::Small& t = *c.operands[0];
   if (!is_float(c.type(0))) return {};
@@ -48,27 +62,27 @@ compiler::SmallResults running(const compiler::SmallCall& c) {
   const auto dim = static_cast<size_t>(at::maybe_wrap_dim(c.arg(1).toInt(), static_cast<int64_t>(t.sizes.size())));
   size_t step = 1;
   for (size_t d = dim + 1; d < t.sizes.size(); ++d) step *= t.size(d);
-  std::vector<compiler::E> elements;
+  std::vector<E> all, rounded;
   for (size_t i = 0; i < t.ids.size(); ++i) {
-    const compiler::E e = c.at(t, i, 0);
-    if (i / step % t.size(dim) == 0) elements.push_back(e);
-    else elements.push_back(sums ? elements[i - step] + e : elements[i - step] * e);
+    const E e = in == In::float64 ? c.at(t, i).to(compiler::Type::f64) : c.at(t, i, 0);
+    all.push_back(next(i / step % t.size(dim) == 0 ? Before() : all[i - step], e));
+    rounded.push_back(all.back().to(c.type(0)));
   }
-  return c.give(t.sizes, elements);
+  return c.give(t.sizes, rounded);
 }
 
 }  // namespace
 
 void cumulative() {
   op<at::_ops::cumsum>()
-      .small(running<true>)
+      .small(running<sum>)
       .depends(Depends::on_dim)
       .along({1})
       .linear<0>([](Ct<0> ct, Skip, int64_t dim) { return ct->flip(dim).cumsum(dim).flip(dim); });
 
   // dy[k] = x[k] dy[k-1] + y[k-1] dx[k]
   op<at::_ops::cumprod>()
-      .small(running<false>)
+      .small(running<product>)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, const MaybeType& type, Out<0> y) {
@@ -83,6 +97,7 @@ void cumulative() {
 
   // dy[k] = e^(y[k-1] - y[k]) dy[k-1] + e^(x[k] - y[k]) dx[k]
   op<at::_ops::logcumsumexp>()
+      .small(running<log_of_sum, In::float64>)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, Out<0> y) {

@@ -31,9 +31,10 @@ Deviations deviations(RowCall& c, E x) {
 }
 
 // In float64, as LibTorch does it: squares may be out of a range that their root is in.
+E in_double(RowCall& c) { return c[0].to(Type::f64); }
 E spread(RowCall& c) {
   const double correction = c.arg(2).isNone() ? 1 : c.arg(2).toScalar().toDouble();
-  const E squares = deviations(c, c[0].to(Type::f64)).squares;
+  const E squares = deviations(c, in_double(c)).squares;
   return squares / std::max(static_cast<double>(c.length()) - correction, 0.0);
 }
 
@@ -73,6 +74,8 @@ Ids least_and_place(RowCall& c) {
 
 Ids variance(RowCall& c) { return c.give(spread(c)); }
 Ids deviation(RowCall& c) { return c.give(sqrt(spread(c))); }
+Ids variance_and_mean(RowCall& c) { return c.give(spread(c), mean_of(c, in_double(c))); }
+Ids deviation_and_mean(RowCall& c) { return c.give(sqrt(spread(c)), mean_of(c, in_double(c))); }
 
 Ids norm(RowCall& c) {
   if (!c[0].floating()) return {};

@@ -27,6 +27,8 @@ Ids greatest_and_place(RowCall& c);
 Ids least_and_place(RowCall& c);
 Ids variance(RowCall& c);
 Ids deviation(RowCall& c);
+Ids variance_and_mean(RowCall& c);
+Ids deviation_and_mean(RowCall& c);
 Ids norm(RowCall& c);
 Ids logsumexp(RowCall& c);
 Ids softmax(RowCall& c);

@@ -412,9 +412,11 @@ void reductions() {
       .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); }))
       .no_derivative();
   op<at::_ops::_is_any_true>()
+      .fold(over_all(), folds::any)
       .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.any(1); }))
       .no_derivative();
   op<at::_ops::_is_all_true>()
+      .fold(over_all(), folds::every)
       .vmap(over_rows([](const Tensor& rows, const Stack&) { return rows.all(1); }))
       .no_derivative();
   op<at::_ops::any_dim>().fold(over(1), folds::any).along({1}).no_derivative();
@@ -525,6 +527,7 @@ void reductions() {
         return through_root(var_jvp(*dx, x, all_if_none(dims), c, keepdim), *y);
       });
   op<at::_ops::var_mean_correction>()
+      .fold(over(1), folds::variance_and_mean)
       .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, Ct<1> ct_mean, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim) {
@@ -537,6 +540,7 @@ void reductions() {
         return std::tuple(var_jvp(*dx, x, over, c, keepdim), dx->mean(over, keepdim));
       });
   op<at::_ops::std_mean_correction>()
+      .fold(over(1), folds::deviation_and_mean)
       .depends(Depends::on_reduced)
       .along({1}, EmptyDims::all)
       .vjp<0>([](Ct<0> ct, Ct<1> ct_mean, const Tensor& x, const MaybeDims& dims, const Correction& c, bool keepdim,
