@@ -19,6 +19,10 @@ using namespace compiler;
 
 namespace {
 
+bool keeps_whole_numbers(Type from, Type to) {
+  return !is_float(from) && !is_float(to) && size_of(from) <= size_of(to) && (to != Type::b1 || from == Type::b1);
+}
+
 // The values that a whole number may have: it is a constant, or chosen among constants. None: it may be any.
 std::optional<std::set<int64_t>> values_of(const Expressions& graph, Id id) {
   std::set<int64_t> values;
@@ -30,7 +34,7 @@ std::optional<std::set<int64_t>> values_of(const Expressions& graph, Id id) {
     if (!seen.insert(next).second) continue;
     const Node& n = graph[next];
     if (n.op == Op::select) open.insert(open.end(), {n.args[1], n.args[2]});
-    else if (n.op == Op::cast && !is_float(graph[n.args[0]].type)) open.push_back(n.args[0]);
+    else if (n.op == Op::cast && keeps_whole_numbers(graph[n.args[0]].type, n.type)) open.push_back(n.args[0]);
     else if (const auto value = graph.value(next)) values.insert(static_cast<int64_t>(*value));
     else return std::nullopt;
   }

@@ -333,4 +333,18 @@ TEST(IndicesInKernels, WhatIsReadForNothingIsStillInRange) {
   EXPECT_THROW(fast(x, i + 3), c10::Error);
 }
 
+// Which elements an index may point to is known where it was chosen among constants, but not past what changes them.
+TEST(IndicesInKernels, ChosenAmongConstantsPointToWhatTheyAreConvertedTo) {
+  TOWER_NEEDS_LLVM();
+  for (const at::ScalarType through : {at::kLong, at::kInt, at::kBool, at::kDouble}) {
+    const auto mapped = tower::vmap([through](const Tensor& x) {
+      const Tensor five = at::full({}, 5, at::kLong), chosen = at::where(x.sum() > 0, five, at::zeros_like(five));
+      return at::index_select(x.sin(), 0, chosen.to(through).to(at::kLong).view({1})) * 2;
+    });
+    const auto fast = tower::compile(mapped);
+    const Tensor x = at::randn({9, 6}, at::kDouble);
+    for (int call = 0; call < 2; ++call) EXPECT_TRUE(fast(x).allclose(mapped(x))) << through;
+  }
+}
+
 }  // namespace
