@@ -67,13 +67,18 @@ std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& arg
                      std::all_of(captured_.begin(), captured_.end(), is_readable);
   const Fast* fast = plain ? this->fast() : nullptr;
   if (!fast) return std::nullopt;
+  // A kernel knows that an index is out of range or a matrix singular, and LibTorch says which one: unless what was
+  // written by then would be written again.
+  const auto unless_it_writes = [&]() -> std::optional<dynamic::Tensors> {
+    if (has_effects_) throw;
+    return std::nullopt;
+  };
   try {
     return fast->plan.run(args);
   } catch (const c10::IndexError&) {
-    // A kernel knows that an index is out of range, and LibTorch says which one: unless what was written by then would
-    // be written again.
-    if (has_effects_) throw;
-    return std::nullopt;
+    return unless_it_writes();
+  } catch (const c10::LinAlgError&) {
+    return unless_it_writes();
   }
 }
 

@@ -132,7 +132,8 @@ std::optional<SmallResults> results_of_graph(Expressions& expressions, const Gra
       operands.push_back(&values[id]);
     }
     for (const ValueId id : call.results)
-      if (id != kNoValue && !fits_lane(graph.values[id], kNoLane, kMostOfLoop)) return std::nullopt;
+      if (id != kNoValue && count(graph.values[id].sizes) > 0 && !fits_lane(graph.values[id], kNoLane, kMostOfLoop))
+        return std::nullopt;
     SmallResults results = results_of_lane(expressions, graph, call, kNoAxis, operands);
     if (results.size() != call.results.size()) return std::nullopt;
     if (expressions.size() > kMostNumbers) return std::nullopt;

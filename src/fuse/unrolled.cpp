@@ -96,6 +96,20 @@ uint64_t Unrolled::axis_of(size_t call) const {
   return space && !space->any ? static_cast<uint64_t>(space->key[0]) : kNoAxis;
 }
 
+// Whether it factors matrices, or solves with factors: LibTorch calls LAPACK for each, which takes microseconds, and no
+// elements are lanes to that.
+bool Unrolled::factors(size_t call) const {
+  const Operator& op = *graph_.calls[call].op;
+  return op.depends == Depends::on_matrices && small_rule(op);
+}
+
+bool Unrolled::takes(size_t call) const {
+  if (!joining_.spaces[call]) return false;
+  if (factors(call)) return joining_.costs[call] <= joining_.most;
+  // Without examples there is one lane, for what takes few operations.
+  return !graph_.calls[call].vmaps.empty() || joining_.costs[call] <= thresholds().most_of_one_lane;
+}
+
 std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const Call& call = graph_.calls[n];
   const Operator& op = *call.op;
@@ -106,14 +120,20 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   for (const Mapped& vmap : call.vmaps)
     if (vmap.batch_size == 0 && vmap.axis != axis) return std::nullopt;
   const CodeInNumbers* code = code_in_numbers(op);
+  const int64_t most_of_lane = thresholds().most_of_lane;
+  const int64_t most =
+      axis != kNoAxis && factors(n) ? std::max(most_of_lane, thresholds().most_of_system) : most_of_lane;
   const auto fits = [&](const Value& v, int64_t lane, bool stacked) {
-    return fits_lane(v, lane, stacked ? kMostStacked : code ? kMostOfLoop : thresholds().most_of_lane);
+    return fits_lane(v, lane, stacked ? kMostStacked : code ? kMostOfLoop : most);
   };
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false, read = false;
   for (const ValueId id : call.results) {
     if (id == kNoValue) continue;
-    if (!fits(graph_.values[id], made, is_stacked_result(call, id))) return std::nullopt;
+    const Value& v = graph_.values[id];
+    // What was not asked for is there without elements.
+    if (!fits(v, made, is_stacked_result(call, id)) && (is_read_[id] || count(without(v.sizes, made)) > 0))
+      return std::nullopt;
     leaves = leaves || leaves_[id];
     read = read || is_read_[id];
   }
@@ -143,6 +163,9 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   for (const Small& t : operands) pointers.push_back(&t);
   const SmallResults results = results_of_lane(trial, graph_, call, axis, pointers);
   if (results.size() != call.results.size()) return std::nullopt;
+  // What is larger than a lane holds is not written out.
+  const auto is_large = [&](const Small& t) { return std::ssize(t.ids) > most_of_lane; };
+  if (!code && std::any_of(operands.begin(), operands.end(), is_large) && trial.systems().empty()) return std::nullopt;
   for (size_t k = 0; k < results.size(); ++k) {
     const ValueId id = call.results[k];
     if (id == kNoValue) continue;
@@ -150,7 +173,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
       return std::nullopt;
   }
   for (const Id id : trial.ids(first)) functions_[n] += is_function(trial[id].op);
-  if (code) functions_[n] += kOfLoop;
+  if (code || trial.loops().size() > 0 || !trial.systems().empty()) functions_[n] += kOfLoop;
   return plain(trial.next_id()) - plain(first);
 }
 
@@ -236,8 +259,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   if (!joining_.spaces[calls[0]]) return false;
   if (std::any_of(calls.begin(), calls.end(), [&](size_t n) { return code_in_numbers(*graph_.calls[n].op); }))
     return true;
-  if (calls.size() < fewest) return false;
-  bool same = true, computes = false, has_lanes = false, in_rows = true;
+  bool same = true, computes = false, has_lanes = false, in_rows = true, has_matrices = false;
   int64_t cost = 0;
   const auto sizes = [&](size_t n) -> const Sizes& { return graph_.values[first_result(graph_.calls[n])].sizes; };
   for (const size_t n : calls) {
@@ -245,9 +267,12 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
     same = same && !has_small_form(op) && sizes(n) == sizes(calls[0]);
     computes = computes || op.moves == Moves::no;
     has_lanes = has_lanes || axis_of(n) != kNoAxis;
+    has_matrices = has_matrices || factors(n);
     in_rows = in_rows && (!has_small_form(op) || fold_rule(op) || keeps_order(op.moves));
     cost += joining_.costs[n];
   }
+  if (has_matrices && (has_lanes || calls.size() >= fewest)) return cost <= joining_.most;
+  if (calls.size() < fewest) return false;
   if (fewest == 1) return has_lanes ? !same : !in_rows;
   const auto count = static_cast<int64_t>(calls.size());
   // One example: where kernels of rows can be, elements are better lanes than numbers of one lane.

@@ -15,6 +15,8 @@ class Unrolled {
   explicit Unrolled(const Graph& graph);
 
   const Joining& joining() const { return joining_; }
+  /// Whether a kernel of this call is better than LibTorch's, or may be with others.
+  bool takes(size_t call) const;
   /// Whether a kernel of these calls is better than what else there is: they do not only move elements, nor are they
   /// all of one size and element by element.
   bool are_worth_it(const std::vector<size_t>& calls, size_t fewest) const;
@@ -38,6 +40,7 @@ class Unrolled {
 
  private:
   uint64_t axis_of(size_t call) const;
+  bool factors(size_t call) const;
   std::optional<int64_t> cost_of(size_t call);
   void lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const;
 

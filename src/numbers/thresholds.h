@@ -82,6 +82,8 @@ struct Thresholds {
   int64_t most_calls_over_rows = 16;
   /// Operations of a region of examples.
   int64_t most_operations = 2500;
+  /// Elements of a matrix that a kernel solves with in memory, outside of loops, where each is a load of its own.
+  int64_t most_of_system = 576;
   /// Loads and stores that LLVM may compare with each other: NOTE [Many loads and stores].
   int64_t few_accesses = 64;
 

@@ -8,7 +8,9 @@
 #include "records/op.h"
 #include "rules/registry.h"
 #include "rules/shared_operand.h"
+#include "rules/small_factorizations.h"
 #include "rules/small_solves.h"
+#include "rules/small_spectra.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
@@ -236,6 +238,7 @@ void factorizations() {
   // A = V diag(λ) Vᴴ. LibTorch leaves V out when nobody seems to need it; derivatives then compute it again. They are
   // those of the Hermitian part of A, so gradients are Hermitian.
   op<at::_ops::_linalg_eigh>()
+      .small(small::symmetric_eigenvalues)
       .depends(Depends::on_matrices)
       .vmap(values_first_vmap)
       .vjp<0>([](Ct<0> gl, Ct<1> gv, const Tensor& a, const std::string& uplo, bool compute_v, Out<0> l, Out<1> v) {
@@ -261,6 +264,7 @@ void factorizations() {
 
   // A = U diag(S) Vᴴ
   op<at::_ops::_linalg_svd>()
+      .small(small::singular_values)
       .depends(Depends::on_matrices)
       .vmap(values_first_vmap)
       .vjp<0>([](Ct<0> gu, Ct<1> gs, Ct<2> gvh, const Tensor& a, bool full, bool compute_uv,
@@ -299,6 +303,7 @@ void factorizations() {
       });
 
   op<at::_ops::linalg_matrix_exp>()
+      .small(small::exponential)
       .depends(Depends::on_matrices)
       .vmap([](VmapFrame& f) {
         f.to_front(0, false);
@@ -309,6 +314,7 @@ void factorizations() {
       .jvp<0>([](Tan<0> da, const Tensor& a) { return matrix_exp_along(a, *da); });
 
   op<at::_ops::linalg_qr>()
+      .small(small::qr)
       .depends(Depends::on_matrices)
       .vmap(qr_vmap)
       .vjp<0>([](Ct<0> gq, Ct<1> gr, const Tensor& a, const std::string& mode, Out<0> q, Out<1> r) {
@@ -322,6 +328,7 @@ void factorizations() {
       });
 
   op<at::_ops::linalg_lu>()
+      .small(small::lu)
       .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<0>()
@@ -348,6 +355,8 @@ void factorizations() {
         return std::tuple(lu_pack(dl, du), Tensor(), Tensor());
       });
   op<at::_ops::lu_unpack>()
+      .small(small::lu_unpack)
+      .depends(Depends::on_matrices)
       .vmap([](VmapFrame& f) {
         vmap_expanded(f);
         for (c10::IValue& out : f.stack)  // what was not asked for is empty, of no example's
@@ -369,7 +378,12 @@ void factorizations() {
         const int64_t k = std::min(dlu->size(-2), dlu->size(-1));
         return std::tuple(Tensor(), dlu->narrow(-1, 0, k).tril(-1), dlu->narrow(-2, 0, k).triu());
       });
-  op<at::_ops::linalg_lu_solve>().small(small::lu_solve).vmap(lu_solve_vmap).inactive<1>().decomposes(lu_solve);
+  op<at::_ops::linalg_lu_solve>()
+      .small(small::lu_solve)
+      .depends(Depends::on_matrices)
+      .vmap(lu_solve_vmap)
+      .inactive<1>()
+      .decomposes(lu_solve);
 
   // A V = V diag(λ): with P = V⁻¹ dA V, dλ = diag P and dV = V (P / (λ_j - λ_i)) off the diagonal. The eigenvectors
   // have length one, which takes away what the part of dV along them adds to it.
@@ -397,7 +411,12 @@ void factorizations() {
       [](const Tensor& a) { return std::get<0>(at::linalg_eig(a)); });
 
   const char* packed = "the reflectors that it packs are LAPACK's own and have no derivative. Use linalg_qr().";
-  op<at::_ops::geqrf>().batches_natively().unsupported(Kind::vjp, packed).unsupported(Kind::jvp, packed);
+  op<at::_ops::geqrf>()
+      .small(small::geqrf)
+      .depends(Depends::on_matrices)
+      .batches_natively()
+      .unsupported(Kind::vjp, packed)
+      .unsupported(Kind::jvp, packed);
   // A batch of vectors is a matrix to the kernels.
   demands<at::_ops::_linalg_svd>(own_demands);
   demands<at::_ops::linalg_qr>(own_demands);

@@ -17,6 +17,7 @@
 #include "records/op.h"
 #include "rules/registry.h"
 #include "rules/shared_operand.h"
+#include "rules/small_factorizations.h"
 #include "rules/small_solves.h"
 
 namespace tower::rules {
@@ -25,11 +26,6 @@ namespace {
 // X with A X = B (left) or X A = B.
 Tensor solve(const Tensor& a, const Tensor& b, bool left) {
   return std::get<0>(at::linalg_solve_ex(a, b, left, false));
-}
-
-// LibTorch takes B for a vector, or a batch of vectors, when its shape is A's without the last dimension.
-bool is_vector(at::IntArrayRef a, at::IntArrayRef b) {
-  return b.size() == 1 || (b.size() + 1 == a.size() && b.equals(a.slice(0, b.size())));
 }
 
 // The right-hand side as columns: a vector becomes a matrix with one.
@@ -42,7 +38,7 @@ void solve_vmap(VmapFrame& f) {
   f.to_front(0, false);
   f.to_front(1, false);
   Tensor a = f.tensor(0), b = f.tensor(1);
-  const bool vector = is_vector(a.sizes().slice(f.batched(0)), b.sizes().slice(f.batched(1)));
+  const bool vector = is_for_vector(a.sizes().slice(f.batched(0)), b.sizes().slice(f.batched(1)));
   b = columns(b, vector);
   if (!f.batched(0)) {
     const SharedSystem system(b, a.dim(), f.stack[2].toBool());
@@ -72,7 +68,7 @@ void solve_triangular_vmap(VmapFrame& f) {
 }
 
 Tensor solve_jvp(const Tensor& da, const Tensor& db, const Tensor& a, const Tensor& b, bool left, const Tensor& x) {
-  const bool vector = is_vector(a.sizes(), b.sizes());
+  const bool vector = is_for_vector(a.sizes(), b.sizes());
   const Tensor xs = columns(x, vector);
   Tensor rhs = db.defined() ? columns(db, vector) : Tensor();
   if (da.defined()) {
@@ -197,7 +193,7 @@ void linear_solve() {
       .vjp<0, 1>(
           [](Ct<0> ct, const Tensor& a, Shape b, bool left, Out<0> x, Wants<0> wants_a) -> std::tuple<Tensor, Tensor> {
             if (!ct->defined()) return {};
-            const bool vector = is_vector(a.sizes(), b.sizes);
+            const bool vector = is_for_vector(a.sizes(), b.sizes);
             const Tensor gb = solve(a.mH(), columns(*ct, vector), left);
             Tensor ga;
             if (wants_a) {
@@ -300,6 +296,7 @@ void linear_solve() {
 
   // With z = tr(A⁻¹ dA):  d log|det| = Re z,  d sign = i Im(z) sign.
   op<at::_ops::_linalg_slogdet>()
+      .small(small::log_determinant)
       .depends(Depends::on_matrices)
       .batches_natively()
       .nondifferentiable_outputs<2, 3>()

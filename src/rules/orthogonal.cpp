@@ -9,6 +9,7 @@
 #include "records/op.h"
 #include "rules/registry.h"
 #include "rules/shared_operand.h"
+#include "rules/small_factorizations.h"
 #include "rules/terms.h"
 
 namespace tower::rules {
@@ -192,13 +193,14 @@ bool has_residuals(const Tensor& residuals) { return residuals.numel() > 0; }
 
 void orthogonal() {
   op<at::_ops::linalg_householder_product>()
+      .small(small::householder_product)
       .depends(Depends::on_matrices)
       .vmap([](VmapFrame& f) {
         for (size_t i : {0, 1}) f.to_front(i, true);
         f.call();
       })
       .decomposes(householder_product);
-  op<at::_ops::ormqr>().vmap(ormqr_vmap).decomposes(ormqr);
+  op<at::_ops::ormqr>().small(small::ormqr).depends(Depends::on_matrices).vmap(ormqr_vmap).decomposes(ormqr);
 
   op<at::_ops::linalg_lstsq>()
       .vmap(lstsq_vmap)

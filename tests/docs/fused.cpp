@@ -12,7 +12,6 @@
 #include "fuse/rows.h"
 #include "fuse/unrolled.h"
 #include "graph/trace.h"
-#include "numbers/thresholds.h"
 #include "sampled.h"
 
 namespace docs {
@@ -31,10 +30,7 @@ std::vector<compiler::Call> left_of(const compiler::Graph& graph) {
   for (size_t n = 0; n < graph.calls.size(); ++n) {
     const compiler::Call& call = graph.calls[n];
     if (compiler::gives_view(call) || rows.joining().spaces[n]) continue;
-    const compiler::Joining& lanes = unrolled.joining();
-    // Without examples there is one lane, for what takes few operations.
-    if (!lanes.spaces[n] || (call.vmaps.empty() && lanes.costs[n] > compiler::thresholds().most_of_one_lane))
-      left.push_back(call);
+    if (!unrolled.takes(n)) left.push_back(call);
   }
   return left;
 }
