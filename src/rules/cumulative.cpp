@@ -43,10 +43,10 @@ void running_extremum() {
 // In numbers: what comes of an element and of what came of those before it. At the first there is nothing before.
 using compiler::E;
 using Before = std::optional<E>;
-E sum(const Before& before, const E& x) { return before ? *before + x : x; }
-E product(const Before& before, const E& x) { return before ? *before * x : x; }
+E next_sum(const Before& before, const E& x) { return before ? *before + x : x; }
+E next_product(const Before& before, const E& x) { return before ? *before * x : x; }
 // log(e^a + e^b), as LibTorch computes it: equal infinities are left alone, and before the first is −∞.
-E log_of_sum(const Before& before, const E& x) {
+E next_log_of_sum(const Before& before, const E& x) {
   if (!before) return x + 0.0;
   const E low = minimum(x, *before), high = maximum(x, *before);
   const E of_both = log1p(exp(low - high)) + high;
@@ -75,14 +75,14 @@ compiler::SmallResults running(const compiler::SmallCall& c) {
 
 void cumulative() {
   op<at::_ops::cumsum>()
-      .small(running<sum>)
+      .small(running<next_sum>)
       .depends(Depends::on_dim)
       .along({1})
       .linear<0>([](Ct<0> ct, Skip, int64_t dim) { return ct->flip(dim).cumsum(dim).flip(dim); });
 
   // dy[k] = x[k] dy[k-1] + y[k-1] dx[k]
   op<at::_ops::cumprod>()
-      .small(running<product>)
+      .small(running<next_product>)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, const MaybeType& type, Out<0> y) {
@@ -97,7 +97,7 @@ void cumulative() {
 
   // dy[k] = e^(y[k-1] - y[k]) dy[k-1] + e^(x[k] - y[k]) dx[k]
   op<at::_ops::logcumsumexp>()
-      .small(running<log_of_sum, In::float64>)
+      .small(running<next_log_of_sum, In::float64>)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, const Tensor& x, int64_t dim, Out<0> y) {
