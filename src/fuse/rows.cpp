@@ -18,6 +18,8 @@ namespace {
 const Sizes kNoRows{-1};
 // Limits of a sum's error: kernels/print_folds.cpp.
 constexpr int64_t kLongestWithoutBlocks = 256;
+// With as many, a special function counts as more than one call to LLVM, which takes time for each operation.
+constexpr int64_t kOperationsOfCall = 8;
 
 }  // namespace
 
@@ -235,8 +237,9 @@ Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(value
       space = Space{of_row->form.lanes, false, of_row->form.row};
       forms_.emplace(call.results[0], of_row->form);
       for (const ValueId id : call.results) of_row_.emplace(id, *of_row);
-    } else if (pointwise_.serves(call)) {
+    } else if (const size_t operations = pointwise_.operations(call)) {
       space = Space{pointwise_.lanes(call)};
+      cost = std::max<int64_t>(1, static_cast<int64_t>(operations) / kOperationsOfCall);
     } else if (auto sum = sum_of(call)) {
       space = Space{pointwise_.value(sum->terms).sizes, false, kNoRows};
       sums_.emplace(call.results[0], std::move(*sum));

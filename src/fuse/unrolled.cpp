@@ -73,6 +73,7 @@ Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leav
     joining_.spaces.push_back(space);
     joining_.costs.push_back(0);
     functions_.push_back(0);
+    weights_.push_back(0);
     if (const auto cost = cost_of(n)) joining_.costs.back() = *cost;
     else joining_.spaces.back().reset();
     for (const ValueId id : call.results)
@@ -174,7 +175,15 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   }
   for (const Id id : trial.ids(first)) functions_[n] += is_function(trial[id].op);
   if (code || trial.loops().size() > 0 || !trial.systems().empty()) functions_[n] += kOfLoop;
-  return plain(trial.next_id()) - plain(first);
+  const int64_t cost = plain(trial.next_id()) - plain(first);
+  weights_[n] = cost;
+  // A special function's formula is long for lanes that are elements, too.
+  if (!has_small_form(op) && !code) {
+    int64_t made = 0;
+    for (const Small& t : results) made += static_cast<int64_t>(t.ids.size());
+    weights_[n] = std::min(cost, made * thresholds().of_function);
+  }
+  return cost;
 }
 
 // ---- what lies between kernels ----
@@ -269,7 +278,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
     has_lanes = has_lanes || axis_of(n) != kNoAxis;
     has_matrices = has_matrices || factors(n);
     in_rows = in_rows && (!has_small_form(op) || fold_rule(op) || keeps_order(op.moves));
-    cost += joining_.costs[n];
+    cost += weights_[n];
   }
   if (has_matrices && (has_lanes || calls.size() >= fewest)) return cost <= joining_.most;
   if (calls.size() < fewest) return false;

@@ -49,6 +49,7 @@ class Unrolled {
   bool writes_ = false;
   ById<ValueId, size_t> maker_;     // of each value: the call
   std::vector<int64_t> functions_;  // of each call: how many it calls for one lane
+  std::vector<int64_t> weights_;    // its operations, where a formula for an element is no more than a function
   Joining joining_;
 };
 

@@ -24,18 +24,20 @@ struct Pointwise {
   }
 
   /// Whether a kernel can compute the call.
-  bool serves(const Call& call) const {
-    if (call.effect || call.opaque() || call.random() || !element_rule(*call.op) || call.results.empty()) return false;
+  bool serves(const Call& call) const { return operations(call) > 0; }
+  /// How many numbers an element of the call is made of, itself and its operands included; none where no kernel can
+  /// compute it.
+  size_t operations(const Call& call) const {
+    if (call.effect || call.opaque() || call.random() || !element_rule(*call.op) || call.results.empty()) return 0;
     for (const ValueId id : call.results)
-      if (id == kNoValue || !fits(value(id)) || value(id).sizes != lanes(call) || !order_in_memory(value(id)))
-        return false;
+      if (id == kNoValue || !fits(value(id)) || value(id).sizes != lanes(call) || !order_in_memory(value(id))) return 0;
     for (const ValueId id : call.operands)
-      if (!fits(value(id))) return false;
+      if (!fits(value(id))) return 0;
     // The rule may have something against the attributes.
     Expressions trial;
-    return !elements_of(trial, call, [&](size_t k) {
-              return trial.input(*type_of(value(call.operands[k]).dtype), k);
-            }).empty();
+    const auto ids =
+        elements_of(trial, call, [&](size_t k) { return trial.input(*type_of(value(call.operands[k]).dtype), k); });
+    return ids.empty() ? 0 : trial.size();
   }
 
   /// The elements of a call's results; `element(k)`: that of operand k.
