@@ -18,6 +18,10 @@ namespace {
 constexpr const char* kTypes[] = {"f64", "f32", "i64", "i32", "b1"};
 
 bool gives_boolean(Op op) { return op >= Op::eq && op <= Op::le; }
+Type type_of_bits(Type operand) {
+  if (is_float(operand)) return operand == Type::f64 ? Type::i64 : Type::i32;
+  return operand == Type::i64 ? Type::f64 : Type::f32;
+}
 bool commutes(Op op) {
   return op == Op::add || op == Op::mul || op == Op::bit_and || op == Op::bit_or || op == Op::bit_xor || op == Op::eq ||
          op == Op::ne;
@@ -113,6 +117,8 @@ std::optional<uint64_t> compute_integer(Op op, T a, T b) {
       return pack(static_cast<T>(a | b));
     case Op::bit_xor:
       return pack(static_cast<T>(a ^ b));
+    case Op::bits:
+      return pack(a);
     default:
       return std::nullopt;
   }
@@ -342,9 +348,7 @@ Id Expressions::make(Op op, Id a, Id b, Id c) {
                         name(op), " of values of different types");
   if (operands == Type::b1 && op == Op::add) op = Op::bit_or;
   if (operands == Type::b1 && op == Op::mul) op = Op::bit_and;
-  const Type type = gives_boolean(op) ? Type::b1
-                    : op == Op::bits  ? (operands == Type::f64 ? Type::i64 : Type::i32)
-                                      : operands;
+  const Type type = gives_boolean(op) ? Type::b1 : op == Op::bits ? type_of_bits(operands) : operands;
   const auto constant_bits = [&](Id id) -> std::optional<uint64_t> {
     if (id == kNone) return uint64_t{0};
     if ((*this)[id].op != Op::constant) return std::nullopt;

@@ -135,6 +135,11 @@ void activation_backwards() {
         return std::tuple(by_x, zero_where(positive, g * x).expand_as(by_x));
       });
   op<at::_ops::rrelu_with_noise_backward>()
+      .element([](E g, E x, E noise, const Scalar& lower, const Scalar& upper, bool training) {
+        const double low = lower.toDouble(), high = upper.toDouble();
+        if (training && static_cast<float>(high - low) > 1e-6) return g * noise;
+        return where(x > 0, g, g * x.like((low + high) / 2));
+      })
       .vmap(vmap_expanded)
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& x, const Tensor& noise, const Scalar& lower, const Scalar& upper,

@@ -4,10 +4,11 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "core/bind.h"
 #include "core/broadcast.h"
-#include "numbers/element.h"
+#include "numbers/bits.h"
 #include "records/masks.h"
 #include "records/op.h"
 #include "rules/registry.h"
@@ -18,6 +19,7 @@ namespace {
 using Mode = std::optional<std::string>;
 using compiler::E;
 using compiler::Raw;
+using compiler::Type;
 
 Scalar one() { return 1; }
 Scalar minus_one() { return -1; }
@@ -143,6 +145,34 @@ std::optional<E> power(E x, const Scalar& p) {
 // Integers' powers are not computed by multiplication.
 std::optional<E> floating_power(E x, E p) { return x.floating() ? std::optional(pow(x, p)) : std::nullopt; }
 
+// x 2^n, rounded once. In float64 by steps, of which those that make a number smaller leave it normal until the last.
+E scaled_by_power(E x, E n) {
+  const auto power = [](E k) { return bits(shift_left(k + 1023, k.like(52))); };
+  if (x.type() == Type::f32) return (x.to(Type::f64) * power(at_most(at_least(n, -600), 600))).to(Type::f32);
+  for (int step = 0; step < 2; ++step) {
+    const E up = n > 1023, down = n < -1022;
+    x = where(up, x * 0x1p1023, where(down, x * 0x1p-969, x));
+    n = where(up, n - 1023, where(down, n + 969, n));
+  }
+  return x * power(at_most(at_least(n, -1022), 1023));
+}
+std::optional<E> times_power(Raw x, Raw n) {
+  if (!x.floating()) return std::nullopt;
+  if (n.floating()) return n.type() == x.type() ? std::optional(x * pow(x.like(2), n)) : std::nullopt;
+  return scaled_by_power(x, n.to(Type::i64));
+}
+
+// The float next to x on the way to another one, whose bits are those of the next integer.
+std::optional<E> next_after(E x, E toward) {
+  if (!x.floating()) return std::nullopt;
+  const bool wide = x.type() == Type::f64;
+  const E up = bits(x), away = (x < toward) ^ (x < 0);
+  const E next = bits(where(away, up + 1, up - 1));
+  const double least = wide ? std::numeric_limits<double>::denorm_min() : std::numeric_limits<float>::denorm_min();
+  const E from_zero = copysign(x.like(least), toward);
+  return where(isnan(x) | isnan(toward), x + toward, where(x == toward, toward, where(x == 0, from_zero, next)));
+}
+
 // start + weight (end - start), from the nearer end.
 E interpolated(E start, E end, E weight) {
   const E near = abs(weight) < 0.5;
@@ -265,6 +295,7 @@ void arithmetic() {
       });
   op<at::_ops::ldexp_Tensor>()
       .pointwise()
+      .element(times_power)
       .derivative<0>([](Skip, const Tensor& e) { return at::pow(2.0, e); })
       .derivative<1>([](Along t, Skip, Skip, Out<0> y) { return *t * (*y * M_LN2); });
 
@@ -291,6 +322,7 @@ void arithmetic() {
       .derivative<0>([](const Tensor& x, Skip, Out<0> y) { return zero_where(x == 0, *y / x); });
   op<at::_ops::nextafter>()
       .pointwise()
+      .element(next_after)
       .derivative<0>([](Along t, const Tensor& x, const Tensor& toward) { return keep_where(x != toward, *t); })
       .inactive<1>();
 

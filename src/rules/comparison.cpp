@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "numbers/element.h"
+#include "numbers/bits.h"
 #include "records/op.h"
 #include "rules/registry.h"
 
@@ -30,6 +30,18 @@ E infinity(E x) { return x.like(std::numeric_limits<double>::infinity()); }
 // What no integer is.
 E infinite(Raw x) { return x.floating() ? abs(x) == infinity(x) : x != x; }
 
+// By less than nothing, or by all bits or more, to the left all bits are gone, to the right there is the sign.
+std::optional<E> shifted_left(E x, E count) {
+  if (x.floating() || x.type() == Type::b1) return std::nullopt;
+  const E beyond = (count < 0) | (count >= (x.type() == Type::i64 ? 64 : 32));
+  return where(beyond, 0, shift_left(x, where(beyond, 0, count)));
+}
+std::optional<E> shifted_right(E x, E count) {
+  if (x.floating() || x.type() == Type::b1) return std::nullopt;
+  const int last = x.type() == Type::i64 ? 63 : 31;
+  return shift_right(x, where((count < 0) | (count > last), last, count));
+}
+
 }  // namespace
 
 void comparison() {
@@ -44,7 +56,7 @@ void comparison() {
   discrete<at::_ops::isinf>(infinite);
   discrete<isposinf>([](Raw x) { return x.floating() ? x == infinity(x) : x != x; });
   discrete<isneginf>([](Raw x) { return x.floating() ? x == -infinity(x) : x != x; });
-  discrete<at::_ops::signbit>([](Raw x) { return x.floating() ? x.made(compiler::Op::bits) < 0 : x < 0; });
+  discrete<at::_ops::signbit>([](Raw x) { return x.floating() ? bits(x) < 0 : x < 0; });
   discrete<logical_and>([](Raw a, Raw b) { return truth(a) & truth(b); });
   discrete<logical_or>([](Raw a, Raw b) { return truth(a) | truth(b); });
   discrete<logical_xor>([](Raw a, Raw b) { return truth(a) ^ truth(b); });
@@ -54,8 +66,9 @@ void comparison() {
   discrete<bitwise_or_Tensor, bitwise_or_Scalar, bitwise_or_Scalar_Tensor>([](E a, E b) { return a | b; });
   discrete<bitwise_xor_Tensor, bitwise_xor_Scalar, bitwise_xor_Scalar_Tensor>([](E a, E b) { return a ^ b; });
   discrete<bitwise_left_shift_Tensor, bitwise_left_shift_Tensor_Scalar, bitwise_left_shift_Scalar_Tensor,
-           bitwise_right_shift_Tensor, bitwise_right_shift_Tensor_Scalar, bitwise_right_shift_Scalar_Tensor,
-           __lshift___Tensor, __lshift___Scalar, __rshift___Tensor, __rshift___Scalar>();
+           __lshift___Tensor, __lshift___Scalar>(shifted_left);
+  discrete<bitwise_right_shift_Tensor, bitwise_right_shift_Tensor_Scalar, bitwise_right_shift_Scalar_Tensor,
+           __rshift___Tensor, __rshift___Scalar>(shifted_right);
 }
 
 }  // namespace tower::rules

@@ -6,6 +6,7 @@
 #include <ATen/Operators.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/wrapper.h"
 #include "numbers/element.h"
@@ -59,6 +60,7 @@ void complex() {
   // dθ = Im(conj(z) dz) / |z|², and nothing for real numbers.
   op<at::_ops::angle>()
       .pointwise()
+      .element([](E x) { return where(isnan(x), x, where(x < 0, x.like(M_PI), 0)); })
       .vjp<0>([](Ct<0> ct, const Tensor& z) {
         if (!z.is_complex()) return Tensor();
         return at::where(z == 0, Scalar(0), *ct * (z * i_unit()) / z.abs().square());

@@ -4,8 +4,10 @@
 #include <ATen/Operators.h>
 
 #include <cmath>
+#include <limits>
+#include <tuple>
 
-#include "numbers/element.h"
+#include "numbers/bits.h"
 #include "records/op.h"
 #include "records/overwriting.h"
 #include "rules/registry.h"
@@ -20,6 +22,25 @@ using compiler::E;
 template <class Op>
 Rule<Op> step() {
   return op<Op>().pointwise().template inactive<0>();
+}
+
+// To decimals behind the point, or before it.
+E rounded(E x, int64_t decimals) {
+  if (decimals == 0) return round(x);
+  const E scale = x.like(std::pow(10, std::abs(decimals)));
+  return decimals < 0 ? round(x / scale) * scale : round(x * scale) / scale;
+}
+
+// The mantissa, of 1/2 to 1, and the exponent; what has none is its own mantissa.
+std::tuple<E, E> mantissa_and_exponent(E x) {
+  const bool wide = x.type() == compiler::Type::f64;
+  const int64_t places = wide ? 52 : 23, half = wide ? 1022 : 126;  // of the fraction; the exponent of 1/2
+  const E tiny = abs(x) < (wide ? 0x1p-1022 : 0x1p-126);
+  const E all = bits(where(tiny, x * (wide ? 0x1p52 : 0x1p23), x));
+  const E fraction = bits((all & all.like(Scalar(~((2 * half + 3) << places)))) | all.like(Scalar(half << places)));
+  const E exponent = (shift_right(all, all.like(places)) & (2 * half + 3)) - half - where(tiny, all.like(places), 0);
+  const E none = (x == 0) | !(abs(x) < std::numeric_limits<double>::infinity());
+  return {where(none, x, fraction), where(none, 0, exponent)};
 }
 
 }  // namespace
@@ -135,13 +156,16 @@ void elementary() {
   step<at::_ops::floor>().element([](E x) { return floor(x); });
   step<at::_ops::ceil>().element([](E x) { return ceil(x); });
   step<at::_ops::round>().element([](E x) { return round(x); });
-  step<at::_ops::round_decimals>();
+  step<at::_ops::round_decimals>().element(rounded);
   step<at::_ops::trunc>().element([](E x) { return trunc(x); });
   step<at::_ops::sign>().element([](E x) { return where(x > 0, 1, where(x < 0, -1, x.like(0))); });
 
   // mantissa · 2^exponent = x, and the exponent is piecewise constant.
-  op<at::_ops::frexp_Tensor>().pointwise().nondifferentiable_outputs<1>().derivative<0>(
-      [](Along t, Skip, Out<1> exponent) { return *t / exponent->exp2(); });
+  op<at::_ops::frexp_Tensor>()
+      .pointwise()
+      .element(mantissa_and_exponent)
+      .nondifferentiable_outputs<1>()
+      .derivative<0>([](Along t, Skip, Out<1> exponent) { return *t / exponent->exp2(); });
 }
 
 }  // namespace tower::rules

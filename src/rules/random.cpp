@@ -2,11 +2,14 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 
+#include "numbers/element.h"
 #include "records/op.h"
 #include "rules/registry.h"
 
 namespace tower::rules {
 namespace {
+
+using compiler::E;
 
 // Values drawn from a distribution do not depend on the parameters in a way that has a derivative, except for a scale
 // and a shift, which users write themselves. This is LibTorch's convention, too.
@@ -57,6 +60,10 @@ void random() {
       });
   op<at::_ops::native_dropout_backward>()
       .pointwise()
+      // Of integers the first product is one of integers.
+      .element([](compiler::Raw g, E mask, E scale) {
+        return g.floating() ? std::optional(g.to(mask.type()) * mask * scale) : std::nullopt;
+      })
       .derivative<0>(
           [](Along t, Skip, const Tensor& mask, double scale) { return at::native_dropout_backward(*t, mask, scale); })
       .inactive<1>();

@@ -10,12 +10,11 @@
 #include "records/masks.h"
 #include "records/op.h"
 #include "rules/registry.h"
+#include "rules/special_elements.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
 namespace {
-
-using compiler::E;
 
 const double kRootPi = std::sqrt(M_PI), kRootTwoPi = std::sqrt(2 * M_PI);
 
@@ -44,15 +43,33 @@ void without_formula() {
        .template jvp<i>([](Tan<i>) -> Tensor { refuse_derivative<Op, i>(); }),
    ...);
 }
+// Elements are of those whose degree is a number: how many steps a recurrence takes is then known.
 template <class XN, class XScalar, class NScalar>
-void polynomial() {
+void polynomials(Polynomial* element) {
   without_formula<XN, 0, 1>();
   without_formula<XScalar, 1>();
   without_formula<NScalar, 0>();
+  op<NScalar>().element(element);
 }
 
 // 0 log y = 0, but where y is NaN.
 E x_log_y(E x, E y) { return where((x == 0) & !isnan(y), 0, x * log(y)); }
+// The vector library's log1p loses denormal numbers, which LibTorch's single numbers keep.
+E x_log1p_y(E x, E y) { return where((x == 0) & !isnan(y), 0, x * where(abs(y) < 1e-20, y, log1p(y))); }
+
+// Of order p: log(π) p (p − 1) / 4 + Σ log Γ(x − i / 2), i < p.
+std::optional<E> multivariate_lgamma(E x, int64_t p) {
+  constexpr int64_t most = 16;  // more are a long sum
+  if (p < 1 || p > most) return std::nullopt;
+  E sum = lgamma(x - 0.5 * static_cast<double>(p - 1));
+  for (int64_t i = p - 2; i >= 0; --i) sum = sum + lgamma(x - 0.5 * static_cast<double>(i));
+  return sum + static_cast<double>(p * (p - 1)) * std::log(M_PI) * 0.25;
+}
+
+std::optional<E> polygamma(int64_t n, E x) {
+  if (n == 0) return digamma(x);
+  return n == 1 ? std::optional(trigamma(x)) : std::nullopt;
+}
 
 // log(e^a + e^b) = max + log(1 + e^−|a − b|)
 E log_of_sum(E a, E b, E rest) {
@@ -64,12 +81,15 @@ E log_of_sum(E a, E b, E rest) {
 
 void special_functions() {
   // ---- gamma ----
-  op<at::_ops::lgamma>().pointwise().derivative<0>([](const Tensor& x) { return x.digamma(); });
-  op<at::_ops::digamma>().pointwise().derivative<0>([](const Tensor& x) { return at::polygamma(1, x); });
-  op<at::_ops::polygamma>().pointwise().derivative<1>(
+  op<at::_ops::lgamma>().pointwise().element([](E x) { return lgamma(x); }).derivative<0>([](const Tensor& x) {
+    return x.digamma();
+  });
+  op<at::_ops::digamma>().pointwise().element(digamma).derivative<0>(
+      [](const Tensor& x) { return at::polygamma(1, x); });
+  op<at::_ops::polygamma>().pointwise().element(polygamma).derivative<1>(
       [](int64_t n, const Tensor& x) { return at::polygamma(n + 1, x); });
   // Σ log Γ(x - i/2) + const
-  op<at::_ops::mvlgamma>().pointwise().derivative<0>([](const Tensor& x, int64_t p) {
+  op<at::_ops::mvlgamma>().pointwise().element(multivariate_lgamma).derivative<0>([](const Tensor& x, int64_t p) {
     Tensor slope = x.digamma();
     for (int64_t i = 1; i < p; ++i) slope = slope + (x - 0.5 * static_cast<double>(i)).digamma();
     return slope;
@@ -92,7 +112,9 @@ void special_functions() {
   op<at::_ops::erfinv>().pointwise().derivative<0>([](Out<0> y) { return (*y * *y).exp() * (kRootPi / 2); });
   op<at::_ops::special_erfcx>().pointwise().derivative<0>(
       [](const Tensor& x, Out<0> y) { return 2 * x * *y - 2 / kRootPi; });
-  op<at::_ops::special_ndtri>().pointwise().derivative<0>([](Out<0> y) { return (*y * *y / 2).exp() * kRootTwoPi; });
+  op<at::_ops::special_ndtri>().pointwise().element(normal_quantile).derivative<0>([](Out<0> y) {
+    return (*y * *y / 2).exp() * kRootTwoPi;
+  });
   op<at::_ops::special_log_ndtr>().pointwise().derivative<0>(
       [](const Tensor& x, Out<0> y) { return (-(*y + x * x / 2)).exp() / kRootTwoPi; });
 
@@ -120,16 +142,18 @@ void special_functions() {
       });
   op<at::_ops::special_xlog1py>()
       .pointwise()
+      .element(x_log1p_y)
       .derivative<0>([](Along t, const Tensor& x, const Tensor& y) {
         return zero_where((x == 0).logical_and(y <= -1), at::special_xlog1py(*t, y));
       })
       .derivative<1>([](Along t, const Tensor& x, const Tensor& y) { return *t * x / (y + 1); });
-  op<at::_ops::special_xlog1py_self_scalar>().pointwise().derivative<1>(
+  op<at::_ops::special_xlog1py_self_scalar>().pointwise().element(x_log1p_y).derivative<1>(
       [](Along t, const Scalar& x, const Tensor& y) { return *t * x / (y + 1); });
-  op<at::_ops::special_xlog1py_other_scalar>().pointwise().derivative<0>([](Along t, const Tensor& x, const Scalar& y) {
-    const Tensor slope = at::special_xlog1py(*t, y);
-    return y.toDouble() > -1 ? slope : zero_where(x == 0, slope);
-  });
+  op<at::_ops::special_xlog1py_other_scalar>().pointwise().element(x_log1p_y).derivative<0>(
+      [](Along t, const Tensor& x, const Scalar& y) {
+        const Tensor slope = at::special_xlog1py(*t, y);
+        return y.toDouble() > -1 ? slope : zero_where(x == 0, slope);
+      });
   // log(e^a + e^b), whose partial derivatives add up to one.
   op<at::_ops::logaddexp>()
       .pointwise()
@@ -143,39 +167,63 @@ void special_functions() {
       .derivative<1>([](const Tensor& a, const Tensor& b) { return ((b - a) * M_LN2).sigmoid(); });
 
   // ---- Bessel functions (DLMF 10.6, 10.29) ----
-  op<at::_ops::i0>().pointwise().derivative<0>([](const Tensor& x) { return at::special_i1(x); });
-  op<at::_ops::special_i0e>().pointwise().derivative<0>(
-      [](const Tensor& x, Out<0> y) { return at::special_i1e(x) - x.sgn() * *y; });
-  op<at::_ops::special_i1>().pointwise().derivative<0>(
-      [](const Tensor& x, Out<0> y) { return half_at_zero(x, [&](const Tensor& u) { return u.i0() - *y / u; }); });
-  op<at::_ops::special_i1e>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
-    return half_at_zero(x, [&](const Tensor& u) { return at::special_i0e(u) - *y * (u.sgn() + u.reciprocal()); });
+  op<at::_ops::i0>().pointwise().element([](E x) { return i0(x, Scaled::no); }).derivative<0>([](const Tensor& x) {
+    return at::special_i1(x);
   });
-  op<at::_ops::special_modified_bessel_i0>().pointwise().derivative<0>(
-      [](const Tensor& x) { return at::special_modified_bessel_i1(x); });
-  op<at::_ops::special_modified_bessel_i1>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
-    return half_at_zero(x, [&](const Tensor& u) { return at::special_modified_bessel_i0(u) - *y / u; });
+  op<at::_ops::special_i0e>()
+      .pointwise()
+      .element([](E x) { return i0(x, Scaled::yes); })
+      .derivative<0>([](const Tensor& x, Out<0> y) { return at::special_i1e(x) - x.sgn() * *y; });
+  op<at::_ops::special_i1>()
+      .pointwise()
+      .element([](E x) { return i1(x, Scaled::no); })
+      .derivative<0>(
+          [](const Tensor& x, Out<0> y) { return half_at_zero(x, [&](const Tensor& u) { return u.i0() - *y / u; }); });
+  op<at::_ops::special_i1e>()
+      .pointwise()
+      .element([](E x) { return i1(x, Scaled::yes); })
+      .derivative<0>([](const Tensor& x, Out<0> y) {
+        return half_at_zero(x, [&](const Tensor& u) { return at::special_i0e(u) - *y * (u.sgn() + u.reciprocal()); });
+      });
+  op<at::_ops::special_modified_bessel_i0>().pointwise().element(modified_bessel_i0).derivative<0>([](const Tensor& x) {
+    return at::special_modified_bessel_i1(x);
   });
-  op<at::_ops::special_modified_bessel_k0>().pointwise().derivative<0>(
-      [](const Tensor& x) { return -at::special_modified_bessel_k1(x); });
-  op<at::_ops::special_modified_bessel_k1>().pointwise().derivative<0>(
-      [](const Tensor& x, Out<0> y) { return -at::special_modified_bessel_k0(x) - *y / x; });
-  op<at::_ops::special_scaled_modified_bessel_k0>().pointwise().derivative<0>(
-      [](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k1(x); });
-  op<at::_ops::special_scaled_modified_bessel_k1>().pointwise().derivative<0>(
-      [](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k0(x) - *y / x; });
-  op<at::_ops::special_bessel_j0>().pointwise().derivative<0>(
+  op<at::_ops::special_modified_bessel_i1>()
+      .pointwise()
+      .element(modified_bessel_i1)
+      .derivative<0>([](const Tensor& x, Out<0> y) {
+        return half_at_zero(x, [&](const Tensor& u) { return at::special_modified_bessel_i0(u) - *y / u; });
+      });
+  op<at::_ops::special_modified_bessel_k0>()
+      .pointwise()
+      .element([](E x) { return modified_bessel_k0(x, Scaled::no); })
+      .derivative<0>([](const Tensor& x) { return -at::special_modified_bessel_k1(x); });
+  op<at::_ops::special_modified_bessel_k1>()
+      .pointwise()
+      .element([](E x) { return modified_bessel_k1(x, Scaled::no); })
+      .derivative<0>([](const Tensor& x, Out<0> y) { return -at::special_modified_bessel_k0(x) - *y / x; });
+  op<at::_ops::special_scaled_modified_bessel_k0>()
+      .pointwise()
+      .element([](E x) { return modified_bessel_k0(x, Scaled::yes); })
+      .derivative<0>([](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k1(x); });
+  op<at::_ops::special_scaled_modified_bessel_k1>()
+      .pointwise()
+      .element([](E x) { return modified_bessel_k1(x, Scaled::yes); })
+      .derivative<0>([](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k0(x) - *y / x; });
+  op<at::_ops::special_bessel_j0>().pointwise().element(bessel_j0).derivative<0>(
       [](const Tensor& x) { return -at::special_bessel_j1(x); });
-  op<at::_ops::special_bessel_j1>().pointwise().derivative<0>([](const Tensor& x, Out<0> y) {
+  op<at::_ops::special_bessel_j1>().pointwise().element(bessel_j1).derivative<0>([](const Tensor& x, Out<0> y) {
     return half_at_zero(x, [&](const Tensor& u) { return at::special_bessel_j0(u) - *y / u; });
   });
-  op<at::_ops::special_bessel_y0>().pointwise().derivative<0>(
+  op<at::_ops::special_bessel_y0>().pointwise().element(bessel_y0).derivative<0>(
       [](const Tensor& x) { return -at::special_bessel_y1(x); });
-  op<at::_ops::special_bessel_y1>().pointwise().derivative<0>(
+  op<at::_ops::special_bessel_y1>().pointwise().element(bessel_y1).derivative<0>(
       [](const Tensor& x, Out<0> y) { return at::special_bessel_y0(x) - *y / x; });
   // sin x / x
-  op<at::_ops::special_spherical_bessel_j0>().pointwise().derivative<0>(
-      [](const Tensor& x, Out<0> y) { return zero_where(x == 0, (x.cos() - *y) / x); });
+  op<at::_ops::special_spherical_bessel_j0>()
+      .pointwise()
+      .element(spherical_bessel_j0)
+      .derivative<0>([](const Tensor& x, Out<0> y) { return zero_where(x == 0, (x.cos() - *y) / x); });
 
   // ---- zeta: with respect to its first argument there is no closed form ----
   op<at::_ops::special_zeta>().pointwise().derivative<1>(
@@ -187,31 +235,32 @@ void special_functions() {
 
   // ---- without derivative formulas ----
   without_formula<at::_ops::special_airy_ai, 0>();
+  op<at::_ops::special_airy_ai>().element(airy_ai);
   using namespace at::_ops;
-  polynomial<special_chebyshev_polynomial_t, special_chebyshev_polynomial_t_x_scalar,
-             special_chebyshev_polynomial_t_n_scalar>();
-  polynomial<special_chebyshev_polynomial_u, special_chebyshev_polynomial_u_x_scalar,
-             special_chebyshev_polynomial_u_n_scalar>();
-  polynomial<special_chebyshev_polynomial_v, special_chebyshev_polynomial_v_x_scalar,
-             special_chebyshev_polynomial_v_n_scalar>();
-  polynomial<special_chebyshev_polynomial_w, special_chebyshev_polynomial_w_x_scalar,
-             special_chebyshev_polynomial_w_n_scalar>();
-  polynomial<special_shifted_chebyshev_polynomial_t, special_shifted_chebyshev_polynomial_t_x_scalar,
-             special_shifted_chebyshev_polynomial_t_n_scalar>();
-  polynomial<special_shifted_chebyshev_polynomial_u, special_shifted_chebyshev_polynomial_u_x_scalar,
-             special_shifted_chebyshev_polynomial_u_n_scalar>();
-  polynomial<special_shifted_chebyshev_polynomial_v, special_shifted_chebyshev_polynomial_v_x_scalar,
-             special_shifted_chebyshev_polynomial_v_n_scalar>();
-  polynomial<special_shifted_chebyshev_polynomial_w, special_shifted_chebyshev_polynomial_w_x_scalar,
-             special_shifted_chebyshev_polynomial_w_n_scalar>();
-  polynomial<special_hermite_polynomial_h, special_hermite_polynomial_h_x_scalar,
-             special_hermite_polynomial_h_n_scalar>();
-  polynomial<special_hermite_polynomial_he, special_hermite_polynomial_he_x_scalar,
-             special_hermite_polynomial_he_n_scalar>();
-  polynomial<special_laguerre_polynomial_l, special_laguerre_polynomial_l_x_scalar,
-             special_laguerre_polynomial_l_n_scalar>();
-  polynomial<special_legendre_polynomial_p, special_legendre_polynomial_p_x_scalar,
-             special_legendre_polynomial_p_n_scalar>();
+  polynomials<special_chebyshev_polynomial_t, special_chebyshev_polynomial_t_x_scalar,
+              special_chebyshev_polynomial_t_n_scalar>(chebyshev_t);
+  polynomials<special_chebyshev_polynomial_u, special_chebyshev_polynomial_u_x_scalar,
+              special_chebyshev_polynomial_u_n_scalar>(chebyshev_u);
+  polynomials<special_chebyshev_polynomial_v, special_chebyshev_polynomial_v_x_scalar,
+              special_chebyshev_polynomial_v_n_scalar>(chebyshev_v);
+  polynomials<special_chebyshev_polynomial_w, special_chebyshev_polynomial_w_x_scalar,
+              special_chebyshev_polynomial_w_n_scalar>(chebyshev_w);
+  polynomials<special_shifted_chebyshev_polynomial_t, special_shifted_chebyshev_polynomial_t_x_scalar,
+              special_shifted_chebyshev_polynomial_t_n_scalar>(shifted_chebyshev_t);
+  polynomials<special_shifted_chebyshev_polynomial_u, special_shifted_chebyshev_polynomial_u_x_scalar,
+              special_shifted_chebyshev_polynomial_u_n_scalar>(shifted_chebyshev_u);
+  polynomials<special_shifted_chebyshev_polynomial_v, special_shifted_chebyshev_polynomial_v_x_scalar,
+              special_shifted_chebyshev_polynomial_v_n_scalar>(shifted_chebyshev_v);
+  polynomials<special_shifted_chebyshev_polynomial_w, special_shifted_chebyshev_polynomial_w_x_scalar,
+              special_shifted_chebyshev_polynomial_w_n_scalar>(shifted_chebyshev_w);
+  polynomials<special_hermite_polynomial_h, special_hermite_polynomial_h_x_scalar,
+              special_hermite_polynomial_h_n_scalar>(hermite_h);
+  polynomials<special_hermite_polynomial_he, special_hermite_polynomial_he_x_scalar,
+              special_hermite_polynomial_he_n_scalar>(hermite_he);
+  polynomials<special_laguerre_polynomial_l, special_laguerre_polynomial_l_x_scalar,
+              special_laguerre_polynomial_l_n_scalar>(laguerre_l);
+  polynomials<special_legendre_polynomial_p, special_legendre_polynomial_p_x_scalar,
+              special_legendre_polynomial_p_n_scalar>(legendre_p);
 }
 
 }  // namespace tower::rules

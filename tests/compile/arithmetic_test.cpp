@@ -61,7 +61,9 @@ TEST(KernelArithmetic, OfFloatsIsBitEqualToLibTorchs) {
     expect_same(Op::ceil, {x}, x.ceil());
     expect_same(Op::trunc, {x}, x.trunc());
     expect_same(Op::round, {x}, x.round());
-    expect_same(Op::bits, {x}, x.view(dtype == at::kFloat ? at::kInt : at::kLong));
+    const at::Tensor as_integers = x.view(dtype == at::kFloat ? at::kInt : at::kLong);
+    expect_same(Op::bits, {x}, as_integers);
+    expect_same(Op::bits, {as_integers}, x);
   }
 }
 
