@@ -84,7 +84,7 @@ enum class Op : uint8_t {
   le,
   select,  // by a boolean
   cast,    // as C++ converts; to a boolean: whether it is not zero
-  bits,    // of a float, as an integer of its size
+  bits,    // of a float as an integer of its size, and back
   // NOTE [Loops of numbers]: where they are, beside the operand, stands in `bits`.
   carry,  // a number as it is before a step; its operand: before the first
   leave,  // a carry after the last step
