@@ -13,6 +13,7 @@
 #include "graph/raises.h"
 #include "numbers/fold.h"
 #include "numbers/reports.h"
+#include "numbers/slow_calls.h"
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
@@ -108,7 +109,7 @@ bool Unrolled::takes(size_t call) const {
   if (!joining_.spaces[call]) return false;
   if (factors(call)) return joining_.costs[call] <= joining_.most;
   // Without examples there is one lane, for what takes few operations.
-  return !graph_.calls[call].vmaps.empty() || joining_.costs[call] <= thresholds().most_of_one_lane;
+  return is_slow_call(*graph_.calls[call].op) || !graph_.calls[call].vmaps.empty() || joining_.costs[call] <= thresholds().most_of_one_lane;
 }
 
 std::optional<int64_t> Unrolled::cost_of(size_t n) {
@@ -268,25 +269,26 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   if (!joining_.spaces[calls[0]]) return false;
   if (std::any_of(calls.begin(), calls.end(), [&](size_t n) { return code_in_numbers(*graph_.calls[n].op); }))
     return true;
-  bool same = true, computes = false, has_lanes = false, in_rows = true, has_matrices = false;
+  const bool has_lanes = std::any_of(calls.begin(), calls.end(), [&](size_t n) { return axis_of(n) != kNoAxis; });
+  const int64_t most = has_lanes ? thresholds().most_of_call : thresholds().most_of_one_lane;
+  bool same = true, computes = false, in_rows = true, has_matrices = false, is_slow = false;
   int64_t cost = 0;
   const auto sizes = [&](size_t n) -> const Sizes& { return graph_.values[first_result(graph_.calls[n])].sizes; };
   for (const size_t n : calls) {
     const Operator& op = *graph_.calls[n].op;
     same = same && !has_small_form(op) && sizes(n) == sizes(calls[0]);
     computes = computes || op.moves == Moves::no;
-    has_lanes = has_lanes || axis_of(n) != kNoAxis;
     has_matrices = has_matrices || factors(n);
+    is_slow = is_slow || is_slow_call(op);
     in_rows = in_rows && (!has_small_form(op) || fold_rule(op) || keeps_order(op.moves));
-    cost += weights_[n];
+    cost += is_slow_call(op) ? std::min(weights_[n], most) : weights_[n];
   }
   if (has_matrices && (has_lanes || calls.size() >= fewest)) return cost <= joining_.most;
-  if (calls.size() < fewest) return false;
+  if (calls.size() < fewest && !is_slow) return false;
   if (fewest == 1) return has_lanes ? !same : !in_rows;
   const auto count = static_cast<int64_t>(calls.size());
   // One example: where kernels of rows can be, elements are better lanes than numbers of one lane.
-  if (!has_lanes) return !in_rows && computes && cost <= thresholds().most_of_one_lane * count;
-  return !same && computes && cost <= thresholds().most_of_call * count;
+  return (has_lanes ? !same : !in_rows) && computes && cost <= most * count;
 }
 
 // ---- kernels as operators ----

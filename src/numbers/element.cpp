@@ -1,13 +1,12 @@
 #include "numbers/element.h"
 
 #include <ATen/core/TensorBase.h>
-#include <ATen/native/TypeProperties.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "numbers/promotion.h"
 #include "numbers/rule_table.h"
 
 namespace tower::compiler {
@@ -23,37 +22,12 @@ RuleTable<ElementRule>& element_rules() {
 const ElementRule* element_rule(const Operator& op) { return element_rules().find(op); }
 void set_element_rule(const Operator& op, ElementRule rule) { element_rules().set(op, std::move(rule)); }
 
-namespace {
-
-// The type in which LibTorch's pointwise kernels compute: that of the result, or where that is a boolean, the one to
-// which the arguments are promoted.
-std::optional<Type> computed_in(c10::ArrayRef<IValue> args, c10::ArrayRef<ElementArgument> elements,
-                                at::ScalarType result) {
-  if (result != at::kBool) return type_of(result);
-  at::native::ResultTypeState state;
-  const auto promote = [](at::ScalarType& to, at::ScalarType dtype) {
-    to = to == at::ScalarType::Undefined ? dtype : c10::promoteTypes(to, dtype);
-  };
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (elements[i].id == kNone) {
-      if (args[i].isScalar()) state = at::native::update_result_type_state(args[i].toScalar(), state);
-      continue;
-    }
-    const auto& [id, dtype, scalar, number] = elements[i];
-    promote(number   ? state.wrappedResult
-            : scalar ? state.zeroResult
-                     : state.dimResult,
-            number && at::isFloatingType(dtype) ? c10::typeMetaToScalarType(c10::get_default_dtype()) : dtype);
-  }
-  return type_of(at::native::result_type(state));
-}
-
-}  // namespace
-
 std::vector<Id> elements(Expressions& graph, const Operator& op, c10::ArrayRef<IValue> args,
                          c10::ArrayRef<ElementArgument> elements, c10::ArrayRef<at::ScalarType> results) {
   const ElementRule* rule = element_rule(op);
-  const auto type = computed_in(args, elements, results[0]);
+  // The type in which LibTorch's pointwise kernels compute: that of the result, or where that is a boolean, the one to
+  // which the arguments are promoted.
+  const auto type = results[0] == at::kBool ? promoted(args, elements) : type_of(results[0]);
   if (!rule || !type) return {};
   for (const at::ScalarType dtype : results)
     if (!type_of(dtype)) return {};

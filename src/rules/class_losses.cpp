@@ -7,6 +7,7 @@
 #include "rules/kernel_demands.h"
 #include "rules/losses.h"
 #include "rules/registry.h"
+#include "rules/small_classes.h"
 
 namespace tower::rules {
 namespace {
@@ -148,6 +149,7 @@ Tensor nll_backward(const Tensor& g, const Tensor& x, const Tensor& y, const Ten
 template <class Kernels, class Forward, class Backward>
 void negative_log_likelihood(Check check) {
   op<Forward>()
+      .small(small::nll_forward)
       .vmap(vmap_nll_forward<Kernels>)
       .template inactive<1>()
       .template nondifferentiable_outputs<1>()
@@ -160,6 +162,7 @@ void negative_log_likelihood(Check check) {
       })
       .decomposes(nll_forward);
   op<Backward>()
+      .small(small::nll_backward)
       .vmap(vmap_nll_backward<Kernels>)
       .template inactive<1, 2>()
       .template vjp<0>([](Ct<0> ct, Skip, Skip, const Tensor& y, const Tensor& weight, int64_t reduction,

@@ -11,6 +11,7 @@
 #include "records/op.h"
 #include "rules/registry.h"
 #include "rules/scan.h"
+#include "rules/small_orders.h"
 #include "rules/terms.h"
 
 namespace tower::rules {
@@ -28,16 +29,15 @@ Tensor weight_before(const Tensor& y, int64_t dim) {
 }
 
 // The derivative of a running extremum goes where its index points.
-template <class... Op>
-void running_extremum() {
-  (op<Op>()
-       .depends(Depends::on_dim)
-       .along({1})
-       .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Out<1> index) {
-         return at::zeros(x.sizes, ct->options()).scatter_add(dim, *index, *ct);
-       })
-       .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); }),
-   ...);
+template <class Op>
+Rule<Op> running_extremum() {
+  return op<Op>()
+      .depends(Depends::on_dim)
+      .along({1})
+      .template vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Out<1> index) {
+        return at::zeros(x.sizes, ct->options()).scatter_add(dim, *index, *ct);
+      })
+      .template jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });
 }
 
 // In numbers: what comes of an element and of what came of those before it. At the first there is nothing before.
@@ -57,7 +57,7 @@ enum class In : bool { their_type, float64 };
 template <E (*next)(const Before& before, const E& x), In in = In::their_type>
 compiler::SmallResults running(const compiler::SmallCall& c) {
   const compiler::Small& t = *c.operands[0];
-  if (!is_float(c.type(0))) return {};
+  if (c.type(0) == compiler::Type::b1) return {};
   if (t.sizes.empty()) return c.give({}, {c.at(t, 0, 0)});
   const auto dim = static_cast<size_t>(at::maybe_wrap_dim(c.arg(1).toInt(), static_cast<int64_t>(t.sizes.size())));
   size_t step = 1;
@@ -109,7 +109,8 @@ void cumulative() {
         return recurrence(weight_before(*y, dim), *dx * at::exp(x - finite(*y)), dim);
       });
 
-  running_extremum<at::_ops::cummax, at::_ops::cummin>();
+  running_extremum<at::_ops::cummax>().small(small::cummax);
+  running_extremum<at::_ops::cummin>().small(small::cummin);
 }
 
 }  // namespace tower::rules

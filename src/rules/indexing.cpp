@@ -243,7 +243,11 @@ void indexing() {
       .vmap(index_vmap)
       .linear<0>(index_transpose)
       .shape_by_values(looks_up_by_mask);
-  op<at::_ops::_unsafe_index_Tensor>().vmap(index_vmap).linear<0>(index_transpose);
+  op<at::_ops::_unsafe_index_Tensor>()
+      .small(small::index)
+      .depends(Depends::on_moved)
+      .vmap(index_vmap)
+      .linear<0>(index_transpose);
 
   op<at::_ops::index_select>()
       .small(small::index_select)

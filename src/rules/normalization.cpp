@@ -15,6 +15,7 @@
 #include "rules/folds.h"
 #include "rules/losses.h"
 #include "rules/registry.h"
+#include "rules/small_norms.h"
 
 namespace tower::rules {
 namespace {
@@ -343,6 +344,7 @@ void normalization() {
       .vjp<0, 2, 3>(layer_norm_vjp)
       .jvp<0, 2, 3>(layer_norm_jvp);
   op<at::_ops::native_layer_norm_backward>()
+      .small(small::layer_norm_backward)
       .vmap(layer_norm_backward_vmap)
       .decomposes([](const Tensor& g, const Tensor& x, const Ints& shape, const Tensor& mean, const Tensor& rstd,
                      const Tensor& weight, const Tensor& bias, const std::vector<bool>& mask) {

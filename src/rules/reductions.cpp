@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/reuse.h"
+#include "numbers/slow_calls.h"
 #include "numbers/small.h"
 #include "numbers/thresholds.h"
 #include "records/demands.h"
@@ -15,6 +16,7 @@
 #include "rules/folds.h"
 #include "rules/registry.h"
 #include "rules/shared_operand.h"
+#include "rules/small_orders.h"
 #include "rules/terms.h"
 
 namespace tower::rules {
@@ -366,9 +368,9 @@ void reductions() {
   extremum_over_dims<at::_ops::amin>().fold(over(1), folds::least);
   one_along_dim<at::_ops::max_dim>().fold(over(1), folds::greatest_and_place);
   one_along_dim<at::_ops::min_dim>().fold(over(1), folds::least_and_place);
-  one_along_dim<at::_ops::median_dim>();
-  one_along_dim<at::_ops::nanmedian_dim>();
-  one_along_dim<at::_ops::mode>();
+  one_along_dim<at::_ops::median_dim>().small(small::median_dim);
+  one_along_dim<at::_ops::nanmedian_dim>().small(small::nanmedian_dim);
+  one_along_dim<at::_ops::mode>().small(small::mode);
   one_of_all<at::_ops::max>(over_all_but_batch([](const Tensor& t, at::IntArrayRef dims, const Stack&) {
     return t.amax(dims);
   })).fold(over_all(), folds::greatest);
@@ -379,12 +381,13 @@ void reductions() {
   one_of_all<at::_ops::median>(over_rows([](const Tensor& rows, const Stack&) {
     if (rows.size(1) == 0) return at::median(rows.new_empty({0})).repeat({rows.size(0)});
     return std::get<0>(rows.median(1));
-  }));
+  })).small(small::median);
   one_of_all<at::_ops::nanmedian>(over_rows([](const Tensor& rows, const Stack&) {
     if (rows.size(1) == 0) return at::nanmedian(rows.new_empty({0})).repeat({rows.size(0)});
     return std::get<0>(rows.nanmedian(1));
-  }));
+  })).small(small::nanmedian);
   op<at::_ops::kthvalue>()
+      .small(small::kthvalue)
       .depends(Depends::on_reduced)
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, bool keepdim, Out<1> index) {
@@ -393,6 +396,13 @@ void reductions() {
       .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, bool keepdim, Out<1> index) {
         return select_jvp(*dx, dim, keepdim, *index);
       });
+  for (const auto& [name, overload] : {std::pair("aten::median", ""),
+                                       {"aten::median", "dim"},
+                                       {"aten::nanmedian", ""},
+                                       {"aten::nanmedian", "dim"},
+                                       {"aten::mode", ""},
+                                       {"aten::kthvalue", ""}})
+    compiler::set_slow_call(record_of(name, overload));
   op<at::_ops::aminmax>()
       .fold(over(1), folds::least_and_greatest)
       .decomposes([](const Tensor& x, const MaybeDim& dim, bool keepdim) {

@@ -13,6 +13,7 @@
 #include "rules/registry.h"
 #include "rules/scan.h"
 #include "rules/small_indexing.h"
+#include "rules/small_scatters.h"
 
 namespace tower::rules {
 namespace {
@@ -468,11 +469,13 @@ void scatter() {
   constexpr Keeps kIndexAndShape{Mask{1} << 2, Mask{1} << 3, 0};
   // ---- along a dimension ----
   op<at::_ops::scatter_src>()
+      .small(small::scatter_src)
       .depends(Depends::by_scatter)
       .vmap(scatter_vmap)
       .evaluated_by(evaluate_in_rows<at::_ops::scatter_src, write_along<false>>);
   overwrites(record_of("aten::scatter", "src"), 3, kIndexAndShape, pull_back_scatter);
   op<at::_ops::scatter_value>()
+      .small(small::scatter_value)
       .depends(Depends::by_scatter)
       .vmap(scatter_vmap)
       .evaluated_by(evaluate_in_rows<at::_ops::scatter_value, write_number_along>);
@@ -487,6 +490,7 @@ void scatter() {
           [](Ct<0> ct, Skip, int64_t dim, const Tensor& index, Shape src) { return read(*ct, dim, index, src.sizes); });
   linear_by_overwriting(record_of("aten::scatter_add", ""), 3);
   op<at::_ops::scatter_reduce_two>()
+      .small(small::scatter_reduce)
       .depends(Depends::by_scatter)
       .vmap(scatter_vmap)
       .vjp<0, 3>(scatter_reduce_vjp)
@@ -518,11 +522,13 @@ void scatter() {
       });
   linear_by_overwriting(record_of("aten::index_add", ""), 3);
   op<at::_ops::index_copy>()
+      .small(small::index_copy)
       .depends(Depends::on_moved)
       .vmap(index_write_vmap<false>)
       .evaluated_by(evaluate_in_rows<at::_ops::index_copy, write_slices<false>>);
   overwrites(record_of("aten::index_copy", ""), 3, kIndexAndShape, pull_back_slices);
   op<at::_ops::index_fill_int_Scalar>()
+      .small(small::index_fill)
       .depends(Depends::on_moved)
       .vmap(index_fill_vmap)
       .evaluated_by(evaluate_overwriting<at::_ops::index_fill_int_Scalar, write_number_to_slices>);

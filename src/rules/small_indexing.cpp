@@ -1,173 +1,20 @@
-// Indices of small examples. Each lane has an index of its own. Where what it may point to are numbers of the lane, it
-// chooses among all of them, one select for each; where it adds, each of them chooses. An index that is a constant
-// costs nothing, and one that was itself chosen among constants points to no others. Where it points into a table that
-// all lanes share, the element is looked up there. What is out of range is reported, and LibTorch says then which index
-// it was (fuse/fused_plan.cpp).
+// Reading by index, and putting where indices of several dimensions point to: see rules/small_places.h for what an
+// index costs.
 #include "rules/small_indexing.h"
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <utility>
+
+#include "rules/small_places.h"
 
 namespace tower::rules::small {
 
 using namespace compiler;
 
 namespace {
-
-bool keeps_whole_numbers(Type from, Type to) {
-  return !is_float(from) && !is_float(to) && size_of(from) <= size_of(to) && (to != Type::b1 || from == Type::b1);
-}
-
-// The values that a whole number may have: it is a constant, or chosen among constants. None: it may be any.
-std::optional<std::set<int64_t>> values_of(const Expressions& graph, Id id) {
-  std::set<int64_t> values;
-  std::set<Id> seen;
-  std::vector<Id> open{id};
-  while (!open.empty()) {
-    const Id next = open.back();
-    open.pop_back();
-    if (!seen.insert(next).second) continue;
-    const Node& n = graph[next];
-    if (n.op == Op::select) open.insert(open.end(), {n.args[1], n.args[2]});
-    else if (n.op == Op::cast && keeps_whole_numbers(graph[n.args[0]].type, n.type)) open.push_back(n.args[0]);
-    else if (const auto value = graph.value(next)) values.insert(static_cast<int64_t>(*value));
-    else return std::nullopt;
-  }
-  return values;
-}
-
-// One of 0 … n − 1.
-struct Place {
-  E index;
-  std::optional<std::set<int64_t>> among = std::nullopt;  // if it is one of these alone
-  std::optional<int64_t> known = std::nullopt;
-
-  bool may_be(int64_t k) const { return !among || among->count(k) > 0; }
-};
-enum class Negative : bool { refused, from_the_end };
-
-class Indexing {
- public:
-  explicit Indexing(const SmallCall& c) : c_(c) {}
-
-  Place place(const E& index, int64_t n, Negative negative) {
-    if (const auto value = c_.graph.value(index.id())) {
-      int64_t k = static_cast<int64_t>(*value);
-      if (k < 0 && negative == Negative::from_the_end) k += n;
-      // LibTorch's call raises.
-      works_ = works_ && k >= 0 && k < n;
-      return {index, std::set<int64_t>{k}, k};
-    }
-    if (const auto among = values_of(c_.graph, index.id()); among && *among->begin() >= 0 && *among->rbegin() < n)
-      return {index, among};
-    // In a loop it may be out of range in a lane that has ended.
-    works_ = works_ && n > 0 && !c_.graph.in_loop();
-    const E from_start = negative == Negative::from_the_end ? where(index < 0, index + n, index) : index;
-    const E fails = (from_start < 0) | (from_start >= n);
-    failed_ = failed_ ? *failed_ | fails : fails;
-    return {from_start};
-  }
-  std::vector<Place> places(const Small& indices, int64_t n, Negative negative) {
-    works_ = works_ && !is_mask(indices);
-    std::vector<Place> all;
-    for (size_t i = 0; works_ && i < indices.ids.size(); ++i) all.push_back(place(c_.at(indices, i), n, negative));
-    return all;
-  }
-  bool works() const { return works_; }
-
-  // Of x, the element that has the number `first` + Σ place · step.
-  struct Step {
-    const Place& place;
-    int64_t n;      // places
-    size_t stride;  // elements from one to the next
-  };
-  E chosen(const Small& x, size_t first, c10::ArrayRef<Step> steps) const {
-    if (is_table(x)) return looked_up(x, first, steps);
-    if (steps.empty()) return c_.at(x, first, 0);
-    const auto& [place, n, stride] = steps[0];
-    const auto element = [&, stride = stride](int64_t k) {
-      return chosen(x, first + static_cast<size_t>(k) * stride, steps.slice(1));
-    };
-    std::optional<E> result;
-    for (int64_t k = 0; k < n; ++k) {
-      if (!place.may_be(k)) continue;
-      result = result ? where(place.index == k, element(k), *result) : element(k);
-    }
-    return *result;
-  }
-  // What `old` becomes if the place is k, else itself.
-  template <class F>
-  static E changed_at(const Place& place, int64_t k, const E& old, const F& change) {
-    if (!place.may_be(k)) return old;
-    return place.known ? change(old) : where(place.index == k, change(old), old);
-  }
-
-  SmallResults give(const Sizes& sizes, const std::vector<E>& elements) const {
-    SmallResults results = c_.give(sizes, elements);
-    if (failed_) results[0].ids = c_.graph.checked(failed_->id(), std::move(results[0].ids), Failure::out_of_range);
-    return results;
-  }
-
- private:
-  // One that has places which are not known, or the table would not be looked up.
-  E looked_up(const Small& x, size_t first, c10::ArrayRef<Step> steps) const {
-    Expressions& g = c_.graph;
-    E number{g, g.constant(Type::i64, static_cast<int64_t>(first))}, holds{g, g.constant(Type::b1, int64_t{1})};
-    for (const auto& [place, n, stride] : steps) {
-      const E index = place.known ? number.like(static_cast<double>(*place.known)) : place.index.to(Type::i64);
-      number = number + index * static_cast<double>(stride);
-      if (!place.known) holds = holds & !((index < 0) | (index >= n));
-    }
-    const Node table = g[x.ids[0]];
-    return {g, g.looked_up(table.type, table.bits, number.id(), holds.id())};
-  }
-  static bool is_mask(const Small& t) { return t.dtype == at::kBool || t.dtype == at::kByte; }
-
-  const SmallCall& c_;
-  std::optional<E> failed_;
-  bool works_ = true;  // else no kernel is to compute the call
-};
-
-// Elements row by row, with those along one dimension in between.
-struct Along {
-  Along(const Sizes& sizes, int64_t dim_) : dim(static_cast<size_t>(at::maybe_wrap_dim(dim_, std::ssize(sizes)))) {
-    for (size_t d = 0; d < sizes.size(); ++d)
-      (d < dim ? outer : d == dim ? length : inner) *= static_cast<size_t>(sizes[d]);
-  }
-  size_t at(size_t o, size_t k, size_t i) const { return (o * length + k) * inner + i; }
-  int64_t n() const { return static_cast<int64_t>(length); }
-  size_t dim, outer = 1, length = 1, inner = 1;
-};
-
-std::vector<E> elements_of(const SmallCall& c, const Small& t) {
-  std::vector<E> all;
-  for (size_t i = 0; i < t.ids.size(); ++i) all.push_back(c.at(t, i, 0));
-  return all;
-}
-
-// Sums of booleans are no sums.
-bool adds(const SmallCall& c) { return c.type(0) != Type::b1; }
-
-std::vector<size_t> coordinates(size_t i, const Sizes& sizes) {
-  std::vector<size_t> all(sizes.size());
-  for (size_t d = sizes.size(); d-- > 0; i /= static_cast<size_t>(sizes[d])) all[d] = i % static_cast<size_t>(sizes[d]);
-  return all;
-}
-size_t number_of(const std::vector<size_t>& coordinates, const Sizes& sizes) {
-  size_t i = 0;
-  for (size_t d = 0; d < sizes.size(); ++d) i = i * static_cast<size_t>(sizes[d]) + coordinates[d];
-  return i;
-}
-size_t count(const Sizes& sizes) {
-  size_t n = 1;
-  for (const int64_t size : sizes) n *= static_cast<size_t>(size);
-  return n;
-}
 
 // x[i, :, j]: the indices of some dimensions, broadcast together, and what they show of x.
 class Shown {
@@ -274,13 +121,13 @@ SmallResults index(const SmallCall& c) {
 
 SmallResults index_select(const SmallCall& c) {
   const Small &x = *c.operands[0], &index = *c.operands[1];
-  if (x.sizes.empty() || index.sizes.size() > 1) return {};
-  const Along along(x.sizes, c.arg(1).toInt());
+  if (index.sizes.size() > 1) return {};
+  const Along along(as_rows(x.sizes), c.arg(1).toInt());
   Indexing by(c);
   const std::vector<Place> places = by.places(index, along.n(), Negative::refused);
   if (!by.works()) return {};
   Sizes sizes = x.sizes;
-  sizes[along.dim] = static_cast<int64_t>(places.size());
+  if (!sizes.empty()) sizes[along.dim] = static_cast<int64_t>(places.size());
   std::vector<E> elements;
   for (size_t o = 0; o < along.outer; ++o)
     for (const Place& place : places)
@@ -291,16 +138,17 @@ SmallResults index_select(const SmallCall& c) {
 
 SmallResults gather(const SmallCall& c) {
   const Small &x = *c.operands[0], &index = *c.operands[1];
-  if (x.sizes.empty() || index.sizes.size() != x.sizes.size()) return {};
-  const Along along(x.sizes, c.arg(1).toInt());
+  const Sizes sizes = as_rows(x.sizes), of_index = as_rows(index.sizes);
+  if (sizes.size() != of_index.size()) return {};
+  const Along along(sizes, c.arg(1).toInt());
   Indexing by(c);
   const std::vector<Place> places = by.places(index, along.n(), Negative::refused);
   if (!by.works()) return {};
   std::vector<E> elements;
   for (size_t i = 0; i < places.size(); ++i) {
-    std::vector<size_t> at = coordinates(i, index.sizes);
+    std::vector<size_t> at = coordinates(i, of_index);
     at[along.dim] = 0;
-    elements.push_back(by.chosen(x, number_of(at, x.sizes), Indexing::Step{places[i], along.n(), along.inner}));
+    elements.push_back(by.chosen(x, number_of(at, sizes), Indexing::Step{places[i], along.n(), along.inner}));
   }
   return by.give(index.sizes, elements);
 }
@@ -349,47 +197,6 @@ SmallResults index_put(const SmallCall& c) {
       const E changed = accumulate ? old + value : value;
       old = is ? where(*is, changed, old) : changed;
     });
-  }
-  return by.give(x.sizes, elements);
-}
-
-SmallResults index_add(const SmallCall& c) {
-  const Small &x = *c.operands[0], &index = *c.operands[1], &source = *c.operands[2];
-  const at::Scalar alpha = c.arg(4).toScalar();
-  if (x.sizes.empty() || source.sizes.size() != x.sizes.size() || !alpha.equal(1) || !adds(c)) return {};
-  const Along along(x.sizes, c.arg(1).toInt()), of_source(source.sizes, c.arg(1).toInt());
-  Indexing by(c);
-  const std::vector<Place> places = by.places(index, along.n(), Negative::refused);
-  if (!by.works() || places.size() != of_source.length) return {};
-  std::vector<E> elements = elements_of(c, x);
-  for (size_t j = 0; j < places.size(); ++j)
-    for (size_t k = 0; k < along.length; ++k)
-      for (size_t o = 0; o < along.outer; ++o)
-        for (size_t i = 0; i < along.inner; ++i) {
-          E& old = elements[along.at(o, k, i)];
-          old = Indexing::changed_at(places[j], static_cast<int64_t>(k), old,
-                                     [&](const E& e) { return e + c.at(source, of_source.at(o, j, i), 0); });
-        }
-  return by.give(x.sizes, elements);
-}
-
-SmallResults scatter_add(const SmallCall& c) {
-  const Small &x = *c.operands[0], &index = *c.operands[1], &source = *c.operands[2];
-  if (x.sizes.empty() || index.sizes.size() != x.sizes.size() || source.sizes.size() != x.sizes.size() || !adds(c))
-    return {};
-  const Along along(x.sizes, c.arg(1).toInt());
-  Indexing by(c);
-  const std::vector<Place> places = by.places(index, along.n(), Negative::refused);
-  if (!by.works()) return {};
-  std::vector<E> elements = elements_of(c, x);
-  for (size_t j = 0; j < places.size(); ++j) {
-    std::vector<size_t> at = coordinates(j, index.sizes);
-    const E added = c.at(source, number_of(at, source.sizes), 0);
-    for (int64_t k = 0; k < along.n(); ++k) {
-      at[along.dim] = static_cast<size_t>(k);
-      E& old = elements[number_of(at, x.sizes)];
-      old = Indexing::changed_at(places[j], k, old, [&](const E& e) { return e + added; });
-    }
   }
   return by.give(x.sizes, elements);
 }

@@ -1,4 +1,4 @@
-// What reading by index, and adding where an index points to, comes to in numbers, for the operators' records.
+// What reading by index, and putting where several indices point to, comes to in numbers, for the operators' records.
 #pragma once
 
 #include "numbers/small.h"
@@ -12,8 +12,6 @@ compiler::SmallResults take(const compiler::SmallCall& c);
 compiler::SmallResults embedding(const compiler::SmallCall& c);
 
 compiler::SmallResults index_put(const compiler::SmallCall& c);
-compiler::SmallResults index_add(const compiler::SmallCall& c);
-compiler::SmallResults scatter_add(const compiler::SmallCall& c);
 compiler::SmallResults embedding_dense_backward(const compiler::SmallCall& c);
 
 // By an index in a plane, the last so many dimensions of an image, as maximum pooling gives it.

@@ -4,11 +4,13 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/TypeProperties.h>
 
+#include "numbers/slow_calls.h"
 #include "records/demands.h"
 #include "records/dims.h"
 #include "records/op.h"
 #include "rules/registry.h"
 #include "rules/shared_operand.h"
+#include "rules/small_orders.h"
 #include "tower/errors.h"
 
 namespace tower::rules {
@@ -160,24 +162,34 @@ void bincount_vmap(VmapFrame& f) {
 }  // namespace
 
 void sorting() {
+  for (const char* overload : {"Tensor", "Scalar"}) {
+    compiler::set_looks_up(record_of("aten::searchsorted", overload));
+    compiler::set_slow_call(record_of("aten::searchsorted", overload));
+  }
+  for (const char* overload : {"", "stable"}) compiler::set_slow_call(record_of("aten::sort", overload));
+  compiler::set_slow_call(record_of("aten::argsort", "stable"));
+  compiler::set_slow_call(record_of("aten::topk", ""));
   op<at::_ops::sort>()
+      .small(small::sort)
       .depends(Depends::on_dim)
       .along({1})
       .vjp<0>([](Ct<0> ct, Shape x, int64_t dim, Out<1> index) { return put_back(*ct, x, dim, *index); })
       .jvp<0>([](Tan<0> dx, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });
   op<at::_ops::sort_stable>()
+      .small(small::sort_stable)
       .depends(Depends::on_dim)
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, Out<1> index) { return put_back(*ct, x, dim, *index); })
       .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });
   op<at::_ops::topk>()
+      .small(small::topk)
       .along({2})
       .vjp<0>([](Ct<0> ct, Shape x, Skip, int64_t dim, Out<1> index) { return put_back(*ct, x, dim, *index); })
       .jvp<0>([](Tan<0> dx, Skip, Skip, int64_t dim, Out<1> index) { return gathered(*dx, dim, *index); });
-  op<at::_ops::argsort_stable>().along({2}).no_derivative();
+  op<at::_ops::argsort_stable>().small(small::argsort_stable).along({2}).no_derivative();
 
-  op<at::_ops::searchsorted_Tensor>().vmap(searchsorted_vmap).no_derivative();
-  op<at::_ops::searchsorted_Scalar>().vmap(searchsorted_scalar_vmap).no_derivative();
+  op<at::_ops::searchsorted_Tensor>().small(small::searchsorted).vmap(searchsorted_vmap).no_derivative();
+  op<at::_ops::searchsorted_Scalar>().small(small::searchsorted).vmap(searchsorted_scalar_vmap).no_derivative();
   op<at::_ops::bucketize_Tensor>().no_derivative().decomposes([](const Tensor& x, const Tensor& boundaries,
                                                                  bool out_int32, bool right) {
     TORCH_CHECK(boundaries.dim() == 1, "boundaries tensor must be 1 dimension, but got dim(", boundaries.dim(), ")");
