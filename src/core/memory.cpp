@@ -160,7 +160,17 @@ class Cache {
     last_use_ = now();
     const std::lock_guard lock(mutex);
     ++call_;
-    while (held() > 0 && blocks_[oldest()].oldest().call + kUnusedCalls < call_) free_oldest();
+    if (call_ >= next_look_) {
+      next_look_ = call_ + kUnusedCalls + 1;
+      while (held() > 0) {
+        const uint64_t least = blocks_[oldest()].oldest().call;
+        if (least + kUnusedCalls >= call_) {
+          next_look_ = least + kUnusedCalls + 1;
+          break;
+        }
+        free_oldest();
+      }
+    }
     trim(bound());
   }
 
@@ -235,7 +245,7 @@ class Cache {
   std::array<Blocks, kClasses> blocks_;                     // by size class
   std::array<uint64_t, (kClasses + 63) / 64> filled_ = {};  // a bit for each class that has blocks
   std::atomic<size_t> held_ = 0;
-  uint64_t call_ = 0;
+  uint64_t call_ = 0, next_look_ = 0;  // before that one no block was there for too long
   // Of this call: bytes taken and not yet put back on this thread, and the most of it. Blocks from before that end now
   // make it less than it is, which keeps less.
   int64_t live_ = 0, peak_ = 0;
