@@ -57,20 +57,17 @@ int64_t size_of(const Labels& labels, const std::vector<int64_t>& sizes) {
 
 // Squares of float32 are computed and summed in float64: the square of a factor may be out of float32's range where the
 // square of the product is not.
-class ContractionOperator final : public KernelOperator {
+class ContractionOperator final : public MemoryKernel {
  public:
   ContractionOperator(Product product, std::vector<size_t> operands, const Value& result, const Places& order)
-      : KernelOperator("tower::contraction"),
+      : MemoryKernel({{result.sizes, strides_in_order(result.sizes, order), result.dtype}}, "tower::contraction"),
         product_(std::move(product)),
-        operands_(std::move(operands)),
-        sizes_(result.sizes),
-        strides_(strides_in_order(result.sizes, order)),
-        dtype_(result.dtype) {
+        operands_(std::move(operands)) {
     strides_of_labels_.resize(product_.sizes.size());
     for (size_t d = 0; d < product_.dims.size(); ++d) {
       const Labels& labels = product_.dims[d];
       left_.insert(left_.end(), labels.begin(), labels.end());
-      int64_t stride = strides_[d];
+      int64_t stride = made()[0].strides[d];
       for (size_t k = labels.size(); k-- > 0;) {
         along(strides_of_labels_, labels[k]) = stride;
         stride *= along(product_.sizes, labels[k]);
@@ -78,10 +75,11 @@ class ContractionOperator final : public KernelOperator {
     }
   }
 
- private:
-  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+  void run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const override {
+    const Tensor result = results[0].tensor();
     std::vector<Term> terms;
-    for (size_t k = 0; k < operands_.size(); ++k) terms.push_back(read(*operands[operands_[k]], product_.factors[k]));
+    for (size_t k = 0; k < operands_.size(); ++k)
+      terms.push_back(read(operands[operands_[k]].tensor(), product_.factors[k]));
     if (terms.size() > 2)
       for (Term& term : terms)
         if (term.squared) term = {term.t.to(at::kDouble).square(), term.labels};
@@ -93,13 +91,13 @@ class ContractionOperator final : public KernelOperator {
       terms.erase(terms.begin());
     }
     for (size_t k = 0; k < terms.size(); ++k) terms[k] = without_own(terms[k], terms[1 - k]);
-    *results[0] = at::detail::empty_strided_cpu(sizes_, strides_, dtype_);
-    if (!product_.root && terms[0].t.scalar_type() == dtype_)
-      return write_product(terms[0], terms[1], *results[0], strides_of_labels_);
+    if (!product_.root && terms[0].t.scalar_type() == result.scalar_type())
+      return write_product(terms[0], terms[1], result, strides_of_labels_);
     const Tensor sum = in_order(product_of(terms[0], terms[1], left_), left_);
-    results[0]->copy_((product_.root ? sum.sqrt() : sum).reshape(sizes_));
+    result.copy_((product_.root ? sum.sqrt() : sum).reshape(result.sizes()));
   }
 
+ private:
   static Term read(Tensor t, const Factor& factor) {
     Term term{{}, {}, factor.squared};
     for (size_t d = factor.labels.size(); d-- > 0;)
@@ -211,10 +209,8 @@ class ContractionOperator final : public KernelOperator {
   }
 
   const Product product_;
-  const std::vector<size_t> operands_;  // of each factor
-  Labels left_;                         // of the result, in order
-  const Sizes sizes_, strides_;
-  const at::ScalarType dtype_;
+  const std::vector<size_t> operands_;      // of each factor
+  Labels left_;                             // of the result, in order
   std::vector<int64_t> strides_of_labels_;  // in the result; zero: summed over
 };
 

@@ -1,7 +1,5 @@
 #include "fuse/matrix_products.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include <string>
 
 #include "fuse/kernel_calls.h"
@@ -18,39 +16,36 @@ struct Dimension {
   int64_t a = kNoDim, b = kNoDim, s = kNoDim;
 };
 
-class ProductOperator final : public KernelOperator {
+class ProductOperator final : public MemoryKernel {
  public:
   ProductOperator(std::vector<Dimension> dimensions, Dimension inner, bool adds, const Value& result,
                   const Places& order)
-      : KernelOperator("tower::product"),
+      : MemoryKernel({{result.sizes, strides_in_order(result.sizes, order), result.dtype}}, "tower::product"),
         dimensions_(std::move(dimensions)),
         inner_(inner),
-        adds_(adds),
-        sizes_(result.sizes),
-        strides_(strides_in_order(result.sizes, order)),
-        dtype_(result.dtype) {}
+        adds_(adds) {}
 
- private:
-  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
-    const Tensor &a = *operands[adds_], &b = *operands[adds_ + size_t{1}];
-    const Tensor none, &s = adds_ ? *operands[0] : none;
+  void run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const override {
+    const InMemory &a = operands[adds_], &b = operands[adds_ + size_t{1}], &c = results[0];
+    const InMemory* s = adds_ ? &operands[0] : nullptr;
     // What has one element is the same for all.
-    const auto stride = [](const Tensor& t, int64_t d) { return d == kNoDim || t.size(d) == 1 ? 0 : t.stride(d); };
+    const auto stride = [](const InMemory* t, int64_t d) {
+      return d == kNoDim || along(t->sizes, d) == 1 ? 0 : along(t->strides, d);
+    };
     Gemm gemm;
-    for (size_t d = 0; d < sizes_.size(); ++d) {
+    for (size_t d = 0; d < dimensions_.size(); ++d) {
       const Dimension& at = dimensions_[d];
-      gemm.axes.push_back({sizes_[d], stride(a, at.a), stride(b, at.b), stride(s, at.s), strides_[d]});
+      gemm.axes.push_back({c.sizes[d], stride(&a, at.a), stride(&b, at.b), stride(s, at.s), c.strides[d]});
     }
-    gemm.inner = {a.size(inner_.a), stride(a, inner_.a), stride(b, inner_.b), 0, 0};
-    *results[0] = at::detail::empty_strided_cpu(sizes_, strides_, dtype_);
-    gemm.run(a, b, s, *results[0]);
+    gemm.inner = {along(a.sizes, inner_.a), stride(&a, inner_.a), stride(&b, inner_.b), 0, 0};
+    const auto memory = [](const InMemory& t) { return GemmMemory(t.data, t.elements()); };
+    gemm.run(c.dtype, memory(a), memory(b), s ? memory(*s) : GemmMemory(), memory(c));
   }
 
+ private:
   const std::vector<Dimension> dimensions_;  // of the result
   const Dimension inner_;
   const bool adds_;
-  const Sizes sizes_, strides_;
-  const at::ScalarType dtype_;
 };
 
 bool is_one(const IValue& v) { return v.toScalar().equal(1); }

@@ -4,15 +4,23 @@
 #include <ATen/ops/copy.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace tower::compiler {
 namespace {
 
-class RowKernel final : public KernelOperator {
+std::vector<MemoryKernel::Result> made_by(const std::vector<Written>& written) {
+  std::vector<MemoryKernel::Result> made;
+  for (const Written& w : written) made.push_back({w.sizes, w.wanted, w.dtype});
+  return made;
+}
+
+class RowKernel final : public MemoryKernel {
  public:
   RowKernel(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings, Sizes lanes, size_t outer,
             std::vector<Written> results)
-      : kernel_(std::move(kernel)),
+      : MemoryKernel(made_by(results)),
+        kernel_(std::move(kernel)),
         readings_(std::move(readings)),
         lanes_(std::move(lanes)),
         outer_(outer),
@@ -35,60 +43,69 @@ class RowKernel final : public KernelOperator {
     for (size_t d = alone; d < outer_; ++d) rows_.together *= lanes_[d];
   }
 
- private:
-  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+  void run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const override {
     Kernel::Rows rows = rows_;
     c10::SmallVector<Tensor, 8> copies;
     c10::SmallVector<const void*, 8> from;
     for (const Reading& reading : readings_) {
-      auto [t, strides] = as_read(*operands[reading.operand], reading);
-      from.push_back(t.const_data_ptr());
-      if (!t.is_same(*operands[reading.operand])) copies.push_back(std::move(t));
+      const InMemory& t = operands[reading.operand];
+      Sizes strides = strides_of(t.sizes, t.strides, reading.places);
+      if (is_read_as_it_lies(reading, strides)) {
+        from.push_back(t.data);
+      } else {
+        copies.push_back(copy_to_read(t.tensor(), reading, strides));
+        from.push_back(copies.back().const_data_ptr());
+      }
       if (outer_) rows.strides.emplace_back(strides.begin(), strides.begin() + static_cast<int64_t>(outer_));
     }
+    // What is wanted in another order than the lanes' is first written in that.
+    c10::SmallVector<Tensor, 4> in_order_of_lanes(written_.size());
     c10::SmallVector<void*, 4> to;
     for (size_t k = 0; k < written_.size(); ++k) {
-      *results[k] = at::detail::empty_strided_cpu(written_[k].sizes, written_[k].strides, written_[k].dtype);
-      if (written_[k].is_sum) results[k]->zero_();
-      to.push_back(results[k]->mutable_data_ptr());
+      const Written& w = written_[k];
+      const bool as_wanted = w.wanted == w.strides;
+      if (!as_wanted) in_order_of_lanes[k] = at::detail::empty_strided_cpu(w.sizes, w.strides, w.dtype);
+      to.push_back(as_wanted ? results[k].data : in_order_of_lanes[k].mutable_data_ptr());
+      if (w.is_sum) std::memset(to.back(), 0, made()[k].bytes());
     }
     if (std::find(lanes_.begin(), lanes_.end(), 0) == lanes_.end()) kernel_->run(rows, from, to);
     for (size_t k = 0; k < written_.size(); ++k)
-      if (written_[k].wanted != written_[k].strides) *results[k] = in_wanted_order(*results[k], written_[k]);
+      if (in_order_of_lanes[k].defined()) results[k].tensor().copy_(in_order_of_lanes[k]);
   }
 
-  static Tensor in_wanted_order(const Tensor& t, const Written& result) {
-    const Tensor made = at::detail::empty_strided_cpu(result.sizes, result.wanted, result.dtype);
-    return made.copy_(t);
+ private:
+  static Sizes strides_of(at::IntArrayRef sizes, at::IntArrayRef strides, const Places& places) {
+    Sizes at_lanes;
+    for (const int64_t d : places) at_lanes.push_back(d < 0 || along(sizes, d) == 1 ? 0 : along(strides, d));
+    return at_lanes;
   }
 
-  Sizes strides_of(const Tensor& t, const Places& places) const {
-    Sizes strides;
-    for (const int64_t d : places) strides.push_back(d < 0 || t.size(d) == 1 ? 0 : t.stride(d));
-    return strides;
+  // Whether the lanes of each row that is read lie next to each other, or are one. `strides`: over all lanes.
+  bool is_read_as_it_lies(const Reading& reading, const Sizes& strides) const {
+    return !reading.laid_out && (reading.repeated || rows_are_whole(strides));
   }
 
-  // The operand, or a copy of it, whose rows can be read; and its strides over all lanes.
-  std::pair<Tensor, Sizes> as_read(Tensor t, const Reading& reading) const {
-    Sizes strides = strides_of(t, reading.places);
+  // A copy of an operand, whose rows can be read, and its strides.
+  Tensor copy_to_read(const Tensor& t, const Reading& reading, Sizes& strides) const {
     if (reading.laid_out) {
       Sizes sizes = lanes_;
       for (size_t d = 0; d < outer_; ++d)
         if (strides[d] == 0) sizes[d] = 1;
-      t = t.as_strided(sizes, strides).contiguous();
-      return {t, strides_of(t, all_lanes_)};
+      const Tensor copy = t.as_strided(sizes, strides).contiguous();
+      strides = strides_of(copy.sizes(), copy.strides(), all_lanes_);
+      return copy;
     }
-    if (reading.repeated || rows_are_whole(strides)) return {std::move(t), std::move(strides)};
-    // A copy that lies in the order in which the kernel reads it.
+    // It lies in the order in which the kernel reads it.
     c10::SmallVector<int64_t, 6> order;
     for (const int64_t d : reading.places)
       if (d >= 0) order.push_back(d);
-    t = t.permute(order).contiguous();
+    const Tensor copy = t.permute(order).contiguous();
     Places places = reading.places;
     int64_t next = 0;
     for (int64_t& d : places)
       if (d >= 0) d = next++;
-    return {t, strides_of(t, places)};
+    strides = strides_of(copy.sizes(), copy.strides(), places);
+    return copy;
   }
 
   // Whether the lanes of a row lie next to each other.

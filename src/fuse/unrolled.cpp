@@ -1,6 +1,5 @@
 #include "fuse/unrolled.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -306,8 +305,7 @@ struct LaneRead {
 };
 
 struct LaneWritten {
-  Sizes sizes, strides;
-  at::ScalarType dtype;
+  MemoryKernel::Result made;
   int64_t lane;
   std::vector<int64_t> offsets;
 };
@@ -322,26 +320,35 @@ int64_t offset_of(const Sizes& place, at::IntArrayRef strides, int64_t lane) {
   return offset;
 }
 
-class LaneKernel final : public KernelOperator {
+std::vector<MemoryKernel::Result> made_by(const std::vector<LaneWritten>& written) {
+  std::vector<MemoryKernel::Result> made;
+  for (const LaneWritten& w : written) made.push_back(w.made);
+  return made;
+}
+
+class LaneKernel final : public MemoryKernel {
  public:
   LaneKernel(std::shared_ptr<const Kernel> kernel, int64_t lanes, std::vector<LaneRead> reads,
              std::vector<LaneWritten> written)
-      : kernel_(std::move(kernel)), lanes_(lanes), reads_(std::move(reads)), written_(std::move(written)) {}
+      : MemoryKernel(made_by(written)),
+        kernel_(std::move(kernel)),
+        lanes_(lanes),
+        reads_(std::move(reads)),
+        written_(std::move(written)) {}
 
- private:
-  void compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const override {
+  void run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const override {
     std::vector<Tensor> tables;
     if (lanes_ == 1) {
       c10::SmallVector<const void*, 64> from;
       c10::SmallVector<void*, 64> to;
-      prepare(
+      for_each_place(
           operands, results, tables, [&](const char* memory, int64_t) { from.push_back(memory); },
           [&](char* memory, int64_t) { to.push_back(memory); });
       return kernel_->run(1, from, to);
     }
     c10::SmallVector<Kernel::Source, 64> from;
     c10::SmallVector<Kernel::Target, 64> to;
-    prepare(
+    for_each_place(
         operands, results, tables,
         [&](const char* memory, int64_t stride) {
           from.push_back({memory, stride});
@@ -352,33 +359,32 @@ class LaneKernel final : public KernelOperator {
     if (lanes_ > 0) kernel_->run(lanes_, from, to);
   }
 
-  // Makes the results. `source` and `target` are told where the first lane is of each input and output, and how many
-  // elements the lanes are apart. `tables` keeps those that lay otherwise in memory than row by row.
+ private:
+  // `source` and `target` are told where the first lane is of each input and output, and how many elements the lanes
+  // are apart. `tables` keeps those that lay otherwise in memory than row by row.
   template <class S, class T>
-  void prepare(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results, std::vector<Tensor>& tables,
-               S source, T target) const {
+  void for_each_place(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results, std::vector<Tensor>& tables,
+                      S source, T target) const {
     for (const LaneRead& read : reads_) {
+      const InMemory& t = operands[read.operand];
       if (read.table) {
-        tables.push_back(operands[read.operand]->contiguous());
+        tables.push_back(t.tensor().contiguous());
         source(static_cast<const char*>(tables.back().const_data_ptr()), 0);
         continue;
       }
-      const Tensor& t = *operands[read.operand];
-      const auto* memory = static_cast<const char*>(t.const_data_ptr());
-      const auto size = static_cast<int64_t>(t.element_size());
-      const int64_t stride = read.lane == kNoLane ? 0 : t.stride(read.lane);
-      const bool as_traced = t.strides().equals(read.strides);
+      const auto* memory = static_cast<const char*>(t.data);
+      const int64_t size = t.element_size(), stride = read.lane == kNoLane ? 0 : along(t.strides, read.lane);
+      const bool as_traced = t.strides.equals(read.strides);
       for (size_t i = 0; i < read.elements.size(); ++i) {
-        const int64_t offset = as_traced ? read.offsets[i] : offset_of(read.elements[i], t.strides(), read.lane);
+        const int64_t offset = as_traced ? read.offsets[i] : offset_of(read.elements[i], t.strides, read.lane);
         source(memory + offset * size, stride);
       }
     }
     for (size_t k = 0; k < written_.size(); ++k) {
       const LaneWritten& written = written_[k];
-      Tensor& t = *results[k] = at::detail::empty_strided_cpu(written.sizes, written.strides, written.dtype);
-      auto* memory = static_cast<char*>(t.mutable_data_ptr());
-      const auto size = static_cast<int64_t>(t.element_size());
-      const int64_t stride = written.lane == kNoLane ? 0 : along(written.strides, written.lane);
+      auto* memory = static_cast<char*>(results[k].data);
+      const int64_t size = results[k].element_size(),
+                    stride = written.lane == kNoLane ? 0 : along(results[k].strides, written.lane);
       for (const int64_t offset : written.offsets) target(memory + offset * size, stride);
     }
   }
@@ -421,9 +427,9 @@ class LaneWriter {
     Places order;
     for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
     if (const auto traced = order_in_memory(v)) order = *traced;
-    LaneWritten written{v.sizes, strides_in_order(v.sizes, order), v.dtype, made_lane_.at(id), {}};
+    LaneWritten written{{v.sizes, strides_in_order(v.sizes, order), v.dtype}, made_lane_.at(id), {}};
     for (const Sizes& place : places_in(t.sizes))
-      written.offsets.push_back(offset_of(place, written.strides, written.lane));
+      written.offsets.push_back(offset_of(place, written.made.strides, written.lane));
     return written;
   }
 
@@ -434,10 +440,11 @@ class LaneWriter {
     region_.summed.resize(region_.outputs.size());
     region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
     region_.summed.resize(region_.outputs.size(), true);
-    LaneWritten written{v.sizes, strides_in_order(v.sizes, *order_in_memory(v)), v.dtype, kNoLane, {}};
+    LaneWritten written{{v.sizes, strides_in_order(v.sizes, *order_in_memory(v)), v.dtype}, kNoLane, {}};
     // Where the dimension is kept, its only element is at zero.
     const int64_t kept = v.sizes.size() == t.sizes.size() ? kNoLane : made_lane_.at(of);
-    for (const Sizes& place : places_in(t.sizes)) written.offsets.push_back(offset_of(place, written.strides, kept));
+    for (const Sizes& place : places_in(t.sizes))
+      written.offsets.push_back(offset_of(place, written.made.strides, kept));
     return written;
   }
 

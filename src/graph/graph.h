@@ -13,6 +13,7 @@
 //   kernel_operator.h   what fuse/ puts in the place of calls
 //   stored_graph.h      graphs as bytes, and back
 //   plan.h              runs a graph, here and now
+//   lifetimes.h         where in memory is what it makes on its way
 //
 // What holds for every graph:
 //
@@ -32,7 +33,8 @@
 // What is checked when: the trace refuses what no graph can say, such as a number that is read. Whether the arguments
 // of a call are of the graph's kind is for the caller to see (compile/specialisations.h), and so is Plan::fits, of
 // captured tensors. At each run, a plan checks what arguments that are written to share memory with, and the shapes of
-// what unknown code gives; a kernel compares the sizes and dtypes of its operands with those that it was made for.
+// what unknown code gives; a kernel's operands that are tensors are compared with the sizes and dtypes that it was made
+// for.
 #pragma once
 
 #include <optional>

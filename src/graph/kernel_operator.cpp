@@ -1,6 +1,7 @@
 #include "graph/kernel_operator.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 
@@ -68,6 +69,32 @@ Call KernelOperator::call_of(c10::intrusive_ptr<KernelOperator> op, const Graph&
   call.op = call.bound = op.get();
   call.owner = std::move(op);
   return call;
+}
+
+int64_t InMemory::elements() const {
+  if (of) return static_cast<int64_t>(of->storage().nbytes()) / element_size() - of->storage_offset();
+  return static_cast<int64_t>(at::detail::computeStorageNbytes(sizes, strides, 1));
+}
+
+Tensor InMemory::tensor() const {
+  return of ? *of : at::from_blob(data, sizes, strides, at::TensorOptions().dtype(dtype));
+}
+
+size_t MemoryKernel::Result::bytes() const {
+  return at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+}
+
+Tensor MemoryKernel::Result::allocate() const { return at::detail::empty_strided_cpu(sizes, strides, dtype); }
+
+void MemoryKernel::compute(c10::ArrayRef<const Tensor*> operands, c10::ArrayRef<Tensor*> results) const {
+  c10::SmallVector<InMemory, 8> from;
+  for (const Tensor* t : operands) from.push_back(InMemory::read(*t));
+  c10::SmallVector<InMemory, 4> to;
+  for (size_t k = 0; k < results.size(); ++k) {
+    *results[k] = made_[k].allocate();
+    to.push_back(made_[k].written(*results[k]));
+  }
+  run_in(from, to);
 }
 
 }  // namespace tower::compiler

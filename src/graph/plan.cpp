@@ -2,6 +2,7 @@
 
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 
@@ -11,12 +12,19 @@
 #include "frontend/arguments.h"
 #include "frontend/autocast.h"
 #include "frontend/enter.h"
-#include "graph/kernel_operator.h"
+#include "graph/lifetimes.h"
 #include "graph/trace.h"
 #include "interpreters/surface.h"
 #include "tower/errors.h"
 
 namespace tower::compiler {
+namespace {
+
+// Bytes. What is not larger than the first has a place in the block, which is not larger than the second, and from the
+// third on is not on the stack.
+constexpr size_t kMostInBlock = size_t{1} << 16, kMostOfBlock = size_t{1} << 20, kMostOnStack = 4096;
+
+}  // namespace
 
 Plan::Plan(Graph graph) : graph_(std::move(graph)) {
   kept_.resize(graph_.values.size(), false);
@@ -33,6 +41,7 @@ Plan::Plan(Graph graph) : graph_(std::move(graph)) {
     const Call& call = graph_.calls[n];
     Step& step = steps_[n];
     step.kernel = dynamic_cast<const KernelOperator*>(call.op);
+    step.in_memory = dynamic_cast<const MemoryKernel*>(call.op);
     step.last.resize(call.operands.size());
     for (size_t k = call.operands.size(); k-- > 0;) {
       const ValueId id = call.operands[k];
@@ -48,6 +57,46 @@ Plan::Plan(Graph graph) : graph_(std::move(graph)) {
         written_.push_back(static_cast<size_t>(argument - graph_.arguments.begin()));
     }
   }
+  size_t largest = kMostInBlock;
+  do place_in_block(largest);
+  while (block_bytes_ > kMostOfBlock && (largest /= 2));
+  for (const ValueId id : graph_.values.ids())
+    if (!values_[id].in_block) values_[id].at = slots_++;
+  for (size_t n = 0; n < steps_.size(); ++n)
+    for (size_t k = 0; k < steps_[n].last.size(); ++k)
+      if (const Held& held = values_[graph_.calls[n].operands[k]]; steps_[n].last[k] && !held.in_block)
+        steps_[n].last_of_slots.push_back(held.at);
+}
+
+// Of the values of at most `largest` bytes, those that kernels make and nobody but kernels reads.
+void Plan::place_in_block(size_t largest) {
+  values_.assign(graph_.values.size(), {});
+  ById<ValueId, size_t> last(graph_.values.size());
+  ById<ValueId, bool> is_seen(graph_.values.size());
+  for (const ValueId id : graph_.results) is_seen[id] = true;
+  for (size_t n = 0; n < steps_.size(); ++n)
+    for (const ValueId id : graph_.calls[n].operands) {
+      last[id] = n;
+      is_seen[id] = is_seen[id] || !steps_[n].in_memory;
+    }
+  std::vector<ValueId> placed;
+  std::vector<Lifetime> lifetimes;
+  for (size_t n = 0; n < steps_.size(); ++n) {
+    if (!steps_[n].in_memory) continue;
+    const std::vector<ValueId>& results = graph_.calls[n].results;
+    for (size_t k = 0; k < results.size(); ++k) {
+      const MemoryKernel::Result& made = steps_[n].in_memory->made()[k];
+      Held& held = values_[results[k]];
+      held.made = &made;
+      held.in_block = !is_seen[results[k]] && made.bytes() <= largest;
+      if (!held.in_block) continue;
+      placed.push_back(results[k]);
+      lifetimes.push_back({n, std::max(n, last[results[k]]), made.bytes()});
+    }
+  }
+  const Layout layout = lay_out(lifetimes);
+  for (size_t k = 0; k < placed.size(); ++k) values_[placed[k]].at = layout.places[k];
+  block_bytes_ = layout.bytes;
 }
 
 namespace {
@@ -110,40 +159,101 @@ void Plan::check_writes(const dynamic::Tensors& args) const {
   }
 }
 
+// What there is while a plan runs.
+class Plan::Run {
+ public:
+  Run(const Plan& plan, const dynamic::Tensors& args) : plan_(plan), own_(plan.slots_), at_(plan.slots_) {
+    for (size_t k = 0; k < own_.size(); ++k) at_[k] = &own_[k];
+    auto* trace = static_cast<Trace*>(tracing());
+    for (const ValueId id : plan.held_) {
+      const Value& value = plan.graph_.values[id];
+      place_of(id) = &value.tensor;
+      if (trace && value.origin == Origin::constant && value.tensor.has_storage()) trace->know_constant(value.tensor);
+    }
+    for (size_t i = 0; i < args.size(); ++i)
+      if (plan.graph_.arguments[i] != kNoValue) place_of(plan.graph_.arguments[i]) = &args[i];
+    if (plan.block_bytes_ <= kMostOnStack) return;
+    large_block_ = c10::GetCPUAllocator()->allocate(plan.block_bytes_);
+    block_ = static_cast<char*>(large_block_.get());
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  const Tensor& operator[](ValueId id) { return *place_of(id); }
+  Tensor& own(ValueId id) { return own_[plan_.values_[id].at]; }
+
+  /// The value, given away if it was made here and is read for the last time.
+  Tensor take(ValueId id, bool last) {
+    if (last && place_of(id) == &own(id)) return std::move(own(id));
+    return *place_of(id);
+  }
+
+  void call(const Call& call, const MemoryKernel& kernel) {
+    c10::SmallVector<InMemory, 8> operands;
+    c10::SmallVector<InMemory, 4> results;
+    for (size_t k = 0; k < call.operands.size(); ++k) {
+      const Held& held = plan_.values_[call.operands[k]];
+      if (!held.made && !kernel.fits(k, *at_[held.at])) refuse(call, kernel);
+      operands.push_back(held.in_block ? held.made->at(block_ + held.at) : InMemory::read(*at_[held.at]));
+    }
+    for (size_t k = 0; k < call.results.size(); ++k) {
+      const Held& held = plan_.values_[call.results[k]];
+      const MemoryKernel::Result& made = kernel.made()[k];
+      if (!held.in_block) own_[held.at] = made.allocate();
+      results.push_back(held.in_block ? made.at(block_ + held.at) : made.written(own_[held.at]));
+    }
+    kernel.run_in(operands, results);
+  }
+
+  void call(const Call& call, const KernelOperator& kernel) {
+    c10::SmallVector<const Tensor*, 8> operands;
+    c10::SmallVector<Tensor*, 4> results;
+    for (const ValueId id : call.operands) operands.push_back(place_of(id));
+    for (const ValueId id : call.results) results.push_back(&own(id));
+    kernel.run(operands, results);
+  }
+
+  void free(const Step& step) {
+    for (const size_t slot : step.last_of_slots) own_[slot].reset();
+  }
+
+ private:
+  const Tensor*& place_of(ValueId id) { return at_[plan_.values_[id].at]; }
+
+  [[noreturn]] void refuse(const Call& call, const MemoryKernel& kernel) {
+    std::vector<Tensor> tensors;
+    for (const ValueId id : call.operands) {
+      const Held& held = plan_.values_[id];
+      tensors.push_back(held.in_block ? held.made->at(block_ + held.at).tensor() : *at_[held.at]);
+    }
+    c10::SmallVector<const Tensor*, 8> operands;
+    for (const Tensor& t : tensors) operands.push_back(&t);
+    kernel.refuse(operands);
+  }
+
+  const Plan& plan_;
+  c10::SmallVector<Tensor, 32> own_;        // what is computed here
+  c10::SmallVector<const Tensor*, 32> at_;  // there, among the arguments, or in the graph
+  alignas(64) char small_block_[kMostOnStack];
+  c10::DataPtr large_block_;
+  char* block_ = small_block_;
+};
+
 dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   const memory::InTransform here;
   if (!written_.empty()) check_writes(args);
-  // What is computed here, and where each value is: there, among the arguments, or in the graph.
-  ById<ValueId, Tensor, c10::SmallVector<Tensor, 32>> own(graph_.values.size());
-  ById<ValueId, const Tensor*, c10::SmallVector<const Tensor*, 32>> at(graph_.values.size());
-  for (const ValueId id : own.ids()) at[id] = &own[id];
-  auto* trace = static_cast<Trace*>(tracing());
-  for (const ValueId id : held_) {
-    at[id] = &graph_.values[id].tensor;
-    if (trace && graph_.values[id].origin == Origin::constant && at[id]->has_storage()) trace->know_constant(*at[id]);
-  }
-  for (size_t i = 0; i < args.size(); ++i)
-    if (graph_.arguments[i] != kNoValue) at[graph_.arguments[i]] = &args[i];
-
+  Run values(*this, args);
   Stack stack;
   for (size_t n = 0; n < graph_.calls.size(); ++n) {
     const Call& call = graph_.calls[n];
     const Step& step = steps_[n];
     if (step.kernel) {
-      c10::SmallVector<const Tensor*, 8> operands;
-      for (const ValueId id : call.operands) operands.push_back(at[id]);
-      c10::SmallVector<Tensor*, 4> results;
-      for (const ValueId id : call.results) results.push_back(&own[id]);
-      step.kernel->run(operands, results);
-      for (size_t k = 0; k < call.operands.size(); ++k)
-        if (step.last[k]) own[call.operands[k]].reset();
+      if (step.in_memory) values.call(call, *step.in_memory);
+      else values.call(call, *step.kernel);
+      values.free(step);
       continue;
     }
-    const auto operand = [&](size_t k) {
-      const ValueId id = call.operands[k];
-      if (step.last[k] && at[id] == &own[id]) return std::move(own[id]);
-      return *at[id];
-    };
+    const auto operand = [&](size_t k) { return values.take(call.operands[k], step.last[k]); };
     if (call.vmaps.empty()) {
       stack = call.args;
       size_t next = 0;
@@ -166,7 +276,7 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
     if (call.opaque()) check_results(graph_, call, results);
     for (size_t k = 0; k < results.size(); ++k) {
       if (call.results[k] == kNoValue || !kept_[call.results[k]]) continue;
-      own[call.results[k]] = without_lazy_conjugation(std::move(results[k]));
+      values.own(call.results[k]) = without_lazy_conjugation(std::move(results[k]));
     }
   }
 
@@ -174,7 +284,7 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
   results.reserve(graph_.results.size());
   OwnMemory memory;
   for (ValueId id : graph_.results) {
-    const Tensor& t = *at[id];
+    const Tensor& t = values[id];
     results.push_back(graph_.values[id].origin == Origin::constant ? memory.copy(t) : t);
   }
   return results;

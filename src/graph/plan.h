@@ -1,14 +1,19 @@
 // What runs a graph: its calls in order, each as user code would make it here and now. So levels that are running
 // above, and LibTorch's autograd, see every operator, and derivatives to any order and batches are right by
 // construction. A value is freed where it is read for the last time.
+//
+// NOTE [The block]
+// What kernels leave for kernels and nobody else sees is no tensor: it has a place in a block of memory, which a run
+// takes once and gives back at its end. Where the places are follows from which calls make and read what
+// (graph/lifetimes.h), and is settled when the plan is made. The block is small: what is large is a tensor, which costs
+// little beside what is done with it, and is freed as soon as nobody reads it any more.
 #pragma once
 
 #include "graph/graph.h"
+#include "graph/kernel_operator.h"
 #include "tower/dynamic.h"
 
 namespace tower::compiler {
-
-class KernelOperator;
 
 class Plan {
  public:
@@ -22,18 +27,30 @@ class Plan {
 
  private:
   struct Step {
-    const KernelOperator* kernel = nullptr;  // where the call is one's
-    c10::SmallVector<bool, 4> last;          // of each operand: nobody reads it afterwards
-    bool gives_up_first;                     // the memory of the first operand may be taken for the result
-    bool is_view;                            // by aten::view
+    const KernelOperator* kernel = nullptr;     // where the call is one's
+    const MemoryKernel* in_memory = nullptr;    // which takes memory
+    c10::SmallVector<bool, 4> last;             // of each operand: nobody reads it afterwards
+    c10::SmallVector<size_t, 4> last_of_slots;  // the same, of tensors
+    bool gives_up_first;                        // the memory of the first operand may be taken for the result
+    bool is_view;                               // by aten::view
   };
+  // Where a value is.
+  struct Held {
+    const MemoryKernel::Result* made = nullptr;  // how a kernel that takes memory made it; null: none did
+    bool in_block = false;                       // or it is a tensor
+    size_t at = 0;                               // a place in the block, or the tensor's slot
+  };
+  class Run;
+  void place_in_block(size_t largest);
   void check_writes(const dynamic::Tensors& args) const;
 
   Graph graph_;
   std::vector<ValueId> captured_, held_;  // captured values; these and constants
   std::vector<Step> steps_;               // one for each call
   ById<ValueId, bool> kept_;              // values that are read, or returned
-  std::vector<size_t> written_;           // arguments
+  ById<ValueId, Held> values_;
+  size_t slots_ = 0, block_bytes_ = 0;
+  std::vector<size_t> written_;  // arguments
 };
 
 }  // namespace tower::compiler

@@ -1,6 +1,7 @@
 #include "kernels/gemm.h"
 
 #include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 
 #include <algorithm>
@@ -354,9 +355,7 @@ struct Products {
 };
 
 template <class T>
-void run_small(const Products& p, const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) {
-  const T *pa = a.const_data_ptr<T>(), *pb = b.const_data_ptr<T>(), *ps = s.defined() ? s.const_data_ptr<T>() : nullptr;
-  T* pc = c.mutable_data_ptr<T>();
+void run_small(const Products& p, const T* pa, const T* pb, const T* ps, T* pc) {
   const auto multiply = [&](const Products::Place& at, int64_t begin, int64_t end) {
     Matrices<T> m{pa + at.a + begin * p.rows.a,
                   pb + at.b,
@@ -389,20 +388,30 @@ void run_small(const Products& p, const at::Tensor& a, const at::Tensor& b, cons
   }
 }
 
-void run_large(const Products& p, const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) {
+template <class T>
+void run_large(const Products& p, const T* pa, const T* pb, const T* ps, T* pc) {
   const int64_t m = p.rows.size, n = p.columns.size, k = p.inner.size;
+  const auto matrix = [](const T* data, int64_t rows, int64_t columns, int64_t row, int64_t column) {
+    return at::from_blob(const_cast<T*>(data), {rows, columns}, {row, column}, c10::CppTypeToScalarType<T>::value);
+  };
   for (int64_t i = 0; i < p.count(); ++i) {
     const Products::Place at = p.place(i);
-    const auto part = [](const at::Tensor& t, int64_t rows, int64_t columns, int64_t row, int64_t column,
-                         int64_t place) {
-      return t.as_strided({rows, columns}, {row, column}, t.storage_offset() + place);
-    };
-    const at::Tensor left = part(a, m, k, p.rows.a, p.inner.a, at.a),
-                     right = part(b, k, n, p.inner.b, p.columns.b, at.b);
-    at::Tensor product = part(c, m, n, p.rows.c, p.columns.c, at.c);
-    if (s.defined()) at::cpu::addmm_out(product, part(s, m, n, p.rows.s, p.columns.s, at.s), left, right);
+    const at::Tensor left = matrix(pa + at.a, m, k, p.rows.a, p.inner.a),
+                     right = matrix(pb + at.b, k, n, p.inner.b, p.columns.b);
+    at::Tensor product = matrix(pc + at.c, m, n, p.rows.c, p.columns.c);
+    if (ps) at::cpu::addmm_out(product, matrix(ps + at.s, m, n, p.rows.s, p.columns.s), left, right);
     else at::cpu::mm_out(product, left, right);
   }
+}
+
+template <class T>
+void run_products(const Products& p, const GemmMemory& a, const GemmMemory& b, const GemmMemory& s,
+                  const GemmMemory& c) {
+  const auto *left = static_cast<const T*>(a.data), *right = static_cast<const T*>(b.data),
+             *added = static_cast<const T*>(s.data);
+  if (p.swapped) std::swap(left, right);
+  if (is_small(p.rows.size, p.columns.size, p.inner.size)) run_small(p, left, right, added, static_cast<T*>(c.data));
+  else run_large(p, left, right, added, static_cast<T*>(c.data));
 }
 
 }  // namespace
@@ -426,29 +435,32 @@ bool Gemm::sum_over(std::vector<GemmAxis> dimensions) {
   return true;
 }
 
-// Throws where the product would read or write beyond the memory of `t`; `step`: how far apart its elements are.
-void Gemm::check(const char* name, const at::Tensor& t, int64_t GemmAxis::*step) const {
-  int64_t last = t.storage_offset() + (inner.size - 1) * (inner.*step);
+GemmMemory::GemmMemory(const at::Tensor& t)
+    : data(t.defined() ? const_cast<void*>(t.const_data_ptr()) : nullptr),
+      elements(t.defined() ? static_cast<int64_t>(t.storage().nbytes() / t.itemsize()) - t.storage_offset() : 0) {}
+
+// Throws where the product would read or write beyond the memory; `step`: how far apart its elements are.
+void Gemm::check(const char* name, const GemmMemory& memory, int64_t GemmAxis::*step) const {
+  int64_t last = (inner.size - 1) * (inner.*step);
   for (const GemmAxis& axis : axes) last += (axis.size - 1) * (axis.*step);
-  if ((last + 1) * static_cast<int64_t>(t.itemsize()) > static_cast<int64_t>(t.storage().nbytes()))
+  if (last >= memory.elements)
     throw UnsupportedError(std::string("compile: a matrix product reads or writes element ") + std::to_string(last) +
-                           " of " + name + ", whose memory has " + std::to_string(t.storage().nbytes() / t.itemsize()) +
+                           " of " + name + ", whose memory has " + std::to_string(memory.elements) +
                            ": it was made for other sizes or strides.");
 }
 
-void Gemm::run(const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) const {
-  if (c.numel() == 0) return;
+void Gemm::run(at::ScalarType dtype, const GemmMemory& a, const GemmMemory& b, const GemmMemory& s,
+               const GemmMemory& c) const {
+  if (std::any_of(axes.begin(), axes.end(), [](const GemmAxis& axis) { return axis.size == 0; })) return;
   if (inner.size > 0) {
     check("the left operand", a, &GemmAxis::a);
     check("the right operand", b, &GemmAxis::b);
   }
-  if (s.defined()) check("what is added", s, &GemmAxis::s);
+  if (s.data) check("what is added", s, &GemmAxis::s);
   check("the result", c, &GemmAxis::c);
   const Products p(*this);
-  const at::Tensor &left = p.swapped ? b : a, &right = p.swapped ? a : b;
-  if (!is_small(p.rows.size, p.columns.size, p.inner.size)) run_large(p, left, right, s, c);
-  else if (c.scalar_type() == at::kFloat) run_small<float>(p, left, right, s, c);
-  else run_small<double>(p, left, right, s, c);
+  if (dtype == at::kFloat) run_products<float>(p, a, b, s, c);
+  else run_products<double>(p, a, b, s, c);
 }
 
 }  // namespace tower::compiler

@@ -16,18 +16,34 @@ struct GemmAxis {
   int64_t size, a, b, s, c;
 };
 
+/// A matrix's memory, from the first element on, and how many elements that has. Null: there is no matrix.
+struct GemmMemory {
+  void* data = nullptr;
+  int64_t elements = 0;
+
+  GemmMemory() = default;
+  GemmMemory(void* first, int64_t count) : data(first), elements(count) {}
+  /// That of a tensor, which may be undefined.
+  explicit GemmMemory(const at::Tensor& t);
+};
+
 struct Gemm {
   c10::SmallVector<GemmAxis, 6> axes;  // of the result
   GemmAxis inner{1, 0, 0, 0, 0};
 
   /// What is summed over; false where these dimensions are not walked as one.
   bool sum_over(std::vector<GemmAxis> dimensions);
-  /// Of float32 or float64. `s` may be undefined: C = A B. Throws an UnsupportedError where a tensor's memory ends
-  /// before the dimensions do.
-  void run(const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) const;
+  /// Of float32 or float64. Without S: C = A B. Throws an UnsupportedError where memory ends before the dimensions do.
+  void run(at::ScalarType dtype, const GemmMemory& a, const GemmMemory& b, const GemmMemory& s,
+           const GemmMemory& c) const;
+  void run(const at::Tensor& a, const at::Tensor& b, const at::Tensor& s, const at::Tensor& c) const {
+    GemmMemory written(c);
+    written.data = c.mutable_data_ptr();
+    run(c.scalar_type(), GemmMemory(a), GemmMemory(b), GemmMemory(s), written);
+  }
 
  private:
-  void check(const char* name, const at::Tensor& t, int64_t GemmAxis::*step) const;
+  void check(const char* name, const GemmMemory& memory, int64_t GemmAxis::*step) const;
 };
 
 /// One product of matrices, in memory; for tests and measurements.
