@@ -270,8 +270,8 @@ Program convolution(Random& random) {
     const int64_t kernel = random.between(1, dims == 3 ? 2 : 3), reach = dilation[d] * (kernel - 1) + 1;
     padding.push_back(random.between(0, reach / 2));
     output_padding.push_back(transposed && stride[d] == 2 && random.chance(2) ? 1 : 0);
-    x.push_back(random.between(transposed ? 2 : std::max<int64_t>(reach - 2 * padding[d], 1), most));
-    x.back() = std::max(x.back(), transposed ? int64_t{2} : reach - 2 * padding[d]);
+    const int64_t least = transposed ? 2 : std::max<int64_t>(reach - 2 * padding[d], 1);
+    x.push_back(random.between(least, std::max(least, most)));
     weight.push_back(kernel);
   }
   std::vector<Ints> sizes{x, weight};
