@@ -439,7 +439,7 @@ std::optional<Rows::Sum> Rows::sum_of(const Call& call) const {
   const Sum* before = sum(call.operands[0]);
   const Value& terms = before ? pointwise_.value(before->terms) : from;
   const auto order = order_in_memory(terms);
-  if (!pointwise_.fits(from) || !at::isFloatingType(from.dtype) || from.dtype != to.dtype || !order ||
+  if (!pointwise_.fits(from) || !is_summed_in_itself(from.dtype) || from.dtype != to.dtype || !order ||
       !order_in_memory(to) || count(terms.sizes) == 0 ||
       simple_fold(*call.op, call.args, *type_of(from.dtype)) != SimpleFold::sum)
     return std::nullopt;

@@ -44,7 +44,7 @@ class SummedProducts {
   std::optional<Product> product_of(size_t n) const {
     const Call& call = graph_.calls[n];
     const Value& result = value(call.results[0]);
-    if (call.operands.size() != 2 || !at::isFloatingType(result.dtype) || !result.device.is_cpu() ||
+    if (call.operands.size() != 2 || !is_summed_in_itself(result.dtype) || !result.device.is_cpu() ||
         count(result.sizes) < thresholds().fewest_terms)
       return std::nullopt;
     const bool by_elements = by_elements_of(call) == ByElements::product;
@@ -296,8 +296,7 @@ class SummedProducts {
 
   SimpleFold fold_of(const Call& call) const {
     const auto dtype = value(call.results[0]).dtype;
-    if (call.operands.size() != 1 || !at::isFloatingType(dtype) || !type_of(dtype) ||
-        value(call.operands[0]).dtype != dtype)
+    if (call.operands.size() != 1 || !is_summed_in_itself(dtype) || value(call.operands[0]).dtype != dtype)
       return SimpleFold::no;
     return simple_fold(*call.op, call.args, *type_of(dtype));
   }

@@ -255,8 +255,8 @@ std::vector<size_t> Unrolled::sums_of(const std::vector<size_t>& calls) const {
     if (call.results[0] == kNoValue || !made.count(from) || is_stacked_result(graph_.calls[made[from]], from)) continue;
     const Value &terms = graph_.values[from], &sum = graph_.values[call.results[0]];
     const int64_t lane = lane_of_results(graph_.calls[made[from]], axis_of(made[from]));
-    if (lane == kNoLane || !at::isFloatingType(terms.dtype) || !type_of(terms.dtype) || sum.dtype != terms.dtype ||
-        !order_in_memory(sum) || simple_fold(*call.op, call.args, *type_of(terms.dtype)) != SimpleFold::sum)
+    if (lane == kNoLane || !is_summed_in_itself(terms.dtype) || sum.dtype != terms.dtype || !order_in_memory(sum) ||
+        simple_fold(*call.op, call.args, *type_of(terms.dtype)) != SimpleFold::sum)
       continue;
     const auto dims = static_cast<int64_t>(terms.sizes.size());
     if (fold_rule(*call.op)->dims(call.args, dims) == std::vector<int64_t>{lane}) sums.push_back(n);

@@ -88,8 +88,9 @@ Cpu::Cpu() {
   text_ = "x86-64 " + std::to_string(registers[eax] >> 4);  // family and model, without the stepping
   for (const std::string& name : features_) text_ += " " + name;
   const auto all = [&](const std::vector<std::string>& names) { return lacks(names).empty(); };
-  if (all({"avx512f", "avx512vl", "avx512dq", "avx512bw", "avx2", "fma"})) vector_bytes_ = 64;
-  else if (all({"avx2", "fma"})) vector_bytes_ = 32;
+  // LibTorch's own kernels need all three.
+  if (!all({"avx2", "fma", "f16c"})) return;
+  vector_bytes_ = all({"avx512f", "avx512vl", "avx512dq", "avx512bw"}) ? 64 : 32;
 }
 #else
 Cpu::Cpu() : text_("unknown") {}

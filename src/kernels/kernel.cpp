@@ -169,6 +169,8 @@ void with_size(Type type, F f) {
       return f(uint64_t{});
     case 4:
       return f(uint32_t{});
+    case 2:
+      return f(uint16_t{});
     default:
       return f(uint8_t{});
   }

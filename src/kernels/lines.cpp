@@ -16,7 +16,9 @@ std::string splat(const std::string& element, int64_t lanes) {
 std::string literal(const Node& n) {
   char text[32];
   if (n.type == Type::b1) return n.bits ? "i1 true" : "i1 false";
-  if (is_float(n.type)) {
+  if (is_half(n.type)) {
+    std::snprintf(text, sizeof text, " %d", static_cast<int>(n.bits));
+  } else if (is_float(n.type)) {
     uint64_t bits = n.bits;
     if (n.type == Type::f32) {
       float narrow;
@@ -210,6 +212,8 @@ void Lines::print_call(const std::string& name, const std::string& t, const std:
 }
 
 void Lines::print_cast(Type from, Type to, const std::string& v, const std::string& result) {
+  if (is_half(from)) return print_from_half(from, v, result);
+  if (is_half(to)) return print_to_half(to, v, result);
   const std::string operand = type(from) + " " + v;
   if (to == Type::b1) {
     line((is_float(from) ? "fcmp une " : "icmp ne ") + operand + ", zeroinitializer", result);
@@ -222,6 +226,58 @@ void Lines::print_cast(Type from, Type to, const std::string& v, const std::stri
                     : widens           ? "sext"
                                        : "trunc";
   line(std::string(how) + " " + operand + " to " + type(to), result);
+}
+
+// NOTE [Half types in a kernel]
+// In vectors, numbers of half types are their bits, as integers: no type of LLVM's for them is given to anything that
+// not every version and CPU has. The CPU converts float16; a bfloat16 is the upper half of a float, which is rounded to
+// it here: the CPU's instruction for that would take denormal numbers for zero.
+void Lines::print_from_half(Type from, const std::string& v, const std::string& result) {
+  print(Type::f32,
+        from == Type::f16 ? R"(
+  %half~ = bitcast {H} {v} to {halves}
+  {result} = fpext {halves} %half~ to {V}
+)"
+                          : R"(
+  %wide~ = zext {H} {v} to {S}
+  %bits~ = shl {S} %wide~, {sixteen}
+  {result} = bitcast {S} %bits~ to {V}
+)",
+        {{"v", v},
+         {"result", result},
+         {"H", type(from)},
+         {"halves", vector_of("half", lanes_)},
+         {"sixteen", integers(Type::i32, "16", lanes_)}});
+}
+
+void Lines::print_to_half(Type to, const std::string& v, const std::string& result) {
+  if (to == Type::f16) {
+    print(Type::f32, R"(
+  %half~ = fptrunc {V} {v} to {halves}
+  {result} = bitcast {halves} %half~ to {H}
+)",
+          {{"v", v}, {"result", result}, {"H", type(to)}, {"halves", vector_of("half", lanes_)}});
+    return;
+  }
+  // To the nearest, ties to even: more than half of the last place carries, and so does half of an odd one. NaN stays.
+  print(Type::f32, R"(
+  %bits~ = bitcast {V} {v} to {S}
+  %high~ = lshr {S} %bits~, {sixteen}
+  %odd~ = and {S} %high~, {one}
+  %almost~ = add {S} %bits~, {almost_half}
+  %rounded~ = add {S} %almost~, %odd~
+  %nan~ = fcmp uno {V} {v}, {v}
+  %chosen~ = select {B} %nan~, {S} {quiet_nan}, {S} %rounded~
+  %kept~ = lshr {S} %chosen~, {sixteen}
+  {result} = trunc {S} %kept~ to {H}
+)",
+        {{"v", v},
+         {"result", result},
+         {"H", type(to)},
+         {"sixteen", integers(Type::i32, "16", lanes_)},
+         {"one", integers(Type::i32, "1", lanes_)},
+         {"almost_half", integers(Type::i32, "32767", lanes_)},
+         {"quiet_nan", integers(Type::i32, "2143289344", lanes_)}});
 }
 
 // A division by zero is reported, and divides by one. The smallest number by −1 wraps around, for which the CPU would

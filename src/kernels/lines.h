@@ -57,6 +57,8 @@ class Lines {
 
  private:
   void print_cast(Type from, Type to, const std::string& v, const std::string& result);
+  void print_from_half(Type from, const std::string& v, const std::string& result);
+  void print_to_half(Type to, const std::string& v, const std::string& result);
   void print_division(const Node& n, const std::string* v, const std::string& result);
   void print_function(const Node& n, const std::string* v, const std::string& result);
   void print_lane_by_lane(const std::string& function, Type t, const std::string* v, int arity,

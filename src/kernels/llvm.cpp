@@ -261,7 +261,7 @@ Llvm::Llvm(const std::vector<std::string>& libraries) {
   for (const std::string& library : libraries)
     if (load(library)) break;
   if (!api_) return;
-  if (Cpu::get().vector_bytes() == 0) give_up("kernels need a CPU with AVX2 and FMA");
+  if (Cpu::get().vector_bytes() == 0) give_up("kernels need a CPU with AVX2, FMA and F16C");
   else start();
 #else
   static_cast<void>(libraries);

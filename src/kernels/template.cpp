@@ -7,12 +7,12 @@
 namespace tower::compiler {
 
 const char* scalar(Type type) {
-  constexpr const char* names[] = {"double", "float", "i64", "i32", "i1"};
+  constexpr const char* names[] = {"double", "float", "i16", "i16", "i64", "i32", "i1"};
   return names[plain(type)];
 }
 const char* in_memory(Type type) { return type == Type::b1 ? "i8" : scalar(type); }
 const char* mangled(Type type) {
-  constexpr const char* names[] = {"f64", "f32", "i64", "i32", "i1"};
+  constexpr const char* names[] = {"f64", "f32", "i16", "i16", "i64", "i32", "i1"};
   return names[plain(type)];
 }
 

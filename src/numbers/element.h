@@ -161,12 +161,38 @@ struct ElementArgument {
   bool number = false;  // LibTorch made it of a number
 };
 
+// NOTE [Rounding to half types]
+// Of float16 and bfloat16, LibTorch's pointwise kernels for vectors compute in float32, and round. What they round
+// differs: the result alone, as a fused formula does, or each of the operations that they write with vectors of the
+// half type. Operands of other types are promoted to the half type before; numbers (attributes) mostly are not.
+
+/// What an operator rounds to a half type.
+enum class Rounds : uint8_t {
+  result,
+  numbers_and_result,
+  each_operation,
+  otherwise,  // not in a way that a rule can say: no kernel computes the call
+};
+struct InHalves {
+  Rounds f16 = Rounds::result, bf16 = Rounds::result;
+  bool keeps_number =
+      false;  // if the second operand is one number, that stays what it is, and only the result is rounded
+};
+/// Of operators that have an element rule. Those of which it is not said have no kernels in half types.
+void set_in_halves(const Operator& op, InHalves how);
+
 /// A call whose element is asked for.
 struct ElementCall {
   Expressions& graph;
   c10::ArrayRef<IValue> args;               // by schema position: the attributes
   c10::ArrayRef<ElementArgument> elements;  // likewise: the tensors
   Type computed_in;
+  std::optional<Type> round_operands = {}, round_numbers = {};  // before they are converted to `computed_in`
+  bool keeps_second = false;                                    // operand, as it is
+
+  /// In the type that the operator computes in: an element, or an attribute.
+  E operand(size_t at) const;
+  E number(size_t at) const;
 };
 /// The outputs' elements; none where the rule has none for these attributes.
 using ElementRule = std::function<std::vector<Id>(const ElementCall&)>;
@@ -182,23 +208,22 @@ std::vector<Id> elements(Expressions& graph, const Operator& op, c10::ArrayRef<I
 
 namespace detail {
 
-template <class P>
-inline constexpr bool is_optional = false;
-template <class T>
-inline constexpr bool is_optional<std::optional<T>> = true;
-
 inline E number(Expressions& graph, Type type, const at::Scalar& value) {
   const Id id = value.isFloatingPoint() ? graph.constant(type, value.toDouble()) : graph.constant(type, value.toLong());
   return {graph, id};
 }
+
+template <class P>
+inline constexpr bool is_optional = false;
+template <class T>
+inline constexpr bool is_optional<std::optional<T>> = true;
 
 template <class P, size_t at>
 P element_parameter(const ElementCall& call) {
   if constexpr (std::is_same_v<P, rules::Skip>) return {};
   else if constexpr (std::is_same_v<P, Raw>) return {call.graph, call.elements[at].id};
   else if constexpr (std::is_same_v<P, E>) {
-    if (call.elements[at].id != kNone) return E(call.graph, call.elements[at].id).to(call.computed_in);
-    return number(call.graph, call.computed_in, call.args[at].toScalar());
+    return call.elements[at].id != kNone ? call.operand(at) : call.number(at);
   } else if constexpr (std::is_same_v<P, std::optional<E>>) {
     if (call.elements[at].id == kNone && (call.args[at].isNone() || call.args[at].isTensor())) return std::nullopt;
     return element_parameter<E, at>(call);

@@ -1,6 +1,8 @@
 #include "numbers/expression.h"
 
+#include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Half.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,7 +17,9 @@
 namespace tower::compiler {
 namespace {
 
-constexpr const char* kTypes[] = {"f64", "f32", "i64", "i32", "b1"};
+constexpr int kDeep = 4;  // what is looked at of what a number is made of
+
+constexpr const char* kTypes[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "b1"};
 
 bool gives_boolean(Op op) { return op >= Op::eq && op <= Op::le; }
 Type type_of_bits(Type operand) {
@@ -49,6 +53,10 @@ auto with_type(Type type, F f) {
       return f(double{});
     case Type::f32:
       return f(float{});
+    case Type::f16:
+      return f(at::Half{});
+    case Type::bf16:
+      return f(at::BFloat16{});
     case Type::i64:
       return f(int64_t{});
     case Type::i32:
@@ -57,6 +65,14 @@ auto with_type(Type type, F f) {
       break;
   }
   return f(bool{});
+}
+
+// As LibTorch converts them, half types by way of float.
+template <class To, class From>
+To converted(From value) {
+  constexpr bool is_plain = std::is_arithmetic_v<To> && std::is_arithmetic_v<From>;
+  if constexpr (is_plain) return static_cast<To>(value);
+  else return static_cast<To>(static_cast<float>(value));
 }
 
 template <class T>
@@ -161,7 +177,8 @@ std::optional<uint64_t> compute(Op op, Type type, uint64_t a, uint64_t b, uint64
     if (gives_boolean(op)) return compare(op, x, y);
     if constexpr (std::is_same_v<T, bool>) return compute_boolean(op, x, y);
     else if constexpr (std::is_integral_v<T>) return compute_integer(op, x, y);
-    else return compute_float(op, x, y, unpack<T>(c));
+    else if constexpr (std::is_floating_point_v<T>) return compute_float(op, x, y, unpack<T>(c));
+    else return std::nullopt;
   });
 }
 
@@ -182,7 +199,7 @@ std::optional<uint64_t> convert(Type from, Type to, uint64_t bits) {
       else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
         if (!fits<To>(value)) return std::nullopt;
         return pack(static_cast<To>(value));
-      } else return pack(static_cast<To>(value));
+      } else return pack(converted<To>(value));
     });
   });
 }
@@ -195,6 +212,10 @@ std::optional<Type> type_of(at::ScalarType dtype) {
       return Type::f64;
     case at::kFloat:
       return Type::f32;
+    case at::kHalf:
+      return Type::f16;
+    case at::kBFloat16:
+      return Type::bf16;
     case at::kLong:
       return Type::i64;
     case at::kInt:
@@ -207,12 +228,13 @@ std::optional<Type> type_of(at::ScalarType dtype) {
 }
 
 at::ScalarType dtype_of(Type type) {
-  constexpr at::ScalarType dtypes[] = {at::kDouble, at::kFloat, at::kLong, at::kInt, at::kBool};
+  constexpr at::ScalarType dtypes[] = {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16,
+                                       at::kLong,   at::kInt,   at::kBool};
   return dtypes[plain(type)];
 }
 
 int64_t size_of(Type type) {
-  constexpr int64_t sizes[] = {8, 4, 8, 4, 1};
+  constexpr int64_t sizes[] = {8, 4, 2, 2, 8, 4, 1};
   return sizes[plain(type)];
 }
 
@@ -346,6 +368,7 @@ Id Expressions::make(Op op, Id a, Id b, Id c) {
   TORCH_INTERNAL_ASSERT(op == Op::select ? (*this)[a].type == Type::b1 && (*this)[c].type == operands
                                          : b == kNone || op == Op::after || (*this)[b].type == operands,
                         name(op), " of values of different types");
+  if (is_half(operands) && op != Op::select && op != Op::after) return make_of_halves(op, {a, b, c}, operands);
   if (operands == Type::b1 && op == Op::add) op = Op::bit_or;
   if (operands == Type::b1 && op == Op::mul) op = Op::bit_and;
   const Type type = gives_boolean(op) ? Type::b1 : op == Op::bits ? type_of_bits(operands) : operands;
@@ -364,13 +387,50 @@ Id Expressions::make(Op op, Id a, Id b, Id c) {
   return shared({op, type, {a, b, c}, may_fault ? static_cast<uint64_t>(plain(open_) + 1) : 0});
 }
 
+// Whether a number of f32 is surely one of a half type. Looks at few nodes.
+bool Expressions::is_in_half(Id id, Type half, int depth) const {
+  const Node& n = (*this)[id];
+  const auto operand = [&](size_t k) { return depth > 0 && is_in_half(n.args[k], half, depth - 1); };
+  switch (n.op) {
+    case Op::constant:
+      return *convert(half, Type::f32, *convert(Type::f32, half, n.bits)) == n.bits;
+    case Op::cast:
+      return (*this)[n.args[0]].type == half || (*this)[n.args[0]].type == Type::b1;
+    case Op::neg:
+    case Op::abs:
+    case Op::floor:
+    case Op::ceil:
+    case Op::trunc:
+    case Op::round:
+    case Op::copysign:
+      return operand(0);
+    case Op::select:
+      return operand(1) && operand(2);
+    default:
+      return false;
+  }
+}
+
+// NOTE [Half types].
+Id Expressions::make_of_halves(Op op, std::array<Id, 3> args, Type type) {
+  for (Id& a : args)
+    if (a != kNone) a = cast(a, Type::f32);
+  const Id made = make(op, args[0], args[1], args[2]);
+  return (*this)[made].type == Type::f32 ? cast(made, type) : made;
+}
+
 Id Expressions::cast(Id a, Type type) {
   const Node& n = (*this)[a];
   if (n.type == type) return a;
+  // What was rounded, and was of the half type before.
+  if (n.op == Op::cast && is_half(n.type) && type == Type::f32 && is_in_half(n.args[0], n.type, kDeep))
+    return n.args[0];
+  if ((is_half(type) && n.type != Type::f32) || (is_half(n.type) && type != Type::f32))
+    return cast(cast(a, Type::f32), type);
   if (n.op == Op::constant)
     if (const auto bits = convert(n.type, type, n.bits)) return constant_of_bits(type, *bits);
-  // A boolean comes back from whatever type it was turned into.
-  if (type == Type::b1 && n.op == Op::cast && (*this)[n.args[0]].type == Type::b1) return n.args[0];
+  // A boolean comes back from whatever type it was turned into, and so does a number of a half type from f32.
+  if ((type == Type::b1 || is_half(type)) && n.op == Op::cast && (*this)[n.args[0]].type == type) return n.args[0];
   return shared({Op::cast, type, {a, kNone, kNone}});
 }
 

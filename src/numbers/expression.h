@@ -43,15 +43,18 @@ namespace tower::compiler {
 
 class ByteWriter;
 
-/// Of one lane's value.
-enum class Type : uint8_t { f64, f32, i64, i32, b1 };
+/// Of one lane's value. Of the half types, float16 and bfloat16, is what memory has: NOTE [Half types].
+enum class Type : uint8_t { f64, f32, f16, bf16, i64, i32, b1 };
 
 /// None for dtypes that kernels do not compute in.
 std::optional<Type> type_of(at::ScalarType dtype);
 at::ScalarType dtype_of(Type type);
 /// Bytes in memory.
 int64_t size_of(Type type);
-inline bool is_float(Type type) { return type <= Type::f32; }
+inline bool is_float(Type type) { return type <= Type::bf16; }
+inline bool is_half(Type type) { return type == Type::f16 || type == Type::bf16; }
+/// The type in which operations on numbers of `type` are computed.
+inline Type computing_type(Type type) { return is_half(type) ? Type::f32 : type; }
 
 enum class Op : uint8_t {
   input,  // with operands: what is looked up in it
@@ -178,6 +181,12 @@ struct LoopOfNumbers {
 // many steps as that one, for each lane, and sees that one's carries as they were before each: `kept` numbers, which
 // the kernel keeps in memory. How many steps there were is a carry of the loop forwards, as any other.
 
+// NOTE [Half types]
+// No operation is computed in a half type, but for casts from and to f32, and choices: `make` casts operands to f32,
+// and the result back, which rounds it to the nearest, ties to even. A rule whose operator rounds each of its
+// operations, as LibTorch's kernels partly do, writes them in the half type; one that rounds its result alone writes
+// them in f32. Other types become half types, and half types others, by way of f32, as in LibTorch.
+
 // NOTE [Systems of numbers]
 // A system of linear equations that is too large to be written out: kernels solve it in a loop over memory.
 struct SystemOfNumbers {
@@ -271,6 +280,8 @@ class Expressions {
 
  private:
   Id constant_of_bits(Type type, uint64_t bits);
+  bool is_in_half(Id id, Type half, int depth) const;
+  Id make_of_halves(Op op, std::array<Id, 3> args, Type type);
   bool carry_failures();
   std::vector<Id> leave_loop(bool fails);
   Id leave(Id carry);

@@ -28,17 +28,21 @@ class RowCall {
         places_(places),
         length_(length),
         operands_(std::move(operands)),
-        results_(std::move(results)) {}
+        results_(std::move(results)) {
+    for (Id& id : operands_) id = graph_.cast(id, computing_type(graph_[id].type));
+  }
 
   const IValue& arg(size_t i) const { return args_[i]; }
   /// How many elements a row has.
   int64_t length() const { return length_; }
-  /// An element of an operand in the type of the first result; `raw`: in its own.
-  E operator[](size_t operand) const { return raw(operand).to(type()); }
+  /// An element of an operand in the type of the first result; `raw`: in its own. Half types are computed in float32
+  /// throughout, and the results rounded: so the first operand, which may be told to become the result's, is rounded
+  /// first, and others (weights) stay what they are.
+  E operator[](size_t operand) const { return (operand == 0 ? raw(0).to(results_[0]) : raw(operand)).to(type()); }
   E raw(size_t operand) const { return {graph_, operands_[operand]}; }
   /// Of an argument that may be missing.
   std::optional<E> tensor(size_t arg) const;
-  Type type(size_t result = 0) const { return results_[result]; }
+  Type type(size_t result = 0) const { return computing_type(results_[result]); }
   E constant(Type type, double value) const { return {graph_, graph_.constant(type, value)}; }
 
   /// The same for all lanes of a row. Of booleans, the greatest says whether any is true, the least whether all are.
@@ -67,7 +71,7 @@ class RowCall {
   const c10::ArrayRef<IValue> args_;
   const c10::ArrayRef<LeafRef> places_;
   const int64_t length_;
-  const std::vector<Id> operands_;
+  std::vector<Id> operands_;
   const std::vector<Type> results_;
 };
 
@@ -84,6 +88,9 @@ struct FoldRule {
 /// Null where the operator has none.
 const FoldRule* fold_rule(const Operator& op);
 void set_fold_rule(const Operator& op, FoldRule rule);
+
+/// Whether sums of numbers of a dtype are kept in that dtype. Those of half types are kept in float32.
+inline bool is_summed_in_itself(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kDouble; }
 
 /// What the only result of a rule is, where that is as simple as this.
 enum class SimpleFold : uint8_t { no, sum, root_of_squares };

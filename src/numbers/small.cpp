@@ -43,7 +43,7 @@ const Small* SmallCall::tensor(size_t arg) const {
 
 SmallResults SmallCall::give(Sizes sizes, const std::vector<E>& elements) const {
   Small t{std::move(sizes), {}, dtypes[0]};
-  for (const E& e : elements) t.ids.push_back(e.id());
+  for (const E& e : elements) t.ids.push_back(e.to(type(0)).id());
   return {t};
 }
 

@@ -58,7 +58,7 @@ struct SmallCall {
   E at(const Small& t, size_t i, size_t result) const { return at(t, i).to(type(result)); }
   Type type(size_t result) const { return *type_of(dtypes[result]); }
   E constant(Type type, double value) const { return {graph, graph.constant(type, value)}; }
-  /// One result, of these elements.
+  /// One result, of these elements, which are converted to its type.
   SmallResults give(Sizes sizes, const std::vector<E>& elements) const;
   /// What LibTorch's operator makes of `arguments` with these tensors in the operands' places.
   c10::SmallVector<Tensor, 2> run(Stack arguments, c10::ArrayRef<Tensor> tensors) const;

@@ -135,6 +135,8 @@ std::optional<E> power(E x, const Scalar& p) {
   if (exponent == 2) return x * x;
   if (exponent == 3) return x * x * x;
   if (!x.floating()) return std::nullopt;
+  // Of half types the others are rounded otherwise.
+  if (is_half(x.type()) && exponent != 0.5 && exponent != -1 && exponent != -2) return std::nullopt;
   if (exponent == 0.5) return sqrt(x);
   if (exponent == -0.5) return 1 / sqrt(x);
   if (exponent == -1) return 1 / x;

@@ -64,7 +64,7 @@ compiler::SmallResults running(const compiler::SmallCall& c) {
   for (size_t d = dim + 1; d < t.sizes.size(); ++d) step *= t.size(d);
   std::vector<E> all, rounded;
   for (size_t i = 0; i < t.ids.size(); ++i) {
-    const E e = in == In::float64 ? c.at(t, i).to(compiler::Type::f64) : c.at(t, i, 0);
+    const E e = in == In::float64 ? c.at(t, i).to(compiler::Type::f64) : c.at(t, i, 0).to(computing_type(c.type(0)));
     all.push_back(next(i / step % t.size(dim) == 0 ? Before() : all[i - step], e));
     rounded.push_back(all.back().to(c.type(0)));
   }

@@ -232,9 +232,10 @@ Tensor real_product(const Tensor& slope, const Tensor& dx) {
 
 compiler::SmallResults trace_of_small(const compiler::SmallCall& c) {
   const compiler::Small& a = *c.operands[0];
-  compiler::E sum = c.constant(c.type(0), 0);
+  const compiler::Type type = computing_type(c.type(0));
+  compiler::E sum = c.constant(type, 0);
   for (size_t i = 0; i < std::min(a.size(0), a.size(1)); ++i) {
-    const compiler::E next = c.at(a, i * a.size(1) + i, 0);
+    const compiler::E next = c.at(a, i * a.size(1) + i).to(type);
     sum = i == 0 ? next : sum + next;
   }
   return c.give({}, {sum});

@@ -1,6 +1,7 @@
 #include "rules/rules.h"
 
 #include "records/overwriting.h"
+#include "rules/half_types.h"
 #include "rules/kernel_demands.h"
 #include "rules/registry.h"
 
@@ -48,6 +49,7 @@ void register_all() {
   fourier();
   lists();
   kernel_demands();
+  half_types();
   pointwise_into_spent();
 }
 

@@ -12,9 +12,6 @@
 #include <string_view>
 
 #include "compile/kernels.h"
-#include "fuse/fuse.h"
-#include "graph/plan.h"
-#include "graph/trace.h"
 #include "op_db/op_db.h"
 #include "support/compare.h"
 
@@ -25,15 +22,6 @@ namespace compiler = tower::compiler;
 using at::Tensor;
 using td::Tensors;
 
-// What `f` computes, with a kernel in the place of each call that can have one; nothing if none can.
-std::optional<Tensors> computed_by_kernels(const td::Function& f, const Tensors& args) {
-  compiler::Graph graph = compiler::trace(f, args, "test").graph;
-  compiler::Kernels kernels;
-  compiler::FusedGraph fused = compiler::fuse(graph, kernels, 1);
-  if (fused.kernels.empty()) return std::nullopt;
-  return compiler::Plan(std::move(fused.graph)).run(args);
-}
-
 // ---- on special numbers ----
 
 // LibTorch's kernels take vectors and, at the end, single numbers by other code, which may treat zeros differently;
@@ -43,8 +31,10 @@ Tensor in_vectors(const Tensor& t) { return t.repeat_interleave(64); }
 void expect_same_bits(const char* what, const std::function<Tensor(const Tensors&)>& f, const Tensors& args) {
   Tensors wide;
   for (const Tensor& t : args) wide.push_back(in_vectors(t));
-  const auto results = computed_by_kernels([&](const Tensors& in) { return Tensors{f(in)}; }, wide);
+  const auto results = kernels::computed([&](const Tensors& in) { return Tensors{f(in)}; }, wide);
   SCOPED_TRACE(std::string(what) + " of " + toString(args[0].scalar_type()));
+  // What rounds half types otherwise is LibTorch's.
+  if (args[0].element_size() == 2 && !results) return;
   ASSERT_TRUE(results) << "there is no kernel";
   EXPECT_EQ(kernels::bit_difference(results->at(0), f(wide), wide), "");
 }
@@ -90,7 +80,7 @@ TEST(ElementRules, OfArithmeticAreBitEqualToLibTorchOnSpecialNumbers) {
       {"sigmoid_backward", [](const Tensor& a, const Tensor& b) { return at::sigmoid_backward(a, b); }},
       {"tanh_backward", [](const Tensor& a, const Tensor& b) { return at::tanh_backward(a, b); }},
   };
-  for (const auto dtype : {at::kFloat, at::kDouble}) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     const auto [a, b] = kernels::special_pairs(dtype);
     const auto [c, d] = without_overflowing_quotients(a, b);
     for (const auto& [name, f] : of_floats) {
@@ -133,13 +123,22 @@ TEST(ElementRules, OfArithmeticAreBitEqualToLibTorchOnSpecialNumbers) {
       {"signbit", [](const Tensor& x) { return at::signbit(x); }},
       {"logical_not", [](const Tensor& x) { return at::logical_not(x); }},
       {"eq to a number", [](const Tensor& x) { return at::eq(x, 0.1); }},
+      {"plus a number", [](const Tensor& x) { return at::add(x, 0.1, 0.3); }},
+      {"minus a number", [](const Tensor& x) { return at::sub(x, 0.1, 0.3); }},
+      {"less than a number", [](const Tensor& x) { return at::lt(x, 0.3); }},
+      {"threshold at a fraction", [](const Tensor& x) { return at::threshold(x, 0.3, 0.7); }},
+      {"threshold_backward at a fraction", [](const Tensor& x) { return at::threshold_backward(x, x, 0.1); }},
+      {"remainder by a number", [](const Tensor& x) { return at::remainder(x.clamp(-1e3, 1e3), 0.3); }},
       {"to float64", [](const Tensor& x) { return at::_to_copy(x, at::kDouble); }},
       {"to float32", [](const Tensor& x) { return at::_to_copy(x, at::kFloat); }},
+      {"to float16", [](const Tensor& x) { return at::_to_copy(x, at::kHalf); }},
+      {"to bfloat16", [](const Tensor& x) { return at::_to_copy(x, at::kBFloat16); }},
       {"to bool", [](const Tensor& x) { return at::_to_copy(x, at::kBool); }},
   };
-  for (const auto dtype : {at::kFloat, at::kDouble})
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16})
     for (const auto& [name, f] : of_one)
-      expect_same_bits(name, [f = f](const Tensors& in) { return f(in[0]); }, {kernels::special(dtype)});
+      expect_same_bits(name, [f = f](const Tensors& in) { return f(in[0]); },
+                       {at::isReducedFloatingType(dtype) ? kernels::all_of(dtype) : kernels::special(dtype)});
 }
 
 TEST(ElementRules, OfIntegersAreBitEqualToLibTorchOnSpecialNumbers) {
@@ -174,6 +173,8 @@ TEST(ElementRules, OfIntegersAreBitEqualToLibTorchOnSpecialNumbers) {
       {"floor", [](const Tensor& x) { return at::floor(x); }},
       {"to float32", [](const Tensor& x) { return at::_to_copy(x, at::kFloat); }},
       {"to int32", [](const Tensor& x) { return at::_to_copy(x, at::kInt); }},
+      {"to float16", [](const Tensor& x) { return at::_to_copy(x, at::kHalf); }},
+      {"to bfloat16", [](const Tensor& x) { return at::_to_copy(x, at::kBFloat16); }},
       {"to bool", [](const Tensor& x) { return at::_to_copy(x, at::kBool); }},
   };
   for (const auto dtype : {at::kInt, at::kLong}) {
@@ -204,7 +205,7 @@ std::optional<std::string> compare(const td::Function& f, const Tensors& args) {
   } catch (const c10::Error&) {
     return std::nullopt;  // not for this dtype
   }
-  const auto actual = computed_by_kernels(f, args);
+  const auto actual = kernels::computed(f, args);
   if (!actual) return std::nullopt;
   std::string text;
   for (size_t k = 0; k < expected.size(); ++k)
@@ -253,6 +254,74 @@ TEST(ElementRules, AgreeWithTheirOperatorsOnTheDatabase) {
   // Named, so that a rule that serves nothing any more shows.
   EXPECT_GT(checked.size(), 90u);
   EXPECT_GT(mapped, samples / 2);
+}
+
+// ---- of half types ----
+
+// The samples, and behind them the same with numbers that half types do not have.
+constexpr const char* kOther = " (other numbers)";
+std::vector<std::string> with_other_numbers(std::vector<std::string> texts) {
+  for (size_t k = texts.size(); k-- > 0;) texts.push_back(texts[k] + kOther);
+  return texts;
+}
+op_db::Sample parsed(const op_db::Entry& entry, std::string text, at::ScalarType dtype) {
+  const bool other = text.ends_with(kOther);
+  if (other) text.resize(text.size() - std::string_view(kOther).size());
+  op_db::Sample sample = op_db::parse_sample(entry, text, dtype);
+  for (size_t i = 0; other && i < sample.arguments.size(); ++i) {
+    c10::IValue& v = sample.arguments[i];
+    const bool number = entry.op->schema().arguments()[i].type()->str().find("Scalar") != std::string::npos;
+    if (v.isDouble() || (number && v.isInt())) v = v.toScalar().toDouble() * 1.0123;
+  }
+  return sample;
+}
+
+// LibTorch's kernels for vectors are meant: at the end of a tensor they take single numbers, by other code, which
+// rounds otherwise. So 64 calls are mapped, whose numbers lie next to each other.
+TEST(ElementRules, OfHalfTypesAreBitEqualToLibTorchOnTheDatabase) {
+  TOWER_NEEDS_LLVM();
+  const char* folder = std::getenv("TOWER_OP_DB");
+  std::set<std::string> checked;
+  for (const op_db::Entry& entry : op_db::load(folder ? folder : TOWER_OP_DB_DIR)) {
+    if (!entry.op || entry.unspecified || !entry.real) continue;
+    if (!compiler::element_rule(tower::Operator::of(*entry.op))) continue;
+    for (const auto dtype : {at::kHalf, at::kBFloat16})
+      for (const std::string& text : with_other_numbers(entry.sample_texts)) {
+        const op_db::Sample sample = parsed(entry, text, dtype);
+        if (sample.bad) continue;
+        const auto f = [&](const Tensors& leaves) { return op_db::call(*entry.op, sample, leaves); };
+        Tensors batch;
+        try {
+          for (uint64_t seed = 0; seed < 64; ++seed) {
+            const Tensors one = op_db::make_leaves(entry, sample, dtype, seed);
+            for (size_t k = 0; k < one.size(); ++k) {
+              if (batch.size() == k) batch.push_back(at::empty({0}));
+              batch[k] = seed == 0 ? one[k].unsqueeze(-1) : at::cat({batch[k], one[k].unsqueeze(-1)}, -1);
+            }
+          }
+        } catch (const c10::Error&) {
+          continue;  // no such values of this dtype
+        }
+        td::Dims dims(batch.size(), -1);
+        const td::Function mapped = td::vmap(f, dims, {0});
+        Tensors expected;
+        try {
+          expected = mapped(batch);
+        } catch (const c10::Error&) {
+          continue;  // not for this dtype
+        }
+        const auto actual = kernels::computed(mapped, batch);
+        if (!actual) continue;
+        checked.insert(entry.name);
+        for (size_t k = 0; k < expected.size(); ++k) {
+          const Tensor found = actual->at(k).flatten(), exact = expected[k].flatten();
+          if (kernels::bit_difference(found, exact, {}) == "") continue;
+          ADD_FAILURE() << entry.name << " " << text << " of " << toString(dtype) << ": "
+                        << kernels::bit_difference(found, exact, {});
+        }
+      }
+  }
+  EXPECT_GT(checked.size(), 90u);
 }
 
 }  // namespace

@@ -42,6 +42,14 @@ void expect_as_operators(Graph graph, const Function& f, const Tensors& args, do
   }
 }
 
+std::optional<Tensors> computed(const Function& f, const Tensors& args) {
+  Graph graph = tower::compiler::trace(f, args, "test").graph;
+  tower::compiler::Kernels kernels;
+  FusedGraph fused = tower::compiler::fuse(graph, kernels, 1);
+  if (fused.kernels.empty()) return std::nullopt;
+  return tower::compiler::Plan(std::move(fused.graph)).run(args);
+}
+
 size_t calls_left(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args, double tolerance) {
   tower::compiler::FusedGraph few = fused(f, args);
   const size_t calls = few.graph.calls.size();
@@ -155,6 +163,10 @@ at::Tensor special(at::ScalarType dtype) {
       return at::tensor(special_floats<double>(), at::kDouble);
     case at::kFloat:
       return at::tensor(special_floats<float>(), at::kDouble).to(at::kFloat);
+    case at::kHalf:
+      return at::tensor(special_floats<at::Half>(), at::kDouble).to(at::kHalf);
+    case at::kBFloat16:
+      return at::tensor(special_floats<at::BFloat16>(), at::kDouble).to(at::kBFloat16);
     case at::kLong:
       return at::tensor(special_integers<int64_t>(), at::kLong);
     case at::kInt:
@@ -163,6 +175,8 @@ at::Tensor special(at::ScalarType dtype) {
       return at::tensor({false, true, true}, at::kLong).to(at::kBool);
   }
 }
+
+at::Tensor all_of(at::ScalarType dtype) { return at::arange(-32768, 32768, at::kInt).to(at::kShort).view(dtype); }
 
 std::pair<at::Tensor, at::Tensor> special_pairs(at::ScalarType dtype) {
   const at::Tensor values = special(dtype);
@@ -175,7 +189,9 @@ std::string bit_difference(const at::Tensor& actual, const at::Tensor& expected,
   if (actual.scalar_type() != expected.scalar_type() || actual.numel() != expected.numel())
     return "other dtypes or numbers of elements";
   const bool floating = actual.is_floating_point();
-  const at::ScalarType bits = actual.element_size() == 8 ? at::kLong : at::kInt;
+  const at::ScalarType bits = actual.element_size() == 8   ? at::kLong
+                              : actual.element_size() == 4 ? at::kInt
+                                                           : at::kShort;
   at::Tensor differs = floating ? actual.view(bits) != expected.view(bits) : actual != expected;
   if (floating) differs = differs.logical_and(actual.isnan().logical_and(expected.isnan()).logical_not());
   const at::Tensor where = differs.nonzero();

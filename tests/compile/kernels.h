@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "fuse/fuse.h"
@@ -33,6 +34,9 @@ tower::compiler::FusedGraph fused(const tower::dynamic::Function& f, const tower
 void expect_as_operators(tower::compiler::Graph graph, const tower::dynamic::Function& f,
                          const tower::dynamic::Tensors& args, double tolerance = 0);
 
+/// What `f` computes, with a kernel in the place of each call that can have one; nothing if none can.
+std::optional<tower::dynamic::Tensors> computed(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args);
+
 /// How many calls are left of a function, fused; its results are checked to be those of the operators.
 size_t calls_left(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args, double tolerance = 0);
 
@@ -48,7 +52,9 @@ at::Tensor compute(const std::vector<at::Tensor>& inputs, const Build& build);
 
 /// NaN, infinities, zeros of both signs, denormals, extremes, halves, and ordinary numbers; likewise of integers.
 at::Tensor special(at::ScalarType dtype);
-/// Every pair of them.
+/// Of a dtype of two bytes, all its numbers.
+at::Tensor all_of(at::ScalarType dtype);
+/// Every pair of the special ones.
 std::pair<at::Tensor, at::Tensor> special_pairs(at::ScalarType dtype);
 
 /// Empty if every element has the same bits (or both are NaN); else a sentence about the first that has not.

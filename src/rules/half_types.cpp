@@ -1,0 +1,175 @@
+#include "rules/half_types.h"
+
+#include <utility>
+#include <vector>
+
+#include "numbers/element.h"
+
+namespace tower::rules {
+namespace {
+
+using compiler::InHalves;
+using compiler::Rounds;
+
+// In float16, in bfloat16: found by comparing with LibTorch's kernels, bit by bit (tests/compile/element_test.cpp). An
+// operator that is not here rounds otherwise, or a test cannot tell.
+struct Group {
+  InHalves how;
+  std::vector<std::pair<const char*, const char*>> operators;
+};
+
+const std::vector<Group>& groups() {
+  static const std::vector<Group> all{
+      {{Rounds::each_operation, Rounds::each_operation},
+       {{"aten::logit", ""},
+        {"aten::logit_backward", ""},
+        {"aten::rsub", "Scalar"},
+        {"aten::rsub", "Tensor"},
+        {"aten::special_entr", ""},
+        {"aten::sub", "Scalar"},
+        {"aten::sub", "Tensor"},
+        {"aten::xlogy", "Scalar_Other"},
+        {"aten::xlogy", "Scalar_Self"},
+        {"aten::xlogy", "Tensor"}}},
+      {{Rounds::each_operation, Rounds::result}, {{"aten::sigmoid_backward", ""}}},
+      {{Rounds::otherwise, Rounds::each_operation}, {{"aten::pow", "Tensor_Scalar"}}},
+      {{Rounds::numbers_and_result, Rounds::numbers_and_result},
+       {{"aten::add", "Scalar"},
+        {"aten::add", "Tensor"},
+        {"aten::clamp", ""},
+        {"aten::clamp_max", ""},
+        {"aten::clamp_min", ""},
+        {"aten::copysign", "Scalar"},
+        {"aten::eq", "Scalar"},
+        {"aten::fmod", "Scalar"},
+        {"aten::ge", "Scalar"},
+        {"aten::gt", "Scalar"},
+        {"aten::hardtanh", ""},
+        {"aten::le", "Scalar"},
+        {"aten::lt", "Scalar"},
+        {"aten::ne", "Scalar"},
+        {"aten::pow", "Scalar"},
+        {"aten::remainder", "Scalar"},
+        {"aten::remainder", "Scalar_Tensor"}}},
+      {{Rounds::otherwise, Rounds::result}, {{"aten::gelu", ""}, {"aten::gelu_backward", ""}}},
+      {{Rounds::result, Rounds::otherwise}, {{"aten::fmax", ""}, {"aten::fmin", ""}}},
+      {{Rounds::result, Rounds::result},
+       {{"aten::_prelu_kernel", ""},
+        {"aten::_to_copy", ""},
+        {"aten::abs", ""},
+        {"aten::acos", ""},
+        {"aten::acosh", ""},
+        {"aten::addcdiv", ""},
+        {"aten::addcmul", ""},
+        {"aten::asin", ""},
+        {"aten::asinh", ""},
+        {"aten::atan", ""},
+        {"aten::atan2", ""},
+        {"aten::atanh", ""},
+        {"aten::ceil", ""},
+        {"aten::celu", ""},
+        {"aten::clamp", "Tensor"},
+        {"aten::clamp_max", "Tensor"},
+        {"aten::clamp_min", "Tensor"},
+        {"aten::clone", ""},
+        {"aten::copy", ""},
+        {"aten::copysign", "Tensor"},
+        {"aten::cos", ""},
+        {"aten::cosh", ""},
+        {"aten::deg2rad", ""},
+        {"aten::div", "Scalar"},
+        {"aten::div", "Scalar_mode"},
+        {"aten::elu", ""},
+        {"aten::elu_backward", ""},
+        {"aten::eq", "Tensor"},
+        {"aten::erf", ""},
+        {"aten::erfc", ""},
+        {"aten::exp", ""},
+        {"aten::exp2", ""},
+        {"aten::expm1", ""},
+        {"aten::fill", "Scalar"},
+        {"aten::fill", "Tensor"},
+        {"aten::floor", ""},
+        {"aten::fmod", "Tensor"},
+        {"aten::frac", ""},
+        {"aten::ge", "Tensor"},
+        {"aten::gt", "Tensor"},
+        {"aten::hardsigmoid", ""},
+        {"aten::hardsigmoid_backward", ""},
+        {"aten::hardswish", ""},
+        {"aten::hardswish_backward", ""},
+        {"aten::hardtanh_backward", ""},
+        {"aten::heaviside", ""},
+        {"aten::hypot", ""},
+        {"aten::isinf", ""},
+        {"aten::isnan", ""},
+        {"aten::isneginf", ""},
+        {"aten::isposinf", ""},
+        {"aten::le", "Tensor"},
+        {"aten::leaky_relu", ""},
+        {"aten::leaky_relu_backward", ""},
+        {"aten::lerp", "Scalar"},
+        {"aten::lerp", "Tensor"},
+        {"aten::log", ""},
+        {"aten::log10", ""},
+        {"aten::log1p", ""},
+        {"aten::log2", ""},
+        {"aten::log_sigmoid_backward", ""},
+        {"aten::log_sigmoid_forward", ""},
+        {"aten::logaddexp", ""},
+        {"aten::logaddexp2", ""},
+        {"aten::logical_and", ""},
+        {"aten::logical_not", ""},
+        {"aten::logical_or", ""},
+        {"aten::logical_xor", ""},
+        {"aten::lt", "Tensor"},
+        {"aten::masked_fill", "Scalar"},
+        {"aten::masked_fill", "Tensor"},
+        {"aten::maximum", ""},
+        {"aten::minimum", ""},
+        {"aten::mish", ""},
+        {"aten::mish_backward", ""},
+        {"aten::mul", "Scalar"},
+        {"aten::ne", "Tensor"},
+        {"aten::neg", ""},
+        {"aten::pow", "Tensor_Tensor"},
+        {"aten::rad2deg", ""},
+        {"aten::reciprocal", ""},
+        {"aten::relu", ""},
+        {"aten::remainder", "Tensor"},
+        {"aten::round", ""},
+        {"aten::rsqrt", ""},
+        {"aten::sgn", ""},
+        {"aten::sigmoid", ""},
+        {"aten::sign", ""},
+        {"aten::signbit", ""},
+        {"aten::silu", ""},
+        {"aten::silu_backward", ""},
+        {"aten::sin", ""},
+        {"aten::sinc", ""},
+        {"aten::sinh", ""},
+        {"aten::softplus", ""},
+        {"aten::softplus_backward", ""},
+        {"aten::softshrink", ""},
+        {"aten::sqrt", ""},
+        {"aten::tan", ""},
+        {"aten::tanh", ""},
+        {"aten::tanh_backward", ""},
+        {"aten::threshold", ""},
+        {"aten::threshold_backward", ""},
+        {"aten::trunc", ""},
+        {"aten::where", "self"},
+        {"aten::zero", ""}}},
+      {{Rounds::result, Rounds::result, /*keeps_number=*/true}, {{"aten::div", "Tensor"}, {"aten::mul", "Tensor"}}},
+  };
+  return all;
+}
+
+}  // namespace
+
+void half_types() {
+  for (const auto& [how, operators] : groups())
+    for (const auto& [name, overload] : operators) compiler::set_in_halves(record_of(name, overload), how);
+}
+
+}  // namespace tower::rules
