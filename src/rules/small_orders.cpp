@@ -56,8 +56,8 @@ Row first_in_order(const Row& row, size_t most, Order order) {
   return sorted;
 }
 
-// Comparisons of an example, of which each is some six operations; more make a kernel that takes LLVM seconds, and of
-// long rows LibTorch's sort makes fewer.
+// Comparisons of an example, of which each is some six operations: about as many as a kernel may have in all
+// (thresholds().most_operations).
 constexpr size_t kMostComparisons = 500;
 
 // Whether the first `most` elements of all rows along `dim` are found by no more than that.

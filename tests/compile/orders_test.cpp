@@ -193,7 +193,9 @@ TEST(OrdersInKernels, HaveTheGradientsOfLibTorch) {
       const Ran g = run(td::vmap(pulled, {0, 0}, {0}), {x, at::stack(cotangents)});
       EXPECT_EQ(support::difference(g.results[0], at::stack(gradients), {1e-12, 1e-12}), "");
       // What scatters over more elements is better off outside.
-      if (length <= 5) EXPECT_EQ(g.calls, 1u) << g.names;
+      if (length <= 5) {
+        EXPECT_EQ(g.calls, 1u) << g.names;
+      }
     }
 }
 
@@ -431,7 +433,9 @@ TEST(ClassLossesInKernels, AreThoseOfLibTorchWithGradients) {
           const td::Function loss = [&](const Tensors& in) { return Tensors{one(in[0], in[1], in[2])}; };
           const Ran forward = run(td::vmap(loss, {0, 0, 0}, {0}), {x, target, weight});
           EXPECT_EQ(support::difference(forward.results[0], at::stack(losses), {1e-12, 1e-12}), "");
-          if (sizes.size() < 3) EXPECT_EQ(forward.calls, 1u) << forward.names;
+          if (sizes.size() < 3) {
+            EXPECT_EQ(forward.calls, 1u) << forward.names;
+          }
         }
 }
 

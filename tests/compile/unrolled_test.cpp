@@ -214,6 +214,8 @@ TEST(SmallRules, AgreeWithTheirOperatorsOnTheDatabase) {
     for (const auto dtype : {at::kDouble, at::kFloat, at::kLong}) {
       if (dtype != at::kLong && !entry.real) continue;
       if (dtype != at::kDouble && moves) continue;  // what moves is numbers of elements
+      // Of equals, which samples of integers have, LibTorch promises no order: compile/orders_test.cpp looks at these.
+      if (dtype == at::kLong && (entry.name == "topk" || entry.name == "kthvalue")) continue;
       for (const std::string& text : entry.sample_texts) {
         const op_db::Sample sample = op_db::parse_sample(entry, text, dtype);
         if (sample.bad) continue;
