@@ -8,7 +8,6 @@
 namespace tower::rules {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Beyond 5, by order: Hankel's expansion in (5 / x)², P and Q, each a quotient.
 constexpr double kJ0Pp[] = {7.96936729297347051624e-04, 8.28352392107440799803e-02, 1.23953371646414299388e+00,

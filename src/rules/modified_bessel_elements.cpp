@@ -10,7 +10,6 @@ namespace {
 
 using compiler::Type;
 
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Of e^−x I₀(x) and e^−x I₁(x) / x for x up to 8, in x / 2 − 2; of both times √x beyond, in 32 / x − 2.
 constexpr double kI0Near[] = {

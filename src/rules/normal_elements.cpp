@@ -5,12 +5,6 @@
 #include "rules/special_elements.h"
 
 namespace tower::rules {
-namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
-
-}  // namespace
-
 // Cephes' ndtri.
 E normal_quantile(E p) {
   constexpr double p0[] = {-5.99633501014107895267E1, 9.80010754185999661536E1, -5.66762857469070293439E1,

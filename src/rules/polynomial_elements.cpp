@@ -20,10 +20,10 @@ std::optional<int64_t> whole_degree(E x, const at::Scalar& degree) {
   return static_cast<int64_t>(n);
 }
 
-enum class Kind : uint8_t { t, u, v, w };
+enum class Family : uint8_t { t, u, v, w };
 
 struct Chebyshev {
-  Kind kind;
+  Family kind;
   bool shifted;     // to [0, 1]
   int64_t highest;  // of higher degrees LibTorch takes cosines, whose last places are another library's
 };
@@ -33,14 +33,14 @@ std::optional<E> chebyshev(const Chebyshev& which, E x, const at::Scalar& degree
   if (!given || *given > which.highest) return std::nullopt;
   const int64_t n = *given;
   if (n < 0) return x.like(0);
-  const Kind kind = which.kind;
+  const Family kind = which.kind;
   const bool shifted = which.shifted;
   const double sign = n % 2 ? -1 : 1, twice = static_cast<double>(n + n + 1), next = static_cast<double>(n + 1);
-  const double at_one = kind == Kind::u ? next : kind == Kind::w ? twice : 1;
-  const double at_minus_one = sign * (kind == Kind::u ? next : kind == Kind::v ? twice : 1);
+  const double at_one = kind == Family::u ? next : kind == Family::w ? twice : 1;
+  const double at_minus_one = sign * (kind == Family::u ? next : kind == Family::v ? twice : 1);
   const E y = shifted ? x + x - 1 : x, slope = y + y;
   E before = x.like(1);
-  E value = kind == Kind::t ? y : kind == Kind::u ? slope : kind == Kind::v ? slope - 1 : slope + 1;
+  E value = kind == Family::t ? y : kind == Family::u ? slope : kind == Family::v ? slope - 1 : slope + 1;
   for (int64_t k = 2; k <= n; ++k) {
     const E last = before;
     before = value;
@@ -66,14 +66,14 @@ E by_recurrence(int64_t n, E first, Step step) {
 
 }  // namespace
 
-std::optional<E> chebyshev_t(E x, const at::Scalar& degree) { return chebyshev({Kind::t, false, 6}, x, degree); }
-std::optional<E> chebyshev_u(E x, const at::Scalar& degree) { return chebyshev({Kind::u, false, 8}, x, degree); }
-std::optional<E> chebyshev_v(E x, const at::Scalar& degree) { return chebyshev({Kind::v, false, 8}, x, degree); }
-std::optional<E> chebyshev_w(E x, const at::Scalar& degree) { return chebyshev({Kind::w, false, 8}, x, degree); }
-std::optional<E> shifted_chebyshev_t(E x, const at::Scalar& degree) { return chebyshev({Kind::t, true, 6}, x, degree); }
-std::optional<E> shifted_chebyshev_u(E x, const at::Scalar& degree) { return chebyshev({Kind::u, true, 6}, x, degree); }
-std::optional<E> shifted_chebyshev_v(E x, const at::Scalar& degree) { return chebyshev({Kind::v, true, 6}, x, degree); }
-std::optional<E> shifted_chebyshev_w(E x, const at::Scalar& degree) { return chebyshev({Kind::w, true, 4}, x, degree); }
+std::optional<E> chebyshev_t(E x, const at::Scalar& degree) { return chebyshev({Family::t, false, 6}, x, degree); }
+std::optional<E> chebyshev_u(E x, const at::Scalar& degree) { return chebyshev({Family::u, false, 8}, x, degree); }
+std::optional<E> chebyshev_v(E x, const at::Scalar& degree) { return chebyshev({Family::v, false, 8}, x, degree); }
+std::optional<E> chebyshev_w(E x, const at::Scalar& degree) { return chebyshev({Family::w, false, 8}, x, degree); }
+std::optional<E> shifted_chebyshev_t(E x, const at::Scalar& degree) { return chebyshev({Family::t, true, 6}, x, degree); }
+std::optional<E> shifted_chebyshev_u(E x, const at::Scalar& degree) { return chebyshev({Family::u, true, 6}, x, degree); }
+std::optional<E> shifted_chebyshev_v(E x, const at::Scalar& degree) { return chebyshev({Family::v, true, 6}, x, degree); }
+std::optional<E> shifted_chebyshev_w(E x, const at::Scalar& degree) { return chebyshev({Family::w, true, 4}, x, degree); }
 
 std::optional<E> hermite_h(E x, const at::Scalar& degree) {
   const auto n = whole_degree(x, degree);

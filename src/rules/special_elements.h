@@ -17,6 +17,7 @@
 
 #include <c10/core/Scalar.h>
 
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -25,6 +26,8 @@
 namespace tower::rules {
 
 using compiler::E;
+
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// c₀ xⁿ + … + cₙ by Horner's scheme, each product and sum rounded.
 E polynomial(E x, std::span<const double> coefficients);
