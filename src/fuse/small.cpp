@@ -1,8 +1,8 @@
 #include "fuse/small.h"
 
-#include <algorithm>
-
 #include <ATen/ExpandUtils.h>
+
+#include <algorithm>
 
 #include "numbers/fold.h"
 

@@ -9,14 +9,15 @@ namespace {
 constexpr int64_t kExact = int64_t{1} << 24;  // whole numbers up to it are floats
 
 // All operands' elements have numbers, one after the other, from `first` on. They are floats where the elements are:
-// some operators take no others, and where resampling finds an element is rounded in the type of the elements.
+// some operators take no others, and where resampling finds an element is rounded in the type of the elements. Of
+// booleans, too: im2col takes these, and no integers.
 std::vector<Tensor> numbers_of(const SmallCall& c, int64_t first) {
   int64_t last = first;
   for (const Small* t : c.operands) last += static_cast<int64_t>(t->ids.size());
   std::vector<Tensor> numbers;
   for (const Small* t : c.operands) {
     const auto n = static_cast<int64_t>(t->ids.size());
-    const bool floats = at::isFloatingType(t->dtype) && last <= kExact;
+    const bool floats = (at::isFloatingType(t->dtype) || t->dtype == at::kBool) && last <= kExact;
     const at::ScalarType dtype = !floats ? at::kLong : t->dtype == at::kDouble ? at::kDouble : at::kFloat;
     numbers.push_back(at::arange(first, first + n, dtype).view(t->sizes));
     first += n;

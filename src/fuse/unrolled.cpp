@@ -108,7 +108,8 @@ bool Unrolled::takes(size_t call) const {
   if (!joining_.spaces[call]) return false;
   if (factors(call)) return joining_.costs[call] <= joining_.most;
   // Without examples there is one lane, for what takes few operations.
-  return is_slow_call(*graph_.calls[call].op) || !graph_.calls[call].vmaps.empty() || joining_.costs[call] <= thresholds().most_of_one_lane;
+  return is_slow_call(*graph_.calls[call].op) || !graph_.calls[call].vmaps.empty() ||
+         joining_.costs[call] <= thresholds().most_of_one_lane;
 }
 
 std::optional<int64_t> Unrolled::cost_of(size_t n) {

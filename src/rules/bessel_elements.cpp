@@ -8,7 +8,6 @@
 namespace tower::rules {
 namespace {
 
-
 // Beyond 5, by order: Hankel's expansion in (5 / x)², P and Q, each a quotient.
 constexpr double kJ0Pp[] = {7.96936729297347051624e-04, 8.28352392107440799803e-02, 1.23953371646414299388e+00,
                             5.44725003058768775090e+00, 8.74716500199817011941e+00, 5.30324038235394892183e+00,

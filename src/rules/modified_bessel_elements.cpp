@@ -10,7 +10,6 @@ namespace {
 
 using compiler::Type;
 
-
 // Of e^−x I₀(x) and e^−x I₁(x) / x for x up to 8, in x / 2 − 2; of both times √x beyond, in 32 / x − 2.
 constexpr double kI0Near[] = {
     -4.41534164647933937950e-18, 3.33079451882223809783e-17, -2.43127984654795469359e-16, 1.71539128555513303061e-15,

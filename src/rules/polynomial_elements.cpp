@@ -70,10 +70,18 @@ std::optional<E> chebyshev_t(E x, const at::Scalar& degree) { return chebyshev({
 std::optional<E> chebyshev_u(E x, const at::Scalar& degree) { return chebyshev({Family::u, false, 8}, x, degree); }
 std::optional<E> chebyshev_v(E x, const at::Scalar& degree) { return chebyshev({Family::v, false, 8}, x, degree); }
 std::optional<E> chebyshev_w(E x, const at::Scalar& degree) { return chebyshev({Family::w, false, 8}, x, degree); }
-std::optional<E> shifted_chebyshev_t(E x, const at::Scalar& degree) { return chebyshev({Family::t, true, 6}, x, degree); }
-std::optional<E> shifted_chebyshev_u(E x, const at::Scalar& degree) { return chebyshev({Family::u, true, 6}, x, degree); }
-std::optional<E> shifted_chebyshev_v(E x, const at::Scalar& degree) { return chebyshev({Family::v, true, 6}, x, degree); }
-std::optional<E> shifted_chebyshev_w(E x, const at::Scalar& degree) { return chebyshev({Family::w, true, 4}, x, degree); }
+std::optional<E> shifted_chebyshev_t(E x, const at::Scalar& degree) {
+  return chebyshev({Family::t, true, 6}, x, degree);
+}
+std::optional<E> shifted_chebyshev_u(E x, const at::Scalar& degree) {
+  return chebyshev({Family::u, true, 6}, x, degree);
+}
+std::optional<E> shifted_chebyshev_v(E x, const at::Scalar& degree) {
+  return chebyshev({Family::v, true, 6}, x, degree);
+}
+std::optional<E> shifted_chebyshev_w(E x, const at::Scalar& degree) {
+  return chebyshev({Family::w, true, 4}, x, degree);
+}
 
 std::optional<E> hermite_h(E x, const at::Scalar& degree) {
   const auto n = whole_degree(x, degree);

@@ -284,11 +284,12 @@ SmallResults argsort_stable(const SmallCall& c) {
   return c.give(rows.sizes, rows.places);
 }
 
-// (x, k, dim, largest, sorted). Of equals the first ones are taken, for which LibTorch promises nothing; nor for the
-// order of what is not to be sorted, which stays its own.
+// (x, k, dim, largest, sorted). Of equals, which LibTorch promises no order of, the first ones are taken; integers,
+// which often are, stay its calls. No order is promised, either, for the order of what is not to be sorted, which stays
+// its own.
 SmallResults topk(const SmallCall& c) {
   const auto k = static_cast<size_t>(c.arg(1).toInt());
-  if (!c.arg(4).toBool() || !are_few(c, c.arg(2).toInt(), k)) return {};
+  if (!c.arg(4).toBool() || !is_float(c.type(0)) || !are_few(c, c.arg(2).toInt(), k)) return {};
   const Order order = c.arg(3).toBool() ? Order::descending : Order::ascending;
   return OfRows(c, c.arg(2).toInt(), std::nullopt, [&](const Row& row) { return first_in_order(row, k, order); })
       .give(c);
@@ -300,7 +301,7 @@ SmallResults topk(const SmallCall& c) {
 SmallResults kthvalue(const SmallCall& c) {
   const auto k = static_cast<size_t>(c.arg(1).toInt());
   const size_t length = length_of(c, c.arg(2).toInt());
-  if (!are_few(c, c.arg(2).toInt(), std::min(k, length - k + 1))) return {};
+  if (!is_float(c.type(0)) || !are_few(c, c.arg(2).toInt(), std::min(k, length - k + 1))) return {};
   return OfRows(c, c.arg(2).toInt(), c.arg(3).toBool(),
                 [&](const Row& row) {
                   const size_t after = row.size() - k;

@@ -92,6 +92,7 @@ struct OfRows {
   std::function<Tensors(const Tensor& x, int64_t dim)> f;
   bool orders_equals;    // LibTorch says which of equal elements comes first
   int64_t longest = 16;  // of a row
+  bool in_kernels_of_integers = true;
 };
 
 Tensors both(const std::tuple<Tensor, Tensor>& of) { return {std::get<0>(of), std::get<1>(of)}; }
@@ -104,10 +105,13 @@ const std::vector<OfRows>& of_rows() {
       {"sort", [](const Tensor& x, int64_t d) { return both(x.sort(d)); }, false},
       {"sort, descending", [](const Tensor& x, int64_t d) { return both(x.sort(d, true)); }, false},
       {"argsort, stable", [](const Tensor& x, int64_t d) { return Tensors{at::argsort(x, true, d, true)}; }, true},
-      {"topk, greatest", [](const Tensor& x, int64_t d) { return both(x.topk((x.size(d) + 1) / 2, d)); }, false},
-      {"topk, least", [](const Tensor& x, int64_t d) { return both(x.topk(x.size(d), d, false)); }, false},
-      {"kthvalue, low", [](const Tensor& x, int64_t d) { return both(x.kthvalue((x.size(d) + 3) / 4, d)); }, false},
-      {"kthvalue, high", [](const Tensor& x, int64_t d) { return both(x.kthvalue(x.size(d), d, true)); }, false},
+      {"topk, greatest", [](const Tensor& x, int64_t d) { return both(x.topk((x.size(d) + 1) / 2, d)); }, false, 16,
+       false},
+      {"topk, least", [](const Tensor& x, int64_t d) { return both(x.topk(x.size(d), d, false)); }, false, 16, false},
+      {"kthvalue, low", [](const Tensor& x, int64_t d) { return both(x.kthvalue((x.size(d) + 3) / 4, d)); }, false, 16,
+       false},
+      {"kthvalue, high", [](const Tensor& x, int64_t d) { return both(x.kthvalue(x.size(d), d, true)); }, false, 16,
+       false},
       {"median.dim", [](const Tensor& x, int64_t d) { return both(x.median(d)); }, true},
       {"median.dim, kept", [](const Tensor& x, int64_t d) { return both(x.median(d, true)); }, true},
       {"nanmedian.dim", [](const Tensor& x, int64_t d) { return both(x.nanmedian(d)); }, true},
@@ -148,7 +152,7 @@ TEST(OrdersInKernels, AreThoseOfLibTorch) {
     const Tensors expected = of_each(f, {x}, examples);
     td::Dims out(expected.size(), 0);
     const Ran actual = run(td::vmap(f, {0}, out), {x});
-    EXPECT_EQ(actual.calls, 1u) << actual.names;
+    EXPECT_EQ(actual.calls, op.in_kernels_of_integers || at::isFloatingType(dtype) ? 1u : 2u) << actual.names;
     for (size_t k = 0; k < expected.size(); ++k) {
       if (op.orders_equals) {
         EXPECT_EQ(bits(actual.results[k], expected[k]), "") << k;

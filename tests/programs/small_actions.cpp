@@ -1,6 +1,6 @@
 // What random programs for kernels of compiled functions are made of, beside the ordinary actions: reading and adding
-// where values point to, orders, rows, windows, matrices, loops. Compared are two ways to compute the same, so these need
-// not be smooth.
+// where values point to, orders, rows, windows, matrices, loops. Compared are two ways to compute the same, so these
+// need not be smooth.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <tower/loops.h>
@@ -24,7 +24,8 @@ void any_and_pointer(Draw& d) {
   d.any(has_dims);
 }
 
-// Places among `n`, where the values of `t` point to. The offset keeps ordinary values from lying where the places change.
+// Places among `n`, where the values of `t` point to. The offset keeps ordinary values from lying where the places
+// change.
 Tensor places(const Tensor& t, int64_t n) {
   return (t * 7.3 + 0.1234567).floor().abs().clamp_max(1000).to(at::kLong).remainder(n);
 }
@@ -44,17 +45,13 @@ std::vector<Action> indices() {
       {Kind::makes, "$0.gather(#0, places of $0)", any_with_dim,
        [](const Call& c) { return c[0].gather(c.number(0), places_along(c[0], c.number(0))); }},
       {Kind::makes, "$0.index_select(#0, places by $1)", any_and_pointer,
-       [](const Call& c) {
-         return c[0].index_select(c.number(0), some_places(c[1], c[0].size(c.number(0))));
-       }},
+       [](const Call& c) { return c[0].index_select(c.number(0), some_places(c[1], c[0].size(c.number(0)))); }},
       {Kind::makes, "$0.index({places by $1})",
        [](Draw& d) {
          d.any(has_dims);
          d.any(has_dims);
        },
-       [](const Call& c) {
-         return c[0].index({some_places(c[1], c[0].size(0))});
-       }},
+       [](const Call& c) { return c[0].index({some_places(c[1], c[0].size(0))}); }},
       {Kind::makes, "$0.take(places by $1)",
        [](Draw& d) {
          d.any();
@@ -62,13 +59,9 @@ std::vector<Action> indices() {
        },
        [](const Call& c) { return c[0].take(some_places(c[1], c[0].numel())); }},
       {Kind::makes, "$0.scatter_add(#0, places of $0, $0.sin())", any_with_dim,
-       [](const Call& c) {
-         return c[0].scatter_add(c.number(0), places_along(c[0], c.number(0)), c[0].sin());
-       }},
+       [](const Call& c) { return c[0].scatter_add(c.number(0), places_along(c[0], c.number(0)), c[0].sin()); }},
       {Kind::makes, "$0.scatter(#0, places of $0, $0.cos())", any_with_dim,
-       [](const Call& c) {
-         return c[0].scatter(c.number(0), places_along(c[0], c.number(0)), c[0].cos());
-       }},
+       [](const Call& c) { return c[0].scatter(c.number(0), places_along(c[0], c.number(0)), c[0].cos()); }},
       {Kind::makes, "$0.scatter_reduce(#0, places of $0, $0.cos(), amax)", any_with_dim,
        [](const Call& c) {
          return c[0].scatter_reduce(c.number(0), places_along(c[0], c.number(0)), c[0].cos(), "amax");
@@ -81,9 +74,7 @@ std::vector<Action> indices() {
          return c[0].index_add(c.number(0), index, at::ones(sizes, c[0].options()), 0.5);
        }},
       {Kind::makes, "$0.index_fill(#0, places by $1, 0.5)", any_and_pointer,
-       [](const Call& c) {
-         return c[0].index_fill(c.number(0), some_places(c[1], c[0].size(c.number(0))), 0.5);
-       }},
+       [](const Call& c) { return c[0].index_fill(c.number(0), some_places(c[1], c[0].size(c.number(0))), 0.5); }},
       {Kind::makes, "$0.index_put({places by $1}, 0.25, true)",
        [](Draw& d) {
          d.any(has_dims);
@@ -148,9 +139,13 @@ std::vector<Action> windows() {
   const auto row_of_two = [](Draw& d) { d.any([](const Tensor& t) { return t.numel() >= 2; }); };
   return {
       {Kind::makes, "$0 as a row, padded by reflection", row_of_two,
-       [](const Call& c) { return at::reflection_pad1d(as_row(c[0]), {1, 1})[0]; }},
+       [](const Call& c) {
+         return at::reflection_pad1d(as_row(c[0]), {1, 1})[0];
+       }},
       {Kind::makes, "$0 as a row, padded by replication", any_one,
-       [](const Call& c) { return at::replication_pad1d(as_row(c[0]), {2, 0})[0]; }},
+       [](const Call& c) {
+         return at::replication_pad1d(as_row(c[0]), {2, 0})[0];
+       }},
       {Kind::makes, "$0 as a row, twice as long", any_one,
        [](const Call& c) { return at::upsample_nearest1d(as_row(c[0]), {2 * c[0].numel()})[0]; }},
       {Kind::makes, "$0 as a row, resampled", row_of_two,
