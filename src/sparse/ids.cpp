@@ -9,8 +9,11 @@ Tensor united(Sets& sets, const Tensor& a, const Tensor& b, at::IntArrayRef size
   Tensor result = at::empty(sizes, left.options());
   const double *from_left = left.const_data_ptr<double>(), *from_right = right.const_data_ptr<double>();
   auto* to = result.mutable_data_ptr<double>();
-  for (int64_t k = 0; k < result.numel(); ++k)
-    to[k] = static_cast<double>(sets.unite(id_of(from_left[k]), id_of(from_right[k])));
+  for (int64_t k = 0; k < result.numel(); ++k) {
+    // Neighbours often are of the same sets.
+    const bool again = k > 0 && from_left[k] == from_left[k - 1] && from_right[k] == from_right[k - 1];
+    to[k] = again ? to[k - 1] : static_cast<double>(sets.unite(id_of(from_left[k]), id_of(from_right[k])));
+  }
   return result;
 }
 

@@ -6,10 +6,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <unordered_map>
 #include <vector>
 
 namespace tower::sparse {
+
+/// Numbers by 64 bits that are not zero: a table without lists, as there are millions of them.
+class NumbersByBits {
+ public:
+  /// The number of these bits, or the place for it, which has zero.
+  int32_t& operator[](uint64_t bits);
+
+ private:
+  struct Slot {
+    uint64_t bits = 0;
+    int32_t number = 0;
+  };
+  Slot& slot(uint64_t bits);
+
+  std::vector<Slot> slots_ = std::vector<Slot>(1024);
+  size_t used_ = 0;
+};
 
 class Sets {
  public:
@@ -38,8 +54,9 @@ class Sets {
   size_t most_, in_unions_ = 0;
   std::vector<int32_t> elements_;     // of all sets, one after the other
   std::vector<size_t> starts_{0, 0};  // and where the next one starts: the first is empty
-  std::unordered_multimap<uint64_t, Id> by_hash_;
-  std::unordered_map<uint64_t, Id> united_;  // by the two ids, each of 32 bits
+  NumbersByBits by_hash_;             // the last of those of one hash
+  std::vector<int32_t> before_{0};    // the one before it
+  NumbersByBits united_;              // by the two ids, each of 32 bits
   std::vector<int32_t> scratch_;
 };
 
