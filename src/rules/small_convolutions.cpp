@@ -12,6 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include "rules/small_places.h"
+
 namespace tower::rules::small {
 
 using namespace compiler;
@@ -36,7 +38,6 @@ struct Geometry {
   }
 };
 
-size_t elements_in(const Sizes& sizes) { return static_cast<size_t>(c10::multiply_integers(sizes)); }
 Sizes behind(const Sizes& sizes, size_t first) {
   return Sizes(sizes.begin() + static_cast<int64_t>(first), sizes.end());
 }
@@ -51,7 +52,7 @@ std::vector<Triple> triples(const Geometry& g, const Sizes& of_windows, const Si
                             const Sizes& of_weight) {
   const Sizes plane = behind(of_pixels, 2);
   const std::vector<Sizes> places = places_in(behind(of_windows, 2)), kernel = places_in(behind(of_weight, 2));
-  const size_t plane_size = elements_in(plane);
+  const size_t plane_size = count(plane);
   const int64_t in_group = of_windows[1] / g.groups;
   std::vector<Triple> all;
   size_t window = 0;
@@ -128,8 +129,8 @@ SmallResults convolution(const SmallCall& c) {
   const Sizes sizes = sizes_of_result(x, weight, g);
   const Of of_x = g.transposed ? windows : pixels, of_y = g.transposed ? pixels : windows;
   const auto all = g.transposed ? triples(g, x.sizes, sizes, weight.sizes) : triples(g, sizes, x.sizes, weight.sizes);
-  std::vector<E> elements = sums_of_products(c, all, of_y, elements_in(sizes), of_x, x, weights, weight);
-  const size_t plane = elements_in(behind(sizes, 2)), channels = static_cast<size_t>(sizes[1]);
+  std::vector<E> elements = sums_of_products(c, all, of_y, count(sizes), of_x, x, weights, weight);
+  const size_t plane = count(behind(sizes, 2)), channels = static_cast<size_t>(sizes[1]);
   if (bias && bias->ids.size() != channels) return {};
   for (size_t i = 0; bias && i < elements.size(); ++i) elements[i] = elements[i] + c.at(*bias, i / plane % channels);
   return c.give(sizes, elements);
@@ -154,7 +155,7 @@ SmallResults convolution_backward(const SmallCall& c) {
   if (wanted[0]) give(0, x.sizes, sums_of_products(c, all, of_x, x.ids.size(), of_ct, ct, weights, weight));
   if (wanted[1]) give(1, weight.sizes, sums_of_products(c, all, weights, weight.ids.size(), of_ct, ct, of_x, x));
   if (wanted[2]) {
-    const size_t plane = elements_in(behind(ct.sizes, 2)), channels = static_cast<size_t>(ct.sizes[1]);
+    const size_t plane = count(behind(ct.sizes, 2)), channels = static_cast<size_t>(ct.sizes[1]);
     std::vector<std::optional<E>> sums(channels);
     for (size_t i = 0; i < ct.ids.size(); ++i) {
       std::optional<E>& sum = sums[i / plane % channels];
