@@ -50,7 +50,7 @@ void check_grads(F f, const Args& args, int order = 1, const std::vector<Mode>& 
       [&]<class... D>(const D&... arg) {
         detail::Flat<false, F, D...> flat(f, arg...);
         auto run = [&](const dynamic::Tensors& tensors) { return flat(tensors).first; };
-        dynamic::check_grads(std::ref(run), flat.leaves(), order, modes, tolerance);
+        dynamic::check_grads(detail::CallRef::to(run), flat.leaves(), order, modes, tolerance);
       },
       detail::as_arguments(args));
 }

@@ -188,7 +188,8 @@ class Compiled {
       return std::make_shared<const Kept>(flat.value.static_parts(), std::tuple<D...>(without_tensors(args)...));
     };
     auto [tensors, static_parts] = specialisations_.run(
-        flat.leaves(), detail::StaticKey::of(args...), std::ref(run), std::ref(rest),
+        flat.leaves(), detail::StaticKey::of(args...), detail::CallRef::to(run),
+        detail::FunctionRef<std::shared_ptr<const Kept>()>::to(rest),
         detail::is_tensors_alone<typename Call::Value> ? &detail::Specialisations::always_same : nullptr);
     return with_leaves(static_cast<const Kept*>(static_parts.get())->result, tensors);
   }

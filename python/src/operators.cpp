@@ -96,7 +96,7 @@ HigherOrderRules rules_of(const std::string& name, py::object object) {
   return rules;
 }
 
-py::list call(const HigherOrderOperator& op, py::handle operands, py::object attributes) {
+py::list call_with(const HigherOrderOperator& op, py::handle operands, py::object attributes) {
   const Tensors given = to_tensors(operands);
   const Attributes call = keep(std::move(attributes));
   return to_list(without_gil([&] { return op(given, call); }));
@@ -109,7 +109,7 @@ void define_operators(py::module_& module) {
       .def(py::init([](const std::string& name, py::object rules) {
         return HigherOrderOperator(rules_of(name, std::move(rules)));
       }))
-      .def("__call__", &call);
+      .def("__call__", &call_with);
 }
 
 }  // namespace tower::python

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tower/axes.h"
+#include "tower/detail/function_ref.h"
 #include "tower/dynamic.h"
 #include "tower/mesh.h"
 #include "tower/tree.h"
@@ -23,6 +24,10 @@ namespace tower::detail {
 using dynamic::Dims;
 using dynamic::FunctionWithAux;
 using dynamic::Tensors;
+
+/// What the dynamic layer takes, by reference.
+using CallRef = FunctionRef<Tensors(const Tensors&)>;
+using CallWithAuxRef = FunctionRef<std::pair<Tensors, Tensors>(const Tensors&)>;
 
 /// A user's function inside a transformed one, which is const: function objects with a non-const operator() work too.
 template <class F>
@@ -81,6 +86,7 @@ std::vector<int64_t> tensor_numbers(const std::vector<std::size_t>& counts, std:
 
 /// The name of the tensor with this number among those of the arguments, for messages.
 using NameTensor = std::function<std::string(std::size_t)>;
+using NameTensorRef = FunctionRef<std::string(std::size_t)>;
 
 /// Throws DerivativeError where one of the `chosen` tensors is of an integer dtype.
 void check_differentiable(const char* transform, const Tensors& leaves, const std::vector<int64_t>& chosen,
@@ -189,7 +195,7 @@ class Flat {
   }
 
   /// This call in the form the dynamic layer takes; this object must outlive it.
-  FunctionWithAux function() { return std::ref(*this); }
+  FunctionWithAux function() { return CallWithAuxRef::to(*this); }
 
   /// Positions, in `leaves`, of the tensors of the arguments `I`, with respect to which `transform` differentiates.
   template <std::size_t... I>
@@ -197,7 +203,7 @@ class Flat {
     auto chosen = tensor_numbers(
         std::apply([](const auto&... arg) { return std::vector<std::size_t>{count_tensors(arg)...}; }, args_), {I...});
     auto name = [&](std::size_t tensor) { return name_of(tensor); };
-    check_differentiable(transform, leaves, chosen, std::ref(name));
+    check_differentiable(transform, leaves, chosen, NameTensorRef::to(name));
     return chosen;
   }
 
@@ -238,7 +244,8 @@ auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOption
     return results;
   };
   auto name = [&](std::size_t tensor) { return flat.name_of(tensor); };
-  return flat.value.arrive(run_vmap(std::ref(run), leaves, in, out, options, examples, std::ref(name)));
+  return flat.value.arrive(
+      run_vmap(CallWithAuxRef::to(run), leaves, in, out, options, examples, NameTensorRef::to(name)));
 }
 
 template <bool with_value, bool aux, class Argnums, class F, class... D>
@@ -259,7 +266,7 @@ auto grad_call(Argnums argnums, F& f, const D&... args) {
       values.insert(values.end(), extra.begin(), extra.end());
       return values;
     };
-    auto [grads, values] = dynamic::grad_and_value(std::ref(run), std::move(chosen))(leaves);
+    auto [grads, values] = dynamic::grad_and_value(CallRef::to(run), std::move(chosen))(leaves);
     gradients = with_leaves(std::move(gradients), grads);
     at::Tensor loss = values[0];
     if constexpr (aux) {
@@ -380,7 +387,7 @@ auto linearize_call(F& f, const D&... args) {
   auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
   const Tensors leaves = flat.leaves();
   flat.differentiated("linearize", leaves, typename TensorArguments<D...>::type{});
-  auto [values, pushforward] = dynamic::linearize(std::ref(run), leaves);
+  auto [values, pushforward] = dynamic::linearize(CallRef::to(run), leaves);
   auto arguments = static_parts(select_tuple(typename TensorArguments<D...>::type{}, flat.args()));
   return std::pair(flat.value.arrive(values),
                    Pushforward(std::move(pushforward), flat.value.static_parts(), std::move(arguments)));
@@ -417,7 +424,7 @@ auto hvp_call(F& f, const Primals& primals, const Tangents& tangents) {
             std::apply([&](const auto&... tangent) { return matching(arguments, "hvp: tangent", tangent...); },
                        as_arguments(tangents));
         auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
-        auto [grads, products] = dynamic::hvp(std::ref(run), flat.leaves(), directions);
+        auto [grads, products] = dynamic::hvp(CallRef::to(run), flat.leaves(), directions);
         auto like = select(typename TensorArguments<D...>::type{}, flat.args());
         return std::pair(with_leaves(like, grads), with_leaves(like, products));
       },

@@ -1,0 +1,31 @@
+// A function object by reference, without its type.
+#pragma once
+
+#include <memory>
+
+namespace tower::detail {
+
+template <class Signature>
+class FunctionRef;
+
+/// Calls a function object that lies elsewhere and outlives this. std::ref in a std::function does the same; for that
+/// the compiler makes a copier, a destructor and type information of each lambda, a tenth of a user's file.
+template <class Result, class... Args>
+class FunctionRef<Result(Args...)> {
+ public:
+  template <class F>
+  static FunctionRef to(F& f) {
+    return FunctionRef(const_cast<void*>(static_cast<const void*>(std::addressof(f))),
+                       [](void* object, Args... args) -> Result { return (*static_cast<F*>(object))(args...); });
+  }
+
+  Result operator()(Args... args) const { return call_(object_, args...); }
+
+ private:
+  FunctionRef(void* object, Result (*call)(void*, Args...)) : object_(object), call_(call) {}
+
+  void* object_;
+  Result (*call_)(void*, Args...);
+};
+
+}  // namespace tower::detail
