@@ -1,0 +1,30 @@
+// How the arguments and results of exported models (tower/exported.h) are nested, and what their leaves are.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tower {
+
+/// A leaf of what an exported model takes or gives; std::monostate is None.
+using ExportedLeaf = std::variant<std::monostate, at::Tensor, int64_t, double, bool, std::string>;
+
+/// How arguments or results of an exported model are nested.
+struct ExportedTree {
+  /// What has children.
+  enum class Kind : uint8_t { leaf, sequence, mapping };
+  /// What a leaf is, in the order of ExportedLeaf.
+  enum class Leaf : uint8_t { none, tensor, integer, number, boolean, string };
+
+  Kind kind = Kind::leaf;
+  Leaf leaf = Leaf::none;              ///< of a leaf
+  std::string text;                    ///< of a leaf: "Float [s0, 3]", "2"; otherwise Python's type, "tuple"
+  std::vector<std::string> keys;       ///< of the children, where they have names
+  std::vector<ExportedTree> children;  ///< in order
+};
+
+}  // namespace tower
