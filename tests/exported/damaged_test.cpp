@@ -1,0 +1,338 @@
+// Files that are damaged, cut off, or made to do harm: each is an error, or means what it meant. The records of a file
+// that Python wrote are written again with something else in them.
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "exported/archive.h"
+#include "exported/models.h"
+#include "exported/sizes.h"
+#include "support/prelude.h"
+#include "tower/exported.h"
+
+namespace {
+
+using exported_models::expected;
+using exported_models::Exported;
+using exported_models::file;
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/// A file of its own for a test's bytes.
+std::string written(const std::string& bytes) {
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path = testing::TempDir() + "tower_damaged_" + test->name() + ".pt2";
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+void append(std::string& out, uint64_t number, int bytes) {
+  for (int k = 0; k < bytes; ++k) out.push_back(static_cast<char>(number >> (8 * k)));
+}
+
+/// An entry of an archive, and what its directory says of it.
+struct Entry {
+  std::string name, bytes;
+  std::optional<uint32_t> stated_size = std::nullopt, stated_offset = std::nullopt;
+  uint16_t method = 0;
+};
+
+/// A zip file of stored records without checksums.
+std::string zip(const std::vector<Entry>& entries) {
+  std::string out, directory;
+  for (const Entry& e : entries) {
+    const uint64_t offset = e.stated_offset.value_or(out.size()), size = e.stated_size.value_or(e.bytes.size());
+    append(directory, 0x02014b50, 4);
+    append(directory, 0, 6);
+    append(directory, e.method, 2);
+    append(directory, 0, 8);
+    append(directory, size, 4);
+    append(directory, size, 4);
+    append(directory, e.name.size(), 2);
+    append(directory, 0, 12);
+    append(directory, offset, 4);
+    directory += e.name;
+    append(out, 0x04034b50, 4);
+    append(out, 0, 22);
+    append(out, e.name.size(), 2);
+    append(out, 0, 2);
+    out += e.name + e.bytes;
+  }
+  const size_t begin = out.size();
+  out += directory;
+  append(out, 0x06054b50, 4);
+  append(out, 0, 4);
+  append(out, entries.size(), 2);
+  append(out, entries.size(), 2);
+  append(out, directory.size(), 4);
+  append(out, begin, 4);
+  append(out, 0, 2);
+  return out;
+}
+
+/// The records of a model's file.
+std::vector<Entry> entries_of(const std::string& name) {
+  tower::exported::Archive archive(file(name));
+  std::vector<Entry> entries;
+  for (const std::string& record : archive.names_between("", ""))
+    entries.push_back({"model/" + record, archive.text(record)});
+  return entries;
+}
+
+Entry& find(std::vector<Entry>& entries, const std::string& name) {
+  for (Entry& e : entries)
+    if (e.name == "model/" + name) return e;
+  throw std::logic_error("no record " + name);
+}
+
+constexpr const char* kModel = "models/model.json";
+constexpr const char* kWeights = "data/weights/model_weights_config.json";
+
+/// The message of the load of a file with `from` replaced by `to` in one of its records.
+std::string refused(const std::string& name, const std::string& record, const std::string& from,
+                    const std::string& to) {
+  auto entries = entries_of(name);
+  std::string& text = find(entries, record).bytes;
+  const size_t at = text.find(from);
+  if (at == text.npos) return "there is no " + from;
+  text.replace(at, from.size(), to);
+  const std::string path = written(zip(entries));
+  try {
+    td::load_exported(path);
+  } catch (const tower::Error& e) {
+    return e.what();
+  }
+  return "it was loaded";
+}
+
+TEST_F(Exported, AFileThatIsWrittenAgainIsTheSameModel) {
+  const auto all = expected("experts");
+  const auto model = td::load_exported(written(zip(entries_of("experts"))));
+  EXPECT_TRUE(same(model({all.at("0.arg.0")})[0], all.at("0.out.0")));
+}
+
+TEST_F(Exported, AByteThatIsAnotherIsAnErrorOrChangesNothing) {
+  const std::string bytes = bytes_of(file("experts"));
+  const auto all = expected("experts");
+  std::mt19937 random(1);
+  int errors = 0;
+  constexpr int kTries = 200;
+  for (int n = 0; n < kTries; ++n) {
+    std::string damaged = bytes;
+    const size_t at = random() % damaged.size();
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
+    const std::string path = written(damaged);
+    try {
+      const auto model = td::load_exported(path);
+      EXPECT_TRUE(same(model({all.at("0.arg.0")})[0], all.at("0.out.0"))) << "byte " << at;
+    } catch (const tower::Error& e) {
+      ++errors;
+      EXPECT_TRUE(contains(e.what(), path)) << e.what();
+    }
+  }
+  // The rest is padding, example inputs, and fields of the archive that nobody reads.
+  EXPECT_GT(errors, kTries / 4);
+}
+
+TEST_F(Exported, AFileThatIsCutOffIsAnError) {
+  const std::string bytes = bytes_of(file("perceptron"));
+  std::mt19937 random(2);
+  for (int n = 0; n < 100; ++n) {
+    const std::string path = written(bytes.substr(0, random() % bytes.size()));
+    EXPECT_THROW(td::load_exported(path), tower::ArgumentError);
+  }
+}
+
+/// Where values that are no lists or objects begin and end in a JSON text.
+std::vector<std::pair<size_t, size_t>> tokens(const std::string& json) {
+  std::vector<std::pair<size_t, size_t>> found;
+  for (size_t at = 0; at < json.size();) {
+    size_t end = at + 1;
+    if (json[at] == '"') {
+      while (json[end] != '"') end += json[end] == '\\' ? 2 : 1;
+      found.emplace_back(at, ++end);
+    } else if (std::strchr("-0123456789tfn", json[at])) {
+      end = json.find_first_of(",]} ", at);
+      found.emplace_back(at, end);
+    }
+    at = end;
+  }
+  return found;
+}
+
+TEST_F(Exported, JsonThatIsAnotherIsAnErrorOrAnotherModel) {
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  const std::string others[] = {"null",
+                                "true",
+                                "-1",
+                                "0",
+                                "7",
+                                "9223372036854775807",
+                                "99999999999999999999",
+                                "1e999",
+                                "\"x\"",
+                                "\"\"",
+                                "[]",
+                                "{}",
+                                "[{}]",
+                                "{\"as_none\": true}",
+                                deep};
+  std::mt19937 random(3);
+  int errors = 0;
+  constexpr int kTries = 300;
+  for (int n = 0; n < kTries; ++n) {
+    const std::string name = n % 3 == 0 ? "experts" : n % 3 == 1 ? "sizes" : "cumulative";
+    auto entries = entries_of(name);
+    std::string& text = find(entries, n % 5 == 0 ? kWeights : kModel).bytes;
+    const auto places = tokens(text);
+    if (places.empty()) continue;
+    const auto [begin, end] = places[random() % places.size()];
+    text.replace(begin, end - begin, others[random() % std::size(others)]);
+    const std::string path = written(zip(entries));
+    const auto all = expected(name);
+    try {
+      const auto model = td::load_exported(path);
+      if (name == "sizes") model({all.at("4.a"), all.at("4.b")});
+      else if (name == "experts") model({all.at("0.arg.0")});
+      else model({all.at("0.arg.0"), all.at("0.arg.1")});
+    } catch (const tower::Error&) {
+      ++errors;
+    } catch (const c10::Error&) {
+      ++errors;  // an operator that was given something else
+    }
+  }
+  EXPECT_GT(errors, kTries / 3);
+}
+
+TEST_F(Exported, WhatIsWrongIsNamedWithItsPlace) {
+  struct Case {
+    const char *record, *from, *to, *says;
+  };
+  const Case cases[] = {
+      {kModel, "{", "", "the model is no JSON"},
+      {kModel, "\"nodes\": [", "\"nodes\": 7, \"x\": [", "model.graph_module.graph.nodes is no list"},
+      {kModel, "\"target\": \"torch.ops.aten.linear.default\"", "\"target\": 3",
+       "model.graph_module.graph.nodes[0].target is no string"},
+      {kModel, "torch.ops.aten.linear.default", "torch.ops.aten.no_such_operator.default",
+       "torch.ops.aten.no_such_operator.default"},
+      {kModel, "torch.ops.aten.linear.default", "torch.ops.aten.from_file.default", "torch.ops.aten.from_file.default"},
+      {kModel, "torch.ops.aten.linear.default", "os.system", "os.system"},
+      {kModel, "torch.ops.higher_order.cond", "torch.ops.higher_order.unheard_of", "torch.ops.higher_order.unheard_of"},
+      {kModel, "torch.ops.higher_order.cond", "torch.ops.higher_order.scan", "has other operands than that operator"},
+      {kModel, "{\"name\": \"input\", \"arg\": {\"as_tensor\": {\"name\": \"x\"}}",
+       "{\"name\": \"input\", \"arg\": {\"as_tensor\": {\"name\": \"cond\"}}", "which nothing before it makes"},
+      {kModel, "{\"name\": \"input\", \"arg\": {\"as_tensor\": {\"name\": \"x\"}}",
+       "{\"name\": \"output\", \"arg\": {\"as_tensor\": {\"name\": \"x\"}}", "has an argument \"output\""},
+      {kModel, "\"as_tensor\": {\"name\": \"x\"}", "\"as_tensor\": {\"name\": \"x\"}, \"as_int\": 1",
+       "is none of its types, or several"},
+      {kModel, "\"as_tensor\": {\"name\": \"x\"}", "\"as_void\": {\"name\": \"x\"}", "an argument of the type as_void"},
+      {kModel, "\"major\": 8", "\"major\": 9", "a file of version 9."},
+      {kModel, "\"parameter_name\": \"gate.weight\"", "\"parameter_name\": \"gate\"", "weight \"gate\" is missing"},
+      {kModel, "\"input_specs\": [", "\"input_specs\": [{\"token\": {}}, ", "an input of the type token"},
+      {kWeights, "\"path_name\": \"weight_0\"", "\"path_name\": \"../../weight_0\"",
+       "\"data/weights/../../weight_0\" is missing"},
+      {kWeights, "\"use_pickle\": false", "\"use_pickle\": true", "which would be run as code"},
+      {kWeights, "\"as_int\": 3", "\"as_int\": 300", "lies outside of its record"},
+      {kWeights, "\"as_int\": 3", "\"as_int\": -3", "has a size or stride that is no number from 0 on"},
+      {kWeights, "\"as_int\": 3", "\"as_int\": 9223372036854775807", "weight \""},
+      {kWeights, "\"as_int\": 3", "\"as_int\": 9223372036854775808", "is an integer of more than 64 bits"},
+      {kWeights, "\"storage_offset\": {\"as_int\": 0}", "\"storage_offset\": {\"as_int\": 2}",
+       "lies outside of its record"},
+      {kWeights, "\"dtype\": 8", "\"dtype\": 99", "is no dtype: 99"},
+      {kWeights, "\"type\": \"cpu\"", "\"type\": \"cuda\"", "on the device cuda"},
+      {kWeights, "\"type\": \"cpu\"", "\"type\": \"abacus\"", "is no device: abacus"},
+      {"archive_format", "pt2", "pt3", "its format is \"pt3\""},
+      {"archive_version", "0", "1", "an archive of version 1"},
+  };
+  for (const Case& c : cases) {
+    const std::string text = refused("experts", c.record, c.from, c.to);
+    EXPECT_TRUE(contains(text, c.says)) << c.from << " as " << c.to << ":\n" << text.substr(0, 500);
+  }
+}
+
+TEST_F(Exported, ADirectoryThatLiesIsNotBelieved) {
+  const auto refused = [&](const std::function<void(Entry&)>& change) {
+    auto entries = entries_of("perceptron");
+    change(find(entries, "data/weights/weight_0"));
+    const std::string path = written(zip(entries));
+    return message_of<tower::ArgumentError>([&] { td::load_exported(path); });
+  };
+  const auto says = [](const std::string& text, const char* part) { EXPECT_TRUE(contains(text, part)) << text; };
+  says(refused([](Entry& e) { e.stated_size = 0xfffffff0; }), "is larger than the file");
+  says(refused([](Entry& e) { e.stated_offset = 0xfffffff0; }), "lies outside of the file");
+  says(refused([](Entry& e) { e.stated_offset = 1; }), "is not where the directory says");
+  says(refused([](Entry& e) { e.method = 8; }), "is compressed");
+  says(refused([](Entry& e) { e.name = "model/../../etc/passwd"; }), "leaves the archive");
+  says(refused([](Entry& e) { e.name = "/etc/passwd"; }), "leaves the archive");
+  says(refused([](Entry& e) { e.name = "other/data/weights/weight_0"; }), "is not in the folder of the others");
+  says(refused([](Entry& e) { e.name = "model/models/model.json"; }), "is there twice");
+  says(refused([](Entry& e) { e.bytes.clear(); }), "was not stored");
+}
+
+TEST_F(Exported, AWeightThatIsDamagedIsFoundByItsChecksum) {
+  std::string bytes = bytes_of(file("perceptron"));
+  const auto model = td::load_exported(file("perceptron"));
+  const Tensor weight = model.parameters().at("net.0.weight");
+  const std::string_view values(static_cast<const char*>(weight.data_ptr()), weight.nbytes());
+  const size_t at = bytes.find(values);
+  ASSERT_NE(at, bytes.npos);
+  bytes[at + 3] = static_cast<char>(bytes[at + 3] ^ 1);
+  const std::string path = written(bytes);
+  const auto text = message_of<tower::ArgumentError>([&] { td::load_exported(path); });
+  EXPECT_TRUE(contains(text, "record \"data/weights/weight_0\" is damaged")) << text;
+}
+
+TEST(ExportedSizes, AreParsedAndEvaluated) {
+  using tower::exported::SizeExpression;
+  const auto s = "Symbol('s0', positive=True, integer=True)";
+  const auto at = [&](const std::string& text, int64_t n) {
+    return SizeExpression::parse(text).evaluate({{"s0", n}}).value_or(-1);
+  };
+  const std::string S = s;
+  EXPECT_EQ(at("Integer(7)", 0), 7);
+  EXPECT_EQ(at("Add(Mul(Integer(2), " + S + "), Integer(-1))", 5), 9);
+  EXPECT_EQ(at("Mul(Rational(1, 2), " + S + ")", 6), 3);
+  EXPECT_EQ(at("Mul(Rational(1, 2), " + S + ")", 7), -1);
+  EXPECT_EQ(at("Pow(" + S + ", Integer(2))", 5), 25);
+  EXPECT_EQ(at("FloorDiv(Add(Integer(-7), " + S + "), Integer(2))", 0), -4);
+  EXPECT_EQ(at("CeilDiv(" + S + ", Integer(2))", 7), 4);
+  EXPECT_EQ(at("Mod(" + S + ", Integer(3))", 7), 1);
+  EXPECT_EQ(at("PythonMod(Mul(Integer(-1), " + S + "), Integer(3))", 7), 2);
+  EXPECT_EQ(at("Max(Integer(3), " + S + ")", 2), 3);
+  EXPECT_EQ(at("Min(Integer(3), " + S + ")", 2), 2);
+  EXPECT_EQ(at("Mul(Integer(9223372036854775807), " + S + ")", 2), -1);
+  EXPECT_EQ(at("FloorDiv(" + S + ", Integer(0))", 2), -1);
+}
+
+TEST(ExportedSizes, AreSolvedForASizeThatIsKnown) {
+  using tower::exported::SizeExpression;
+  const std::string s = "Symbol('s0', positive=True, integer=True)";
+  const auto solved = [&](const std::string& text, int64_t size) {
+    tower::exported::Symbols symbols;
+    return SizeExpression::parse(text).solve(size, symbols) ? symbols.at("s0") : -1;
+  };
+  EXPECT_EQ(solved(s, 5), 5);
+  EXPECT_EQ(solved("Add(Mul(Integer(2), " + s + "), Integer(-1))", 9), 5);
+  EXPECT_EQ(solved("Add(Mul(Integer(2), " + s + "), Integer(-1))", 8), -1);
+  EXPECT_EQ(solved("Mul(Rational(1, 2), " + s + ")", 4), 8);
+  EXPECT_EQ(solved("Pow(" + s + ", Integer(2))", 9), -1);
+  EXPECT_EQ(solved("Mul(" + s + ", Symbol('s1', integer=True))", 9), -1);
+}
+
+TEST(ExportedSizes, ThatAreNoneAreRefused) {
+  using tower::exported::SizeExpression;
+  for (const std::string text : {"", "Integer", "Integer(", "Integer(x)", "Integer(1", "Integer(1))", "Add()", "Add(,)",
+                                 "Symbol(s0)", "Symbol('s0", "Symbol('')", "Rational(1, 0)", "Rational(1, 2)",
+                                 "Integer(99999999999999999999)", "Pow(Integer(1))", "1 + 1", "__import__('os')"})
+    EXPECT_THROW(SizeExpression::parse(text), std::runtime_error) << text;
+  std::string deep;
+  for (int n = 0; n < 100000; ++n) deep += "Add(";
+  EXPECT_THROW(SizeExpression::parse(deep), tower::exported::FileError);
+  EXPECT_THROW(SizeExpression::parse("eval(Integer(1))"), tower::exported::NotSupported);
+}
+
+}  // namespace

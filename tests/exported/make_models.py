@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""make_models.py FOLDER: exports the models that the tests read (families.py) into FOLDER, each as NAME.pt2, and what
+Python's own modules and autograd give for them as NAME.pt, a dict of tensors:
+
+  k.arg.i, k.out.i        arguments and results of example k, of three
+  k.cot.i                 cotangents of the results: the loss is the sum of their products
+  k.grad.i                gradients of the loss by argument i, where that is of floats
+  k.param.NAME            the same by a parameter
+  k.tan.i, k.jvp.i        directions of the arguments, and derivatives of result i along them
+  k.hvp.i                 derivatives of the gradient by argument i along the directions
+  n.batch.i, n.batch_out  the first argument, and the first result, for a batch of n
+
+Then files that say what a reader has to do with signatures, buffers and weights (signatures below)."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from families import families
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+EXAMPLES = 3
+BATCHES = (0, 1, 7, 64)
+
+
+def as_tuple(x):
+    return x if isinstance(x, tuple) else (x,)
+
+
+def gradients(of, by, **options):
+    found = torch.autograd.grad(of, by, allow_unused=True, **options)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(by, found)]
+
+
+def forward(module, args, tangents):
+    """Derivatives of the results along tangents of some arguments, by dual numbers."""
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(a.detach(), tangents[i]) if i in tangents else a for i, a in enumerate(args)]
+        found = [forward_ad.unpack_dual(out) for out in as_tuple(module(*duals))]
+        return [torch.zeros_like(f.primal) if f.tangent is None else f.tangent for f in found]
+
+
+def example(module, draw):
+    """What an example's file has, without the number."""
+    saved = {}
+    args = [a.requires_grad_() if a.is_floating_point() else a for a in draw()]
+    differentiated = [(i, a) for i, a in enumerate(args) if a.requires_grad]
+    by = [a for _, a in differentiated]
+    outs = as_tuple(module(*args))
+    cots = [torch.randn_like(out).detach().requires_grad_() for out in outs]
+    loss = sum((out * cot).sum() for out, cot in zip(outs, cots))
+    parameters = dict(module.named_parameters())
+    for name, g in zip(parameters, gradients(loss, list(parameters.values()), retain_graph=True)):
+        saved[f"param.{name}"] = g
+    grads = gradients(loss, by, create_graph=True)
+    tangents = [torch.randn_like(a) for a in by]
+    inner = sum((g * t).sum() for g, t in zip(grads, tangents))
+    try:
+        pushed = forward(module, args, dict(zip((i for i, _ in differentiated), tangents)))
+    except NotImplementedError:
+        # The pullback is linear in the cotangents: its derivative by them, along tangents, is the pushforward.
+        pushed = gradients(inner, cots, retain_graph=True)
+    products = gradients(inner, by) if inner.requires_grad else [torch.zeros_like(a) for a in by]
+    for i, a in enumerate(args):
+        saved[f"arg.{i}"] = a
+    for i, (out, cot, p) in enumerate(zip(outs, cots, pushed)):
+        saved.update({f"out.{i}": out, f"cot.{i}": cot, f"jvp.{i}": p})
+    for (i, _), g, t, h in zip(differentiated, grads, tangents, products):
+        saved.update({f"grad.{i}": g, f"tan.{i}": t, f"hvp.{i}": h})
+    return saved
+
+
+def save(folder, name, module, args, kwargs=None, **options):
+    with torch.no_grad():
+        args = tuple(a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args)
+    program = torch.export.export(module, args, kwargs, **options)
+    torch.export.save(program, folder / f"{name}.pt2")
+    return program
+
+
+def save_tensors(folder, name, tensors):
+    torch.save({key: t.detach().clone().contiguous() for key, t in tensors.items()}, folder / f"{name}.pt")
+
+
+def make_family(folder, name, module, draw, batch):
+    saved = {}
+    for k in range(EXAMPLES):
+        # Of the others the second derivative is missing.
+        with sdpa_kernel(SDPBackend.MATH):
+            saved.update({f"{k}.{key}": t for key, t in example(module, draw).items()})
+    args = draw()
+    shapes = tuple({batch: torch.export.Dim("batch")} if i == 0 else None for i in range(len(args)))
+    save(folder, name, module, args, dynamic_shapes=None if batch is None else shapes)
+    if batch is not None:
+        for n in BATCHES:
+            x = args[0][:1].expand(n, *args[0].shape[1:]) + torch.randn(n, *args[0].shape[1:])
+            saved.update({f"{n}.batch": x, f"{n}.batch_out": as_tuple(module(x))[0]})
+    save_tensors(folder, name, saved)
+
+
+class Trees(nn.Module):
+    def forward(self, x, pair, *, options, scale=2.0, mode="plus", nothing=None):
+        y = x * scale + pair[0] * pair[1]
+        if mode == "plus":
+            y = y + options["a"]
+        return {"sum": y, "rest": [x.shape[0], options["b"], None]}
+
+
+class Training(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("own", torch.zeros(3), persistent=False)
+        self.constant = torch.arange(3.0)
+
+    def forward(self, x):
+        self.own.add_(x.mean(0))
+        return self.norm(x) + self.own + self.constant
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        both = torch.randn(4, 3)
+        self.a = nn.Parameter(both[:2])
+        self.b = nn.Parameter(both.t()[:, 1:])
+
+    def forward(self, x):
+        return (x @ self.a.t()).sum() + (self.b @ torch.ones(3, 1)).sum()
+
+
+class Sizes(nn.Module):
+    def forward(self, x, y):
+        n, m = x.shape[0], y.shape[0]
+        z = torch.cat([x, y]).reshape(3, -1, 2)
+        return z.sum(0) * (n % 3) + (n * m) // 7 + torch.sym_float(n) / 2, y[: m - n]
+
+
+class Writes(nn.Module):
+    def forward(self, x):
+        x.mul_(2)
+        return x + 1
+
+
+class Casts(nn.Module):
+    def forward(self, x):
+        return x.to(torch.float32).sum() + (x > 0).to(x.dtype).sum()
+
+
+class Counts(nn.Module):
+    def forward(self, x):
+        n = x.nonzero().shape[0]
+        torch._check(n <= x.shape[0])
+        return torch.zeros(n) + x.sum()
+
+
+def make_others(folder):
+    x = torch.randn(4, 3)
+    dim = torch.export.Dim
+    # Different tensors: of one that is given twice, the exporter makes one argument.
+    save(folder, "trees", Trees(), (x, (x + 1, x + 2)), {"options": {"a": x + 3, "b": x - 1}, "scale": 2.0, "mode": "plus", "nothing": None},
+         dynamic_shapes={"x": {0: dim.AUTO}, "pair": ({0: dim.AUTO}, {0: dim.AUTO}),
+                         "options": {"a": {0: dim.AUTO}, "b": {0: dim.AUTO}}, "scale": None, "mode": None,
+                         "nothing": None})  # fmt: skip
+
+    for name, decompose in (("training", False), ("training_inference_ir", True)):
+        module = Training()
+        program = torch.export.export(module, (x,))
+        if decompose:
+            program = program.run_decompositions()
+        torch.export.save(program, folder / f"{name}.pt2")
+        saved = {"arg": x}
+        for k in range(2):
+            saved[f"{k}.out"] = module(x)
+            saved.update({f"{k}.buffer.{key}": b.clone() for key, b in module.named_buffers()})
+        save_tensors(folder, name, saved)
+
+    module = Shared()
+    save(folder, "shared", module, (x,))
+    save_tensors(folder, "shared", {"arg": x, "out": module(x), "a": module.a, "b": module.b})
+
+    n = dim("n", min=3, max=20)
+    module, saved = Sizes(), {}
+    save(folder, "sizes", module, (torch.randn(4, 2), torch.randn(8, 2)), dynamic_shapes=({0: n}, {0: 2 * n}))
+    for k in (4, 6, 20):
+        a, b = torch.randn(k, 2), torch.randn(2 * k, 2)
+        out, rest = module(a, b)
+        saved.update({f"{k}.a": a, f"{k}.b": b, f"{k}.out": out, f"{k}.rest": rest})
+    save_tensors(folder, "sizes", saved)
+
+    save(folder, "writes", Writes(), (x,))
+    save(folder, "casts", Casts(), (x.double(),))
+    save(folder, "counts", Counts(), (torch.tensor([1.0, 0, 2]),))
+
+
+def main():
+    folder = Path(sys.argv[1])
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    for name, (module, draw, batch) in families().items():
+        try:
+            make_family(folder, name, module, draw, batch)
+        except Exception as e:
+            raise RuntimeError(f"the family {name} could not be exported") from e
+    torch.set_default_dtype(torch.float32)
+    make_others(folder)
+
+
+if __name__ == "__main__":
+    main()
