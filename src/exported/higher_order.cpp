@@ -167,11 +167,6 @@ Values run_checkpoint(const Step& step, const Values& values) {
   return as_values(dynamic::checkpoint(passed.function_of(step.operands[0], step), passed.tensors));
 }
 
-// invoke_subgraph(graph, name, operands...)
-Values run_subgraph(const Step& step, const Values& values) {
-  return run_body(*step.operands[0].program, values_from(step, values, 2), step);
-}
-
 // wrap_with_set_grad_enabled(enabled, graph, operands...)
 Values run_with_grad_mode(const Step& step, const Values& values) {
   const IValue enabled = value_of(step.operands[0], values, step);
@@ -236,7 +231,6 @@ const Known* find_known(const std::string& target) {
       {"map_impl", {run_map, "gll"}},
       {"associative_scan", {run_associative_scan, "gll"}},
       {"tag_activation_checkpoint", {run_checkpoint, "g+"}},
-      {"invoke_subgraph", {run_subgraph, "gv+"}},
       {"wrap_with_set_grad_enabled", {run_with_grad_mode, "vg+"}},
       {"wrap_with_autocast", {run_with_autocast, "vvvvg+"}},
   };

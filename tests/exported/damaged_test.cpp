@@ -7,86 +7,25 @@
 
 #include "exported/archive.h"
 #include "exported/models.h"
+#include "exported/rewritten.h"
 #include "exported/sizes.h"
 #include "support/prelude.h"
 #include "tower/exported.h"
 
 namespace {
 
+using exported_models::entries_of;
+using exported_models::Entry;
 using exported_models::expected;
 using exported_models::Exported;
 using exported_models::file;
+using exported_models::find;
+using exported_models::written;
+using exported_models::zip;
 
 std::string bytes_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-/// A file of its own for a test's bytes.
-std::string written(const std::string& bytes) {
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = testing::TempDir() + "tower_damaged_" + test->name() + ".pt2";
-  std::ofstream(path, std::ios::binary) << bytes;
-  return path;
-}
-
-void append(std::string& out, uint64_t number, int bytes) {
-  for (int k = 0; k < bytes; ++k) out.push_back(static_cast<char>(number >> (8 * k)));
-}
-
-/// An entry of an archive, and what its directory says of it.
-struct Entry {
-  std::string name, bytes;
-  std::optional<uint32_t> stated_size = std::nullopt, stated_offset = std::nullopt;
-  uint16_t method = 0;
-};
-
-/// A zip file of stored records without checksums.
-std::string zip(const std::vector<Entry>& entries) {
-  std::string out, directory;
-  for (const Entry& e : entries) {
-    const uint64_t offset = e.stated_offset.value_or(out.size()), size = e.stated_size.value_or(e.bytes.size());
-    append(directory, 0x02014b50, 4);
-    append(directory, 0, 6);
-    append(directory, e.method, 2);
-    append(directory, 0, 8);
-    append(directory, size, 4);
-    append(directory, size, 4);
-    append(directory, e.name.size(), 2);
-    append(directory, 0, 12);
-    append(directory, offset, 4);
-    directory += e.name;
-    append(out, 0x04034b50, 4);
-    append(out, 0, 22);
-    append(out, e.name.size(), 2);
-    append(out, 0, 2);
-    out += e.name + e.bytes;
-  }
-  const size_t begin = out.size();
-  out += directory;
-  append(out, 0x06054b50, 4);
-  append(out, 0, 4);
-  append(out, entries.size(), 2);
-  append(out, entries.size(), 2);
-  append(out, directory.size(), 4);
-  append(out, begin, 4);
-  append(out, 0, 2);
-  return out;
-}
-
-/// The records of a model's file.
-std::vector<Entry> entries_of(const std::string& name) {
-  tower::exported::Archive archive(file(name));
-  std::vector<Entry> entries;
-  for (const std::string& record : archive.names_between("", ""))
-    entries.push_back({"model/" + record, archive.text(record)});
-  return entries;
-}
-
-Entry& find(std::vector<Entry>& entries, const std::string& name) {
-  for (Entry& e : entries)
-    if (e.name == "model/" + name) return e;
-  throw std::logic_error("no record " + name);
 }
 
 constexpr const char* kModel = "models/model.json";

@@ -242,6 +242,24 @@ class Cumulative(nn.Module):
         return start, torch.stack(outs)
 
 
+class Mapped(nn.Module):
+    """The same for each row."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(3, 2)
+
+    def forward(self, rows, scale):
+        def of_row(row, scale):
+            return torch.tanh(self.mix(row * scale))
+
+        if exporting():
+            from torch._higher_order_ops.map import map as map_rows
+
+            return map_rows(of_row, rows, scale)
+        return torch.stack([of_row(row, scale) for row in rows])
+
+
 class Experts(nn.Module):
     """One of two networks, by a value."""
 
@@ -282,7 +300,7 @@ class FourierLayer(nn.Module):
         return F.gelu(torch.fft.irfft(mixed, n=x.shape[-1], dim=-1) + self.local(x))
 
 
-class Checkpointed(nn.Module):
+class NoGrad(nn.Module):
     """A block under no_grad beside one with gradients."""
 
     def __init__(self):
@@ -320,8 +338,9 @@ def families():
         "flow": (Flow(), lambda: (draw(3, 4),), None),
         "differential_equation": (OrdinaryDifferentialEquation(), lambda: (draw(3, 2),), None),
         "cumulative": (Cumulative(), lambda: (draw(3), draw(4, 2)), None),
+        "mapped": (Mapped(), lambda: (draw(4, 3), draw(3)), None),
         "experts": (Experts(), lambda: (draw(3),), None),
         "deep_o_net": (DeepONet(), lambda: (draw(3, 6), draw(4, 1)), None),
         "fourier_layer": (FourierLayer(), lambda: (draw(2, 3, 10),), None),
-        "no_grad": (Checkpointed(), lambda: (draw(4, 3),), None),
+        "no_grad": (NoGrad(), lambda: (draw(4, 3),), None),
     }

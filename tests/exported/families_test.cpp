@@ -25,7 +25,7 @@ const char* const kFamilies[] = {
     "flow",          "differential_equation",
     "cumulative",    "experts",
     "deep_o_net",    "fourier_layer",
-    "no_grad",
+    "no_grad",       "mapped",
 };
 
 class Families : public testing::TestWithParam<const char*> {

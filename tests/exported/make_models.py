@@ -19,7 +19,9 @@ from pathlib import Path
 import torch
 from families import families
 from torch import nn
+from torch._higher_order_ops.map import map as map_rows
 from torch.autograd import forward_ad
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 EXAMPLES = 3
@@ -157,6 +159,50 @@ class Counts(nn.Module):
         return torch.zeros(n) + x.sum()
 
 
+class Products(nn.Module):
+    def forward(self, rows, scale):
+        return map_rows(lambda row, scale: row * scale, rows, scale)
+
+
+class Autocast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.net(x)
+        return y.float() * 2
+
+
+class BySize(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.shape[0] > 3, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+
+class Lists(nn.Module):
+    def forward(self, x):
+        ordered, places = x.sort(-1)
+        return ordered.split([1, 2], -1)[1].sum(), x.max(0).values, places
+
+
+class Dropout(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.5, True)
+
+
+def make_subgraphs(folder):
+    """What is not of a family: branches by sizes, lists of results, modes, random numbers."""
+    x = torch.randn(4, 3)
+    save(folder, "products", Products(), (x, x[0]))
+    save(folder, "dropout", Dropout(), (x,))
+    save(folder, "by_size", BySize(), (x,), dynamic_shapes=({0: torch.export.Dim("n", min=1, max=9)},))
+    module = Autocast().requires_grad_(False)
+    save(folder, "autocast", module, (x,))
+    save_tensors(folder, "autocast", {"arg": x, "out": module(x)})
+    save(folder, "lists", Lists(), (x,))
+
+
 def make_others(folder):
     x = torch.randn(4, 3)
     dim = torch.export.Dim
@@ -208,6 +254,7 @@ def main():
             raise RuntimeError(f"the family {name} could not be exported") from e
     torch.set_default_dtype(torch.float32)
     make_others(folder)
+    make_subgraphs(folder)
 
 
 if __name__ == "__main__":
