@@ -39,6 +39,7 @@
 #include "tower/detail/static_key.h"
 #include "tower/detail/stored.h"
 #include "tower/dynamic.h"
+#include "tower/native.h"
 
 namespace tower {
 
@@ -92,6 +93,9 @@ class Specialisations {
   std::size_t count() const;
   std::string report() const;
   std::string listing() const;
+  /// The graph that was used last, as kernels on memory that pointers name. Throws UnsupportedError where it is more
+  /// than that, and ArgumentError where there is none; `who` asks for it.
+  std::shared_ptr<const compiler::PointerProgram> by_pointers(const char* who) const;
 
   /// The graphs of several functions in one file.
   static void save(const std::string& path, const std::vector<Specialisations>& functions);
@@ -170,6 +174,19 @@ class Compiled {
   /// values that captured tensors have now. Throws UnsupportedError where a graph has code of the user's in it (the
   /// branches of cond, functions with rules of their own).
   void save(const std::string& path) const { detail::Specialisations::save(path, {specialisations_}); }
+
+  /// The function of memory, for arguments of the kind that it was last called with: `arguments` tensors (one for each
+  /// leaf of its trees, as they come), all of which are of `T`, as the results are; `void` where types differ. It is
+  /// for any number of examples where the function was called with two. Captured tensors are read where they lie now.
+  /// Throws UnsupportedError where something in it is no kernel, and says what, and ArgumentError where
+  /// the function was not called, or is of other arguments.
+  template <class T, std::size_t arguments>
+  Native<T, arguments> native() const {
+    return Native<T, arguments>(detail::NativeCall(specialisations_.by_pointers("native")));
+  }
+
+  /// The graphs, for what else makes something of them (tower/export_c.h).
+  const detail::Specialisations& specialisations() const { return specialisations_; }
 
  private:
   template <class T>

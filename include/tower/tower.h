@@ -32,6 +32,7 @@
 #include "tower/loops.h"
 #include "tower/memory.h"
 #include "tower/mesh.h"
+#include "tower/native.h"
 #include "tower/sparse.h"
 #include "tower/substitution.h"
 #include "tower/transforms.h"

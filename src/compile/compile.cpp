@@ -314,10 +314,14 @@ Function dynamic::compile(Function f, const CompileOptions& options) {
   return CompiledFunction{std::move(f), detail::Specialisations(options)};
 }
 
-void dynamic::save(const Function& compiled, const std::string& path) {
+const detail::Specialisations& compiler::specialisations_of(const Function& compiled, const char* who) {
   const auto* function = compiled.target<CompiledFunction>();
-  if (!function) throw ArgumentError("save: the function is not one that compile or load gave.");
-  detail::Specialisations::save(path, {function->specialisations});
+  if (!function) throw ArgumentError(std::string(who) + ": the function is not one that compile or load gave.");
+  return function->specialisations;
+}
+
+void dynamic::save(const Function& compiled, const std::string& path) {
+  detail::Specialisations::save(path, {compiler::specialisations_of(compiled, "save")});
 }
 
 Function dynamic::load(const std::string& path) {

@@ -38,6 +38,9 @@ struct Family {
 /// " Float[2, 3] Long[]".
 std::string kinds_text(const std::vector<TensorKind>& kinds);
 
+/// Those of a function that dynamic::compile or dynamic::load gave; another one is an ArgumentError of `who`.
+const tower::detail::Specialisations& specialisations_of(const dynamic::Function& compiled, const char* who);
+
 }  // namespace compiler
 
 // NOTE [Nobody else's code under a lock]

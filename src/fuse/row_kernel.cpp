@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fuse/lane_call.h"
+
 namespace tower::compiler {
 namespace {
 
@@ -15,7 +17,7 @@ std::vector<MemoryKernel::Result> made_by(const std::vector<Written>& written) {
   return made;
 }
 
-class RowKernel final : public MemoryKernel {
+class RowKernel final : public MemoryKernel, public LaneCalls {
  public:
   RowKernel(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings, Sizes lanes, size_t outer,
             std::vector<Written> results)
@@ -71,6 +73,23 @@ class RowKernel final : public MemoryKernel {
     if (std::find(lanes_.begin(), lanes_.end(), 0) == lanes_.end()) kernel_->run(rows, from, to);
     for (size_t k = 0; k < written_.size(); ++k)
       if (in_order_of_lanes[k].defined()) results[k].tensor().copy_(in_order_of_lanes[k]);
+  }
+
+  std::optional<LaneCall> lane_call(c10::ArrayRef<InMemory> operands, std::string& why_not) const override {
+    LaneCall call{kernel_, rows_.lanes, {}, {}};
+    if (outer_ > 0) why_not = "several rows of elements";
+    for (const Reading& reading : readings_) {
+      const InMemory& t = operands[reading.operand];
+      const Sizes strides = strides_of(t.sizes, t.strides, reading.places);
+      if (!is_read_as_it_lies(reading, strides)) why_not = "an operand that lies otherwise than its results";
+      call.inputs.push_back({reading.operand, 0, reading.repeated ? 0 : 1});
+    }
+    for (size_t k = 0; k < written_.size(); ++k) {
+      if (written_[k].wanted != written_[k].strides) why_not = "a result that lies otherwise than the others";
+      call.outputs.push_back({k, 0, 1});
+    }
+    if (!why_not.empty()) return std::nullopt;
+    return call;
   }
 
  private:

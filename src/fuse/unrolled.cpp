@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "fuse/lane_kernel.h"
 #include "fuse/recompute.h"
 #include "fuse/small_graph.h"
 #include "graph/operand_dims.h"
@@ -291,113 +292,6 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   return (has_lanes ? !same : !in_rows) && computes && cost <= most * count;
 }
 
-// ---- kernels as operators ----
-
-namespace {
-
-// An operand as its elements are read: each is one input of the kernel.
-struct LaneRead {
-  size_t operand;
-  int64_t lane;
-  Sizes strides;                 // as traced
-  std::vector<Sizes> elements;   // places in all dimensions but the lanes'
-  std::vector<int64_t> offsets;  // of the elements, with the traced strides
-  bool table = false;            // all of it is one input, row by row
-};
-
-struct LaneWritten {
-  MemoryKernel::Result made;
-  int64_t lane;
-  std::vector<int64_t> offsets;
-};
-
-int64_t offset_of(const Sizes& place, at::IntArrayRef strides, int64_t lane) {
-  int64_t offset = 0;
-  size_t d = 0;
-  for (size_t k = 0; k < place.size(); ++k, ++d) {
-    d += static_cast<int64_t>(d) == lane;
-    offset += place[k] * strides[d];
-  }
-  return offset;
-}
-
-std::vector<MemoryKernel::Result> made_by(const std::vector<LaneWritten>& written) {
-  std::vector<MemoryKernel::Result> made;
-  for (const LaneWritten& w : written) made.push_back(w.made);
-  return made;
-}
-
-class LaneKernel final : public MemoryKernel {
- public:
-  LaneKernel(std::shared_ptr<const Kernel> kernel, int64_t lanes, std::vector<LaneRead> reads,
-             std::vector<LaneWritten> written)
-      : MemoryKernel(made_by(written)),
-        kernel_(std::move(kernel)),
-        lanes_(lanes),
-        reads_(std::move(reads)),
-        written_(std::move(written)) {}
-
-  void run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const override {
-    std::vector<Tensor> tables;
-    if (lanes_ == 1) {
-      c10::SmallVector<const void*, 64> from;
-      c10::SmallVector<void*, 64> to;
-      for_each_place(
-          operands, results, tables, [&](const char* memory, int64_t) { from.push_back(memory); },
-          [&](char* memory, int64_t) { to.push_back(memory); });
-      return kernel_->run(1, from, to);
-    }
-    c10::SmallVector<Kernel::Source, 64> from;
-    c10::SmallVector<Kernel::Target, 64> to;
-    for_each_place(
-        operands, results, tables,
-        [&](const char* memory, int64_t stride) {
-          from.push_back({memory, stride});
-        },
-        [&](char* memory, int64_t stride) {
-          to.push_back({memory, stride});
-        });
-    if (lanes_ > 0) kernel_->run(lanes_, from, to);
-  }
-
- private:
-  // `source` and `target` are told where the first lane is of each input and output, and how many elements the lanes
-  // are apart. `tables` keeps those that lay otherwise in memory than row by row.
-  template <class S, class T>
-  void for_each_place(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results, std::vector<Tensor>& tables,
-                      S source, T target) const {
-    for (const LaneRead& read : reads_) {
-      const InMemory& t = operands[read.operand];
-      if (read.table) {
-        tables.push_back(t.tensor().contiguous());
-        source(static_cast<const char*>(tables.back().const_data_ptr()), 0);
-        continue;
-      }
-      const auto* memory = static_cast<const char*>(t.data);
-      const int64_t size = t.element_size(), stride = read.lane == kNoLane ? 0 : along(t.strides, read.lane);
-      const bool as_traced = t.strides.equals(read.strides);
-      for (size_t i = 0; i < read.elements.size(); ++i) {
-        const int64_t offset = as_traced ? read.offsets[i] : offset_of(read.elements[i], t.strides, read.lane);
-        source(memory + offset * size, stride);
-      }
-    }
-    for (size_t k = 0; k < written_.size(); ++k) {
-      const LaneWritten& written = written_[k];
-      auto* memory = static_cast<char*>(results[k].data);
-      const int64_t size = results[k].element_size(),
-                    stride = written.lane == kNoLane ? 0 : along(results[k].strides, written.lane);
-      for (const int64_t offset : written.offsets) target(memory + offset * size, stride);
-    }
-  }
-
-  std::shared_ptr<const Kernel> kernel_;
-  int64_t lanes_;
-  std::vector<LaneRead> reads_;
-  std::vector<LaneWritten> written_;
-};
-
-}  // namespace
-
 // ---- writing ----
 
 namespace {
@@ -565,7 +459,7 @@ Call Unrolled::write(const std::vector<size_t>& calls, const std::vector<size_t>
   fused.kernel = kernels.get(writer.region());
   fused.lanes = lanes;
   report.push_back(fused);
-  auto op = c10::make_intrusive<LaneKernel>(fused.kernel, lanes, std::move(reads), std::move(written));
+  auto op = lane_kernel(fused.kernel, lanes, std::move(reads), std::move(written));
   return KernelOperator::call_of(std::move(op), graph_, std::move(writer.operands), results, fused.operators);
 }
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "kernels/loop_memory.h"
@@ -54,13 +55,16 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   key_ = CodeSource::key_of(text.module);
   auto [code, generated] = source.get(text.module, key_);
   code_ = std::move(code);
-  function_ = reinterpret_cast<Function*>(code_->address());
+  for (const Region::Input& input : inputs_)
+    bytes_.push_back(static_cast<uint8_t>(input.repeated ? 0 : size_of(input.type)));
   for (size_t k = 0; k < region.outputs.size(); ++k) {
     outputs_.push_back(region.graph[region.outputs[k]].type);
     added_.push_back(region.is_added(k));
-    is_summed_.push_back(region.is_summed(k));
-    if (is_summed_[k]) summed_.push_back(k);
+    if (region.is_summed(k)) summed_.push_back(k);
+    bytes_.push_back(static_cast<uint8_t>(region.is_summed(k) ? 0 : size_of(outputs_[k])));
   }
+  lane_code_ = {reinterpret_cast<LaneFunction*>(code_->address()), text.lanes, static_cast<int64_t>(inputs_.size()),
+                static_cast<int64_t>(outputs_.size()), bytes_.data()};
   kept_ = text.kept;
   memories_ = text.memories;
   facts_ = {.instructions = text.instructions,
@@ -80,26 +84,24 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   grain_ = (lanes / text.lanes + 1) * text.lanes;
 }
 
+const char* Kernel::needs_more() const {
+  if (!summed_.empty()) return "sums over all examples";
+  if (has_rows_ || std::find(added_.begin(), added_.end(), true) != added_.end()) return "whole rows of elements";
+  return memories_ ? "memory for each step of a loop, for the way back through it" : nullptr;
+}
+
 // The machine code, for whole vectors of lanes. `outputs`: and what is kept of a row.
 void Kernel::call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                   uint8_t* fault) const {
-  if (memories_ == 0) return function_(begin, end, inputs.data(), outputs.data(), fault);
+  if (memories_ == 0) return lane_code_.function(begin, end, inputs.data(), outputs.data(), fault);
   const LoopMemories memories(memories_);
   c10::SmallVector<void*, 32> all(outputs.begin(), outputs.end());
   for (size_t k = 0; k < memories_; ++k) all.push_back(memories[k]);
-  function_(begin, end, inputs.data(), all.data(), fault);
+  lane_code_.function(begin, end, inputs.data(), all.data(), fault);
   if (memories.failed()) *fault |= kNoMemory;
 }
 
-// Calls `piece` for parts of all pieces, on several threads where there are many lanes.
-void Kernel::share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const {
-  std::atomic<uint8_t> any{0};
-  share_among_threads(pieces, grain_ / lanes_in_piece, [&](int64_t begin, int64_t end) {
-    uint8_t mine = 0;
-    piece(begin, end, &mine);
-    if (mine) any |= mine;
-  });
-  const uint8_t fault = any;
+void raise_faults(uint8_t fault) {
   TORCH_CHECK(
       !(fault & kNoMemory),
       "compile: there is no memory for the states of a while_loop, which its pullback goes back through. Bound the "
@@ -118,6 +120,17 @@ void Kernel::share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const {
     throw MaxStepsError(
         "while_loop: after max_steps steps the predicate still holds for an example of a compiled function. Allow "
         "more, or use try_while_loop, which says of each example whether it ended.");
+}
+
+// Calls `piece` for parts of all pieces, on several threads where there are many lanes.
+void Kernel::share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const {
+  std::atomic<uint8_t> any{0};
+  share_among_threads(pieces, grain_ / lanes_in_piece, [&](int64_t begin, int64_t end) {
+    uint8_t mine = 0;
+    piece(begin, end, &mine);
+    if (mine) any |= mine;
+  });
+  raise_faults(any);
 }
 
 void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const {
@@ -145,82 +158,25 @@ void Kernel::run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Targ
   });
 }
 
-namespace {
-
-template <class T>
-void gather(const void* from, int64_t stride, void* to, int64_t lanes, int64_t padded) {
-  const auto* source = static_cast<const T*>(from);
-  auto* target = static_cast<T*>(to);
-  for (int64_t lane = 0; lane < lanes; ++lane) target[lane] = source[lane * stride];
-  for (int64_t lane = lanes; lane < padded; ++lane) target[lane] = target[lanes - 1];
-}
-template <class T>
-void scatter(const void* from, void* to, int64_t stride, int64_t lanes) {
-  const auto* source = static_cast<const T*>(from);
-  auto* target = static_cast<T*>(to);
-  for (int64_t lane = 0; lane < lanes; ++lane) target[lane * stride] = source[lane];
-}
-
-// Calls `f` with an unsigned number of a type's size.
-template <class F>
-void with_size(Type type, F f) {
-  switch (size_of(type)) {
-    case 8:
-      return f(uint64_t{});
-    case 4:
-      return f(uint32_t{});
-    case 2:
-      return f(uint16_t{});
-    default:
-      return f(uint8_t{});
-  }
-}
-
-}  // namespace
-
 void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
                        uint8_t* fault) const {
   const int64_t vector = facts_.vector_lanes;
   // As many lanes a block as the memory takes.
   alignas(kVectorBytes) char few[kBlockBytes];
   std::unique_ptr<char[]> many;
-  int64_t block = kBlockBytes / (8 * std::max<int64_t>(columns_, 1)) / vector * vector;
+  int64_t block = kBlockBytes / (kBytesOfColumn * std::max<int64_t>(columns_, 1)) / vector * vector;
   if (block == 0) {
     block = vector;
-    many = std::make_unique<char[]>(static_cast<size_t>(8 * columns_ * vector));
+    many = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(kBytesOfColumn * columns_ * vector));
   }
   c10::SmallVector<const void*, 32> from(inputs.size());
   c10::SmallVector<void*, 32> to(outputs.size());
-  for (int64_t first = begin; first < end; first += block) {
-    const int64_t lanes = std::min(block, end - first), padded = (lanes + vector - 1) / vector * vector;
-    char* memory = many ? many.get() : few;
-    // Lanes next to each other are used where they are, unless the last vector is not whole.
-    const auto in_place = [&](int64_t stride) { return padded == lanes && (stride == 1 || lanes == 1); };
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const auto [source, stride] = inputs[i];
-      const Type type = inputs_[i].type;
-      from[i] = inputs_[i].repeated ? source : at(source, first * stride, type);
-      if (inputs_[i].repeated || in_place(stride)) continue;
-      char* copy = std::exchange(memory, memory + 8 * block);
-      with_size(type,
-                [&, stride = stride](auto bits) { gather<decltype(bits)>(from[i], stride, copy, lanes, padded); });
-      from[i] = copy;
-    }
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const auto [target, stride] = outputs[i];
-      if (is_summed_[i]) to[i] = target;
-      else
-        to[i] = in_place(stride) ? at(target, first * stride, outputs_[i]) : std::exchange(memory, memory + 8 * block);
-    }
-    call(0, padded, from, to, fault);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const auto [target, stride] = outputs[i];
-      if (in_place(stride) || is_summed_[i]) continue;
-      with_size(outputs_[i], [&, target = target, stride = stride](auto bits) {
-        scatter<decltype(bits)>(to[i], at(target, first * stride, outputs_[i]), stride, lanes);
-      });
-    }
-  }
+  std::optional<LoopMemories> memories;
+  if (memories_) memories.emplace(memories_);
+  for (size_t k = 0; k < memories_; ++k) to.push_back((*memories)[k]);
+  run_lanes(&lane_code_, begin, end, block, inputs.data(), outputs.data(), from.data(), to.data(),
+            many ? many.get() : few, fault);
+  if (memories && memories->failed()) *fault |= kNoMemory;
 }
 
 void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,

@@ -18,6 +18,7 @@
 //   machine_code.h               object file   → bytes that are right at any address → executable memory
 //   code_source.h                code by its key: from a saved function, a folder, or LLVM
 //   kernels.h                    kernels by their regions: equal ones of a function share one
+//   by_pointers.h                lanes anywhere in memory, and programs of kernels: C as well as C++
 //   cpu.h, checked_file.h, digest.h     what code depends on, and how files hold it
 //   gemm.h                       products of matrices, which need no region and no LLVM
 //
@@ -43,10 +44,14 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/by_pointers.h"
 #include "kernels/code_source.h"
 #include "kernels/emit.h"
 
 namespace tower::compiler {
+
+/// Throws what says which of these faults (kernels/emit.h) there are; nothing where there is none.
+void raise_faults(uint8_t fault);
 
 class Kernel {
  public:
@@ -74,15 +79,9 @@ class Kernel {
   };
   void run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const;
 
-  /// Where an input's or output's lanes are: the first one, and how many elements apart. Repeated inputs have one.
-  struct Source {
-    const void* memory;
-    int64_t stride;
-  };
-  struct Target {
-    void* memory;
-    int64_t stride;
-  };
+  /// Repeated inputs have one element.
+  using Source = LaneSource;
+  using Target = LaneTarget;
   /// Lanes that lie apart are gathered and scattered a block at a time. Outputs that are summed have one element.
   void run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const;
 
@@ -97,11 +96,15 @@ class Kernel {
   };
   const Facts& facts() const { return facts_; }
 
+  /// For run_lanes (kernels/by_pointers.h), unless the kernel needs more than that has.
+  const LaneCode& lane_code() const { return lane_code_; }
+  /// What it needs besides, as "sums over all examples"; null: nothing.
+  const char* needs_more() const;
+
   const std::string& key() const { return key_; }
   const Code& code() const { return *code_; }
 
  private:
-  using Function = void(int64_t begin, int64_t end, const void* const* inputs, void* const* outputs, uint8_t* fault);
   void call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
             uint8_t* fault) const;
   void run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
@@ -118,17 +121,17 @@ class Kernel {
 
   std::string key_;
   std::unique_ptr<Code> code_;
-  Function* function_;
+  LaneCode lane_code_{};
+  std::vector<uint8_t> bytes_;  // of an element of each input and output
   std::vector<Region::Input> inputs_;
   std::vector<Type> outputs_;
-  std::vector<bool> added_;      // of each output
-  std::vector<bool> is_summed_;  // each
-  std::vector<size_t> summed_;   // those that are
-  bool has_rows_;                // each is computed as a whole
-  std::vector<Type> kept_;       // further memory, for the lanes of a row
-  size_t memories_;              // of loops
-  int64_t columns_ = 0;          // inputs and outputs of which lanes that lie apart are copied
-  int64_t grain_;                // lanes that are worth a thread
+  std::vector<bool> added_;     // of each output
+  std::vector<size_t> summed_;  // those that are summed
+  bool has_rows_;               // each is computed as a whole
+  std::vector<Type> kept_;      // further memory, for the lanes of a row
+  size_t memories_;             // of loops
+  int64_t columns_ = 0;         // inputs and outputs of which lanes that lie apart are copied
+  int64_t grain_;               // lanes that are worth a thread
   Facts facts_;
 };
 

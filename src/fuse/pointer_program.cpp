@@ -1,0 +1,460 @@
+// The order of things: a draft is made of a fused graph, with the sizes that it has (DraftWriter); drafts for several
+// numbers of examples are one draft whose extents follow (following); a draft's values get places in the workspace, and
+// tables (settle).
+#include "fuse/pointer_program.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/util/strides.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "fuse/lane_call.h"
+#include "fuse/lane_kernel.h"
+#include "fuse/small_graph.h"
+#include "graph/lifetimes.h"
+#include "graph/operand_dims.h"
+#include "graph/plan.h"
+#include "kernels/compile_error.h"
+#include "numbers/small.h"
+#include "tower/errors.h"
+
+namespace tower::compiler {
+
+struct PointerProgram::Draft {
+  struct Made {
+    Extent bytes;
+    size_t first, last;  // steps
+  };
+  struct Step {
+    std::shared_ptr<const Kernel> kernel;  // null: it copies
+    int64_t bytes;                         // of an element that is copied
+    Extent lanes;
+    std::vector<ProgramPlace> places;
+  };
+  std::vector<Operand> arguments, results;
+  std::vector<Constant> constants;
+  std::vector<Made> made;
+  std::vector<Step> steps;
+};
+
+namespace {
+
+using Draft = PointerProgram::Draft;
+
+constexpr int64_t kColumnBytes = 16384;
+constexpr size_t kMostCopies = 4096;  // steps for one result
+// Of examples, for which drafts are compared: none is a multiple of another, or of a vector's lanes.
+constexpr std::array<int64_t, 3> kNumbers = {29, 31, 37};
+
+Extent fixed(int64_t number) { return {number, 0}; }
+
+std::vector<Extent> fixed(at::IntArrayRef numbers) {
+  std::vector<Extent> extents;
+  for (const int64_t number : numbers) extents.push_back(fixed(number));
+  return extents;
+}
+
+[[noreturn]] void refuse(const char* who, const std::string& what) {
+  throw UnsupportedError(std::string(who) +
+                         ": the function does more than kernels do whose lanes read and write memory: " + what +
+                         ". report() of the compiled function says what is in kernels.");
+}
+
+// ---- one graph ----
+
+class DraftWriter {
+ public:
+  DraftWriter(const Graph& graph, const char* who, std::optional<int64_t> examples)
+      : graph_(graph), who_(who), examples_(examples), values_(graph.values.size()), viewed_(graph.values.size(), kNoValue) {}
+
+  Draft write() {
+    refuse_others();
+    for (const ValueId id : graph_.arguments) add_argument(id);
+    for (const ValueId id : graph_.values.ids())
+      if (graph_.values[id].tensor.defined()) add_constant(id);
+    find_viewed();
+    for (const Call& call : graph_.calls)
+      if (is_view(call)) add_view(call);
+      else add_step(call);
+    for (size_t k = 0; k < graph_.results.size(); ++k) add_result(graph_.results[k], k);
+    return std::move(draft_);
+  }
+
+ private:
+  // A constant that is one number everywhere may have as many elements as there are examples: one of them will do.
+  void add_constant(ValueId id) {
+    const Value& v = graph_.values[id];
+    check_dtype(v.dtype);
+    const bool captured = v.origin == Origin::captured;
+    Tensor tensor = v.tensor;
+    Sizes strides(tensor.strides());
+    if (!captured && tensor.numel() > 0 && same_everywhere(v)) {
+      tensor = at::detail::empty_cpu({}, v.dtype);
+      std::memcpy(tensor.mutable_data_ptr(), v.tensor.const_data_ptr(), tensor.nbytes());
+      std::fill(strides.begin(), strides.end(), 0);
+    }
+    place(id, v.tensor.sizes(), strides, v.dtype, first_made());
+    draft_.constants.push_back({std::move(tensor), captured});
+  }
+
+  // A value as it lies, and where.
+  struct Lies {
+    Sizes sizes, strides;
+    at::ScalarType dtype;
+    size_t memory;
+    int64_t offset;  // in it, in elements
+
+    size_t bytes() const { return MemoryKernel::Result{sizes, strides, dtype}.bytes(); }
+  };
+
+  void refuse_others() const {
+    Report report;
+    note_left(graph_, report);
+    std::string others;
+    const auto add = [&](const std::string& name, const std::string& why) {
+      others += (others.empty() ? "" : "; ") + name + " (" + why + ")";
+    };
+    for (const auto& [reason, names] : report.left)
+      for (const auto& [name, times] : names) add(name, reason);
+    if (!others.empty()) refuse(who_, others);
+    for (const Call& call : graph_.calls)
+      if (!is_view(call) && !dynamic_cast<const LaneCalls*>(call.op))
+        refuse(who_, call.op->name() + " (a product of matrices that is not written out)");
+  }
+
+  // All that is left besides kernels: refuse_others.
+  static bool is_view(const Call& call) { return !dynamic_cast<const KernelOperator*>(call.op); }
+
+  // What results are that are views of all elements of a value.
+  void find_viewed() {
+    for (const Call& call : graph_.calls) {
+      if (!is_view(call) || call.results[0] == kNoValue) continue;
+      const ValueId of = call.operands[0], result = call.results[0];
+      if (count(graph_.values[of].sizes) != count(graph_.values[result].sizes)) continue;
+      viewed_[result] = viewed_[of] == kNoValue ? of : viewed_[of];
+    }
+  }
+
+  // Where results are in their operand, which has no values yet, is found out on a tensor that lies as it does.
+  void add_view(const Call& call) {
+    Graph alone;
+    Call view = call;
+    alone.arguments = view.operands = {alone.values.add(graph_.values[call.operands[0]])};
+    for (ValueId& id : view.results)
+      if (id != kNoValue) alone.results.push_back(id = alone.values.add(graph_.values[id]));
+    for (Value& v : alone.values) v.tensor = Tensor();
+    alone.calls.push_back(std::move(view));
+    const Lies lies = *values_[call.operands[0]];
+    const Tensor like = at::detail::empty_strided_cpu(lies.sizes, lies.strides, lies.dtype);
+    const dynamic::Tensors seen = Plan(std::move(alone)).run({like});
+    size_t next = 0;
+    for (const ValueId id : call.results) {
+      if (id == kNoValue) continue;
+      const Tensor& t = seen[next++];
+      if (!t.is_alias_of(like) || t.scalar_type() != lies.dtype)
+        refuse(who_, call.op->name() + " (which copies what it would view)");
+      place(id, t.sizes(), t.strides(), lies.dtype, lies.memory, lies.offset + t.storage_offset());
+    }
+  }
+
+  size_t first_constant() const { return graph_.arguments.size() + graph_.results.size(); }
+  size_t first_made() const { return first_constant() + draft_.constants.size(); }
+
+  void place(ValueId id, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, size_t memory,
+             int64_t offset = 0) {
+    Lies& lies = values_[id].emplace();
+    lies.sizes.assign(sizes.begin(), sizes.end());
+    lies.strides.assign(strides.begin(), strides.end());
+    lies.dtype = dtype;
+    lies.memory = memory;
+    lies.offset = offset;
+  }
+
+  void add_argument(ValueId id) {
+    const size_t memory = draft_.arguments.size();
+    if (id == kNoValue) {
+      draft_.arguments.push_back({at::ScalarType::Undefined, {}, {}});
+      return;
+    }
+    const Value& v = graph_.values[id];
+    check_dtype(v.dtype);
+    place(id, v.sizes, v.strides, v.dtype, memory);
+    draft_.arguments.push_back({v.dtype, fixed(v.sizes), fixed(v.strides)});
+  }
+
+  void add_step(const Call& call) {
+    const auto& kernel = dynamic_cast<const MemoryKernel&>(*call.op);
+    std::vector<InMemory> operands;
+    for (const ValueId id : call.operands) {
+      const Lies& lies = *values_[id];
+      operands.push_back({nullptr, lies.sizes, lies.strides, lies.dtype});
+      if (lies.memory >= first_made()) draft_.made[lies.memory - first_made()].last = draft_.steps.size();
+    }
+    std::string why_not;
+    const auto lanes = dynamic_cast<const LaneCalls&>(*call.op).lane_call(operands, why_not);
+    if (lanes && lanes->kernel->needs_more()) why_not = lanes->kernel->needs_more();
+    if (!why_not.empty()) refuse(who_, "a kernel needs " + why_not);
+    for (size_t k = 0; k < call.results.size(); ++k) {
+      const MemoryKernel::Result& made = kernel.made()[k];
+      place(call.results[k], made.sizes, made.strides, made.dtype, memory_of_result(call.results[k], made.bytes()));
+    }
+    Draft::Step step{lanes->kernel, 0, fixed(lanes->lanes), {}};
+    for (const LaneCall::Place& p : lanes->inputs) step.places.push_back(place_in(call.operands[p.of], p));
+    for (const LaneCall::Place& p : lanes->outputs) step.places.push_back(place_in(call.results[p.of], p));
+    draft_.steps.push_back(std::move(step));
+  }
+
+  // What the graph gives is written where the caller wants it, and else in the workspace.
+  size_t memory_of_result(ValueId id, size_t bytes) {
+    const auto found = std::find_if(graph_.results.begin(), graph_.results.end(), [&](ValueId result) {
+      return result == id || (viewed_[result] == id && order_in_memory(graph_.values[result]));
+    });
+    if (found != graph_.results.end())
+      return graph_.arguments.size() + static_cast<size_t>(found - graph_.results.begin());
+    draft_.made.push_back({fixed(static_cast<int64_t>(bytes)), draft_.steps.size(), draft_.steps.size()});
+    return first_made() + draft_.made.size() - 1;
+  }
+
+  ProgramPlace place_in(ValueId id, const LaneCall::Place& p) const {
+    const Lies& lies = *values_[id];
+    return {static_cast<int64_t>(lies.memory), fixed((lies.offset + p.offset) * size_of(lies)), fixed(p.stride)};
+  }
+  static int64_t size_of(const Lies& lies) { return static_cast<int64_t>(c10::elementSize(lies.dtype)); }
+
+  void add_result(ValueId id, size_t k) {
+    const Lies& lies = *values_[id];
+    Value as_it_lies = graph_.values[id];
+    as_it_lies.strides = lies.strides;
+    Sizes strides = lies.strides;
+    // A view with gaps is given row by row.
+    const bool has_gaps = !order_in_memory(as_it_lies);
+    if (has_gaps) {
+      const auto row_by_row = c10::contiguous_strides(lies.sizes);
+      strides.assign(row_by_row.begin(), row_by_row.end());
+    }
+    draft_.results.push_back({lies.dtype, fixed(lies.sizes), fixed(strides)});
+    check_dtype(lies.dtype);
+    const size_t memory = graph_.arguments.size() + k;
+    if (lies.memory == memory) return;
+    if (lies.memory >= first_made())
+      draft_.made[lies.memory - first_made()].last = std::numeric_limits<size_t>::max();
+    if (!has_gaps) return add_copy(lies, lies.offset, 1, memory, 0, 1, count(lies.sizes));
+    const auto lane = static_cast<int64_t>(
+        std::max_element(lies.sizes.begin(), lies.sizes.end(), [&](int64_t a, int64_t b) { return rank(a) < rank(b); }) -
+        lies.sizes.begin());
+    const std::vector<Sizes> places = places_in(without(lies.sizes, lane));
+    if (places.size() > kMostCopies) refuse(who_, "a result is a view with gaps, " + as_it_lies.describe());
+    for (const Sizes& place : places)
+      add_copy(lies, lies.offset + offset_of(place, lies.strides, lane), along(lies.strides, lane), memory,
+               offset_of(place, strides, lane), along(strides, lane), along(lies.sizes, lane));
+  }
+
+  // Of the sizes of a tensor, the greatest is that of the dimension whose elements are lanes.
+  int64_t rank(int64_t size) const { return size == examples_ ? std::numeric_limits<int64_t>::max() : size; }
+
+  void add_copy(const Lies& from, int64_t offset, int64_t stride, size_t to, int64_t offset_to, int64_t stride_to,
+                int64_t lanes) {
+    const int64_t bytes = size_of(from);
+    draft_.steps.push_back({nullptr,
+                            bytes,
+                            fixed(lanes),
+                            {{static_cast<int64_t>(from.memory), fixed(offset * bytes), fixed(stride)},
+                             {static_cast<int64_t>(to), fixed(offset_to * bytes), fixed(stride_to)}}});
+  }
+
+  void check_dtype(at::ScalarType dtype) const {
+    if (!type_of(dtype)) refuse(who_, std::string("no kernels compute in ") + c10::toString(dtype));
+  }
+
+  const Graph& graph_;
+  const char* who_;
+  const std::optional<int64_t> examples_;
+  ById<ValueId, std::optional<Lies>> values_;
+  ById<ValueId, ValueId> viewed_;  // of results of views, if these have all elements of a value
+  Draft draft_;
+};
+
+Draft draft_of(const Graph& traced, Kernels& kernels, const char* who, std::optional<int64_t> examples = {}) try {
+  return DraftWriter(fuse(traced, kernels, /*fewest=*/1).graph, who, examples).write();
+} catch (const CompileError& e) {
+  throw UnsupportedError(std::string(who) + ": there is no machine code: " + e.what() + ".");
+}
+
+// ---- several graphs ----
+
+template <class F>
+void for_each_extent(Draft& draft, F f) {
+  for (auto* operands : {&draft.arguments, &draft.results})
+    for (auto& operand : *operands)
+      for (auto* extents : {&operand.sizes, &operand.strides}) std::for_each(extents->begin(), extents->end(), f);
+  for (Draft::Made& made : draft.made) f(made.bytes);
+  for (Draft::Step& step : draft.steps) {
+    f(step.lanes);
+    for (ProgramPlace& place : step.places) {
+      f(place.offset);
+      f(place.stride);
+    }
+  }
+}
+
+// All of a draft but its extents, and how many these are.
+std::string shape_of(Draft& draft) {
+  ByteWriter out;
+  for (const auto* operands : {&draft.arguments, &draft.results})
+    out.list(*operands, [&](const auto& operand) {
+      out.number(static_cast<int64_t>(operand.dtype));
+      out.number(static_cast<int64_t>(operand.sizes.size()));
+    });
+  out.list(draft.made, [&](const Draft::Made& made) {
+    out.number(static_cast<int64_t>(made.first));
+    out.number(static_cast<int64_t>(made.last));
+  });
+  out.list(draft.steps, [&](const Draft::Step& step) {
+    out.text(step.kernel ? step.kernel->key() : "");
+    out.number(step.bytes);
+    out.list(step.places, [&](const ProgramPlace& place) { out.number(place.memory); });
+  });
+  return out.take();
+}
+
+bool same_constants(const Draft& a, const Draft& b) {
+  return std::equal(a.constants.begin(), a.constants.end(), b.constants.begin(), b.constants.end(),
+                    [](const auto& x, const auto& y) {
+                      return x.captured == y.captured &&
+                             (x.captured ? x.tensor.is_same(y.tensor) : same_bits(x.tensor, y.tensor));
+                    });
+}
+
+// One draft for any number of examples; none where the others do not say how it follows.
+std::optional<Draft> following(std::array<Draft, 3> drafts, const std::array<int64_t, 3>& numbers) {
+  for (size_t k = 1; k < 3; ++k)
+    if (shape_of(drafts[k]) != shape_of(drafts[0]) || !same_constants(drafts[k], drafts[0])) return std::nullopt;
+  std::array<std::vector<Extent*>, 3> extents;
+  for (size_t k = 0; k < 3; ++k) for_each_extent(drafts[k], [&](Extent& extent) { extents[k].push_back(&extent); });
+  for (size_t i = 0; i < extents[0].size(); ++i) {
+    const auto at = [&](size_t k) { return extents[k][i]->fixed; };
+    const int64_t more = at(1) - at(0), between = numbers[1] - numbers[0];
+    if (more % between != 0) return std::nullopt;
+    const Extent extent{at(0) - more / between * numbers[0], more / between};
+    if (extent_for(extent, numbers[2]) != at(2)) return std::nullopt;
+    *extents[0][i] = extent;
+  }
+  return std::move(drafts[0]);
+}
+
+// Where values are for one group of examples, and what there is of them then; those of the same size for any number of
+// examples by themselves.
+Layout layout_of(const std::vector<Draft::Made>& made, bool growing) {
+  std::vector<Lifetime> lifetimes;
+  for (const Draft::Made& value : made)
+    if ((value.bytes.each != 0) == growing)
+      lifetimes.push_back(
+          {value.first, value.last, static_cast<size_t>(extent_for(value.bytes, kExamplesOfGroup))});
+  return lay_out(lifetimes);
+}
+
+int64_t aligned(size_t bytes) {
+  return static_cast<int64_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+}  // namespace
+
+PointerProgram::PointerProgram(const Graph& graph, Kernels& kernels, const char* who) {
+  settle(draft_of(graph, kernels, who), 1, /*any=*/false);
+}
+
+PointerProgram::PointerProgram(const LaneGraph& graph, Kernels& kernels, const char* who) {
+  std::array<Draft, 3> drafts;
+  std::array<int64_t, 3> numbers = kNumbers;
+  for (size_t k = 0; k < 3; ++k) {
+    numbers[k] += graph.fewest();
+    drafts[k] = draft_of(graph.with(numbers[k]), kernels, who, numbers[k]);
+  }
+  auto draft = following(std::move(drafts), numbers);
+  if (!draft) refuse(who, "what it reads and writes does not grow evenly with the number of examples");
+  settle(std::move(*draft), graph.fewest(), /*any=*/true);
+}
+
+PointerProgram::~PointerProgram() = default;
+
+void PointerProgram::settle(Draft draft, int64_t fewest, bool any) {
+  arguments_ = std::move(draft.arguments);
+  results_ = std::move(draft.results);
+  constants_ = std::move(draft.constants);
+  for (const Constant& constant : constants_) constant_memory_.push_back(constant.tensor.const_data_ptr());
+  tables_.fewest = fewest;
+  tables_.any_number = any;
+  tables_.arguments = static_cast<int64_t>(arguments_.size());
+  tables_.results = static_cast<int64_t>(results_.size());
+  tables_.constants = static_cast<int64_t>(constants_.size());
+  tables_.constant = constant_memory_.data();
+  for (Draft::Step& step : draft.steps) {
+    steps_.push_back({step.kernel ? &step.kernel->lane_code() : nullptr, step.bytes, step.lanes, nullptr});
+    places_.insert(places_.end(), step.places.begin(), step.places.end());
+    const LaneCode* code = steps_.back().code;
+    const int64_t inputs = code ? code->inputs : 1, outputs = code ? code->outputs : 1;
+    tables_.most_inputs = std::max(tables_.most_inputs, inputs);
+    tables_.most_outputs = std::max(tables_.most_outputs, outputs);
+    if (code)
+      tables_.column_bytes =
+          std::max({tables_.column_bytes, kColumnBytes, kBytesOfColumn * (inputs + outputs) * code->vector});
+    kernels_.push_back(std::move(step.kernel));
+  }
+  const ProgramPlace* next = places_.data();
+  for (size_t n = 0; n < steps_.size(); ++n) {
+    steps_[n].places = next;
+    next += draft.steps[n].places.size();
+  }
+  tables_.steps = static_cast<int64_t>(steps_.size());
+  tables_.step = steps_.data();
+
+  const Layout of_all = layout_of(draft.made, /*growing=*/false), of_group = layout_of(draft.made, /*growing=*/true);
+  const int64_t first_fixed = bytes_for_lists(tables_.most_inputs, tables_.most_outputs) + tables_.column_bytes,
+                first_growing = first_fixed + aligned(of_all.bytes), group = aligned(of_group.bytes);
+  size_t next_fixed = 0, next_growing = 0;
+  for (const Draft::Made& made : draft.made) {
+    // A value's places in all groups are next to each other: it begins where it would with as many times the bytes.
+    if (made.bytes.each != 0) made_.push_back({first_growing, static_cast<int64_t>(of_group.places[next_growing++])});
+    else made_.push_back({first_fixed + static_cast<int64_t>(of_all.places[next_fixed++]), 0});
+  }
+  tables_.made = made_.data();
+  tables_.work = {first_growing + kAlignment - 1, group};
+}
+
+namespace {
+
+// A thread's, which grows to what has been asked for.
+class Workspace {
+ public:
+  char* of(int64_t bytes) {
+    if (bytes > bytes_) {
+      memory_ = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(bytes));
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<char[]> memory_;
+  int64_t bytes_ = 0;
+};
+thread_local Workspace workspace;
+
+}  // namespace
+
+void PointerProgram::run(int64_t n, const void* const* x, void* const* y) const {
+  const int fault = run_tables(&tables_, n, x, y, workspace.of(work_bytes_for(&tables_, n)));
+  if (fault < 0)
+    throw ArgumentError(
+        "native: there cannot be " + std::to_string(n) + " examples. " +
+        (tables_.any_number
+             ? "The function is for " + std::to_string(tables_.fewest) + " and more."
+             : "The function was traced with one number of examples, or has none, and is for those sizes: pass 1. "
+               "Called with two numbers of examples before, it is for any."));
+  raise_faults(static_cast<uint8_t>(fault));
+}
+
+}  // namespace tower::compiler
