@@ -24,6 +24,7 @@
 #include "tower/dynamic.h"
 #include "tower/errors.h"
 #include "tower/explain.h"
+#include "tower/export_c.h"
 #include "tower/graph.h"
 #include "tower/higher_order.h"
 #include "tower/implicit.h"

@@ -1,0 +1,60 @@
+// Compiled functions as C libraries: machine code that another program links, without Tower, LibTorch or LLVM.
+//
+//   const auto step = tower::compile(tower::vmap(correct));
+//   step(x, load);                                     // traced for 100 examples, …
+//   step(more_x, more_load);                           // … and for 200: now any number will do
+//   tower::export_c(step, "newton", {.folder = "out"});
+//
+// writes newton.h, which says how the function is called and with what, newton_kernels.o with the machine code of its
+// kernels, newton.c, which calls them in order, and newton.cmake, which makes a library of these. docs/c_libraries.md
+// shows how they are used.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tower/compile.h"
+
+namespace tower {
+
+/// How `export_c` writes.
+struct ExportOptions {
+  /// Where to; made if it is not there.
+  std::string folder = ".";
+
+  /// What tensors that the function captured are.
+  enum class Captured : std::uint8_t {
+    constants,  ///< numbers in the library, as they are now
+    arguments,  ///< further arguments, behind the function's own
+  };
+  /// The same.
+  Captured captured = Captured::constants;
+
+  /// Where functions such as exp come from that kernels call.
+  enum class Functions : std::uint8_t {
+    none,   ///< a kernel that calls one is refused: the library is complete in itself
+    sleef,  ///< the library is linked with Sleef (`-lsleef`); with LibTorch's version, results are those of the process
+  };
+  /// The same.
+  Functions functions = Functions::none;
+};
+
+namespace detail {
+void export_c(const Specialisations& function, const std::string& name, const ExportOptions& options);
+}
+
+/// Writes `compiled`, for arguments of the kind that it was last called with, as a C function `name` for this CPU. It
+/// is for any number of examples where the function was called with two; otherwise for the sizes of that call. Throws
+/// UnsupportedError where something in it is no kernel, and says what; ArgumentError where `name` is not one that C
+/// has for functions, where the function was not called, and where a file cannot be written.
+template <class F>
+void export_c(const Compiled<F>& compiled, const std::string& name, const ExportOptions& options = {}) {
+  detail::export_c(compiled.specialisations(), name, options);
+}
+
+namespace dynamic {
+/// The same for a function that dynamic::compile or dynamic::load gave. Throws ArgumentError for another one.
+void export_c(const Function& compiled, const std::string& name, const ExportOptions& options = {});
+}  // namespace dynamic
+
+}  // namespace tower
