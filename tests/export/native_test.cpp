@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "compile/kernels.h"
-#include "support/allocations.h"
+#include "export/allocations.h"
 #include "support/prelude.h"
 
 namespace {

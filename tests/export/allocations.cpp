@@ -1,4 +1,4 @@
-#include "support/allocations.h"
+#include "export/allocations.h"
 
 #include <cstdlib>
 #include <new>
