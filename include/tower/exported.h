@@ -71,8 +71,11 @@ class ExportedModel {
   const ExportedTree& arguments() const;
   /// The result.
   const ExportedTree& results() const;
-  /// "(x: Float [s0, 3]) -> Float [s0]".
+  /// How it is called, "(x: Float [s0, 3]) -> Float [s0]".
   std::string signature() const;
+  /// A page: the signature, the ranges of sizes, the weights, which operators are called how often, in branches and
+  /// loops, too, and how each is served under the transforms (tower/coverage.h).
+  std::string report() const;
 
  private:
   std::shared_ptr<const exported::Model> model_;
@@ -121,8 +124,10 @@ class ExportedModel<Result(Args...)> {
   const NamedTensors& buffers() const { return model_.buffers(); }
   /// The constants, by name.
   const NamedTensors& constants() const { return model_.constants(); }
-  /// "(x: Float [s0, 3]) -> Float [s0]".
+  /// How it is called, as that of dynamic::ExportedModel.
   std::string signature() const { return model_.signature(); }
+  /// As that of dynamic::ExportedModel.
+  std::string report() const { return model_.report(); }
 
  private:
   dynamic::ExportedModel model_;

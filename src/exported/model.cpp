@@ -427,6 +427,7 @@ const NamedTensors& ExportedModel::constants() const { return model_->constants(
 const ExportedTree& ExportedModel::arguments() const { return model_->arguments(); }
 const ExportedTree& ExportedModel::results() const { return model_->results(); }
 std::string ExportedModel::signature() const { return model_->signature(); }
+std::string ExportedModel::report() const { return model_->report(); }
 
 ExportedModel load_exported(const std::string& path, const ExportedOptions& options) {
   try {

@@ -27,6 +27,7 @@ class Model {
   const ExportedTree& arguments() const { return arguments_; }
   const ExportedTree& results() const { return results_; }
   std::string signature() const;
+  std::string report() const;
 
  private:
   /// An input of the graph.

@@ -12,5 +12,6 @@ int main(int argc, char** argv) {
     return 0;
   }
   testing::InitGoogleTest(&argc, argv);
+  docs::go_to_repository();
   return RUN_ALL_TESTS();
 }

@@ -68,6 +68,8 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+void go_to_repository() { std::filesystem::current_path(TOWER_SOURCE_DIR); }
+
 std::string op_db_folder() { return (std::filesystem::path(TOWER_SOURCE_DIR) / "tests/op_db").string(); }
 
 void expect_output(void (*program)(), const std::string& expected) {

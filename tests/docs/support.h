@@ -19,6 +19,9 @@ std::string coverage_document();
 
 std::string read(const std::string& path);
 
+/// Documents name files from the repository's folder.
+void go_to_repository();
+
 /// The folder of the operator database.
 std::string op_db_folder();
 

@@ -181,6 +181,16 @@ TEST_F(Exported, ASignatureIsPrinted) {
   EXPECT_EQ(td::load_exported(file("casts")).signature(), "(x: Double [4, 3]) -> Double []");
 }
 
+TEST_F(Exported, AReportHasSizesWeightsAndOperators) {
+  const std::string sizes = td::load_exported(file("sizes")).report();
+  EXPECT_TRUE(contains(sizes, ": from 3 to 20\n")) << sizes;
+  EXPECT_TRUE(contains(sizes, "  _operator.mul\n")) << sizes;
+  const std::string experts = td::load_exported(file("experts")).report();
+  EXPECT_TRUE(contains(experts, "8 parameters (")) << experts;
+  EXPECT_TRUE(contains(experts, "     4  aten::linear ")) << experts;
+  EXPECT_TRUE(contains(experts, "     1  torch.ops.higher_order.cond\n")) << experts;
+}
+
 TEST(ExportedFiles, ThatAreNoneAreRefusedByName) {
   const auto load = [](const std::string& path) {
     return message_of<tower::ArgumentError>([&] { td::load_exported(path); });

@@ -19,6 +19,7 @@ from . import headers, packages
 GUIDE = [
     "docs/control_flow.md",
     "docs/compile.md",
+    "docs/exported_models.md",
     "docs/solvers.md",
     "docs/custom_functions.md",
     "docs/custom_operators.md",
