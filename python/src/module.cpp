@@ -73,6 +73,7 @@ PYBIND11_MODULE(_C, module) {
       py::exception<tower::NoConvergenceError>(module, "NoConvergenceError", PyExc_RuntimeError).release().ptr();
   tower::python::define_transforms(module);
   tower::python::define_compiled(module);
+  tower::python::define_exported(module);
   tower::python::define_inspection(module);
   tower::python::define_operators(module);
   tower::python::define_new_operators(module);

@@ -7,6 +7,7 @@ namespace tower::python {
 
 void define_transforms(py::module_& module);
 void define_compiled(py::module_& module);
+void define_exported(py::module_& module);
 void define_inspection(py::module_& module);
 void define_operators(py::module_& module);
 void define_control_flow(py::module_& module);

@@ -6,11 +6,12 @@
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
 `compile`, `load`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`, `fixed_point`),
-sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), control flow (`cond`,
-`while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`,
-`explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`,
-`is_tracked`, `register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and
-`memory`, which bounds and empties the cache of temporaries.
+`load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`,
+`sparse_jacobian`, `sparse_hessian`), control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`,
+`associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`,
+`register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`, `register_container` and
+`register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the cache
+of temporaries.
 """
 
 from . import _fits
@@ -45,6 +46,7 @@ from ._control_flow import (  # noqa: E402
     while_loop,
 )
 from ._derivatives import grad, grad_and_value, hvp, jvp, linearize, vjp  # noqa: E402
+from ._exported import ExportedModel, load_exported  # noqa: E402
 from ._functions import linear_backward, register_sparsity  # noqa: E402
 from ._higher_order import register_higher_order  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev, value_and_jacobian  # noqa: E402
@@ -91,6 +93,7 @@ __version__ = _C.version
 
 __all__ = [
     "CoverageRow",
+    "ExportedModel",
     "IterativeSolution",
     "LoopResult",
     "MaxStepsError",
@@ -135,6 +138,7 @@ __all__ = [
     "linear_solve",
     "linearize",
     "load",
+    "load_exported",
     "memory",
     "part_of",
     "pmax",

@@ -17,6 +17,7 @@ GROUPS = [
     ("modules", "Modules", "torch.func"),
     ("control_flow", "Control flow", "_control_flow"),
     ("compiled", "Compiled functions", "_compiled"),
+    ("exported", "Exported models", "_exported"),
     ("solvers", "Solvers", "_solvers"),
     ("sparse", "Sparse derivatives", "_sparse"),
     ("functions", "Functions and operators of your own", "_functions _higher_order"),

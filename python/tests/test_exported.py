@@ -1,0 +1,81 @@
+"""Exported models, without the code that they were made of."""
+
+import pytest
+import torch
+import torch_tower
+from torch_tower import grad, hessian, jacrev, vmap
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+
+    def forward(self, x, options, *, pair, scale=2.0):
+        y = self.net(x) * scale + options["shift"]
+        return {"sum": y + pair[0] * pair[1], "rest": [x.shape[-1], None, (y,)]}
+
+
+@pytest.fixture
+def exported(tmp_path):
+    torch.manual_seed(0)
+    module = Model().double()
+    args = (torch.randn(3).double(), {"shift": torch.randn(2).double()})
+    kwargs = {"pair": (torch.randn(2).double(), torch.randn(2).double()), "scale": 2.0}
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(module, args, kwargs), path)
+    return module, torch_tower.load_exported(path), args, kwargs
+
+
+def test_it_is_called_as_the_function_that_was_exported(exported):
+    module, model, args, kwargs = exported
+    expected, got = module(*args, **kwargs), model(*args, **kwargs)
+    assert list(got) == ["sum", "rest"]
+    assert got["rest"][:2] == [3, None]
+    torch.testing.assert_close(got["sum"], expected["sum"])
+    torch.testing.assert_close(got["rest"][2][0], expected["rest"][2][0])
+
+
+def test_it_is_transformed(exported):
+    module, model, args, kwargs = exported
+
+    def loss(f):
+        return lambda x: f(x, *args[1:], **kwargs)["sum"].square().sum()
+
+    xs = torch.randn(5, 3).double()
+    torch.testing.assert_close(vmap(grad(loss(model)))(xs), vmap(grad(loss(module)))(xs))
+    torch.testing.assert_close(hessian(loss(model))(xs[0]), hessian(loss(module))(xs[0]))
+
+
+def test_its_weights_are_given(exported):
+    module, model, args, kwargs = exported
+    weights = dict(module.named_parameters())
+    assert model.parameters().keys() == weights.keys()
+    twice = {name: 2 * w.detach() for name, w in weights.items()}
+    got = jacrev(lambda w: model.call(w, *args, **kwargs)["sum"])(twice)
+    expected = jacrev(lambda w: torch.func.functional_call(module, w, args, kwargs)["sum"])(twice)
+    for name in weights:
+        torch.testing.assert_close(got[name], expected[name])
+
+
+def test_other_arguments_are_refused(exported):
+    _, model, args, kwargs = exported
+    with pytest.raises(TypeError, match=r"it is \(x: Double \[3\]"):
+        model(*args)
+    with pytest.raises(TypeError, match="pair is no tuple of 2"):
+        model(*args, pair=(args[0],), scale=2.0)
+    with pytest.raises(Exception, match="scale is 3.0, and the model was exported for 2.0"):
+        model(*args, pair=kwargs["pair"], scale=3.0)
+
+
+def test_it_is_described(exported):
+    _, model, _, _ = exported
+    assert "aten::linear" in model.report()
+    assert model.buffers() == model.constants() == {}
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "none.pt2"
+    path.write_bytes(b"no zip file, but long enough to be one")
+    with pytest.raises(Exception, match="no archive of torch.export.save"):
+        torch_tower.load_exported(path)
