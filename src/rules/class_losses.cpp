@@ -142,7 +142,8 @@ Tensor nll_backward(const Tensor& g, const Tensor& x, const Tensor& y, const Ten
                     int64_t ignore, const Tensor& total) {
   const int64_t classes = x.dim() == 1 ? 0 : 1;
   const Tensor w = class_weights(weight, y, ignore, x.options());
-  const Tensor slope = -w * (reduction == at::Reduction::Mean ? g / total : g);
+  // Where all are ignored, g may be infinite.
+  const Tensor slope = zero_where(y == ignore, -w * (reduction == at::Reduction::Mean ? g / total : g));
   return at::zeros_like(x).scatter(classes, safe_class(y, ignore).unsqueeze(classes), slope.unsqueeze(classes));
 }
 
