@@ -188,6 +188,33 @@ std::vector<Case> of_rows() {
   };
 }
 
+std::vector<Case> of_elsewhere() {
+  return {
+      {"most_pieces",
+       &Thresholds::most_pieces,
+       {2, 4, 8, 16, 32},
+       [](int64_t n) {
+         const Function f = [](const Tensors& in) { return Tensors{at::cat(in) * 2 + 1}; };
+         return compiled(f, Tensors(static_cast<size_t>(n), at::randn({kElements / n})));
+       }},
+      {"most_in_list",
+       &Thresholds::most_in_list,
+       {1024, 2048, 4096, 8192, 16384, 65536},
+       [](int64_t n) {
+         const auto m = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(n)))) - 2;
+         const Function f = [](const Tensors& in) { return Tensors{at::constant_pad_nd(in[0], {1, 1, 1, 1}) * 2}; };
+         return compiled(f, {at::randn({m, m})});
+       }},
+      {"shortest_row_elsewhere",
+       &Thresholds::shortest_row_elsewhere,
+       {16, 32, 64, 128, 256, 512},
+       [](int64_t n) {
+         const Function f = [](const Tensors& in) { return Tensors{at::embedding(in[0], in[1]) * 2}; };
+         return compiled(f, {at::randn({1000, n}), at::randint(0, 1000, {kElements / n}, at::kLong)});
+       }},
+  };
+}
+
 std::vector<Case> of_examples() {
   const auto large_lanes = [](Thresholds& t) { t.most_of_lane = t.most_of_call = t.most_operations = kAll; };
   return {
@@ -444,7 +471,7 @@ int main(int argc, char** argv) {
   report::Table table({"", "default", "here", "smaller : larger, by size"});
   const auto wanted = [&](const std::string& name) { return name.find(part) != std::string::npos; };
   at::manual_seed(26);
-  for (const auto& cases : {of_rows(), of_examples(), of_kernels(), of_products(), of_operators()})
+  for (const auto& cases : {of_rows(), of_elsewhere(), of_examples(), of_kernels(), of_products(), of_operators()})
     for (const Case& c : cases) {
       if (!wanted(c.name)) continue;
       if (c.threads == Threads::all && threads == 1) {

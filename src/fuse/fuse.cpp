@@ -118,7 +118,7 @@ struct Groups {
         sums.emplace(calls[0], std::move(found));
       }
     for (const auto& calls : of_unrolled) first_of_unrolled.insert(calls[0]);
-    rows.emplace(graph);
+    rows.emplace(graph, of_unrolled);
     all = Regions::in_order(graph, rows->joining(), of_unrolled);
   }
   Groups(const Groups&) = delete;

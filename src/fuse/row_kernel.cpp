@@ -50,13 +50,22 @@ class RowKernel final : public MemoryKernel, public LaneCalls {
     c10::SmallVector<Tensor, 8> copies;
     c10::SmallVector<const void*, 8> from;
     for (const Reading& reading : readings_) {
-      const InMemory& t = operands[reading.operand];
-      Sizes strides = strides_of(t.sizes, t.strides, reading.places);
-      if (is_read_as_it_lies(reading, strides)) {
-        from.push_back(t.data);
+      Sizes strides;
+      if (reading.operand == Reading::kOwn) {
+        strides.resize(outer_, 0);
+        from.push_back(reading.own.const_data_ptr());
+      } else if (const InMemory& t = operands[reading.operand]; reading.table) {
+        strides = *reading.table;
+        if (!lies_row_by_row(t)) copies.push_back(t.tensor().contiguous());
+        from.push_back(lies_row_by_row(t) ? t.data : copies.back().const_data_ptr());
       } else {
-        copies.push_back(copy_to_read(t.tensor(), reading, strides));
-        from.push_back(copies.back().const_data_ptr());
+        strides = strides_of(t.sizes, t.strides, reading.places);
+        if (is_read_as_it_lies(reading, strides)) {
+          from.push_back(t.data);
+        } else {
+          copies.push_back(copy_to_read(t.tensor(), reading, strides));
+          from.push_back(copies.back().const_data_ptr());
+        }
       }
       if (outer_) rows.strides.emplace_back(strides.begin(), strides.begin() + static_cast<int64_t>(outer_));
     }
@@ -79,6 +88,10 @@ class RowKernel final : public MemoryKernel, public LaneCalls {
     LaneCall call{kernel_, rows_.lanes, {}, {}};
     if (outer_ > 0) why_not = "several rows of elements";
     for (const Reading& reading : readings_) {
+      if (reading.operand == Reading::kOwn || reading.table) {
+        why_not = "elements that are read elsewhere than where they are wanted";
+        return std::nullopt;
+      }
       const InMemory& t = operands[reading.operand];
       const Sizes strides = strides_of(t.sizes, t.strides, reading.places);
       if (!is_read_as_it_lies(reading, strides)) why_not = "an operand that lies otherwise than its results";
@@ -97,6 +110,13 @@ class RowKernel final : public MemoryKernel, public LaneCalls {
     Sizes at_lanes;
     for (const int64_t d : places) at_lanes.push_back(d < 0 || along(sizes, d) == 1 ? 0 : along(strides, d));
     return at_lanes;
+  }
+
+  static bool lies_row_by_row(const InMemory& t) {
+    int64_t expected = 1;
+    for (size_t d = t.sizes.size(); d-- > 0; expected *= t.sizes[d])
+      if (t.sizes[d] != 1 && t.strides[d] != expected) return false;
+    return true;
   }
 
   // Whether the lanes of each row that is read lie next to each other, or are one. `strides`: over all lanes.

@@ -9,10 +9,14 @@ namespace tower::compiler {
 
 /// What a kernel is given for each of its inputs.
 struct Reading {
-  size_t operand;
+  static constexpr size_t kOwn = static_cast<size_t>(-1);
+
+  size_t operand;  // kOwn: none, but what the kernel has
   Places places;
-  bool repeated;  // one element for each row of lanes
-  bool laid_out;  // first written out with all lanes of a row, which has some of them only
+  bool repeated;                              // one element for each row of lanes, or a table
+  bool laid_out;                              // first written out with all lanes of a row, which has some of them only
+  std::optional<Sizes> table = std::nullopt;  // all of the operand, row by row: how far apart it begins for rows
+  at::Tensor own = {};                        // the same for each row
 };
 
 /// A tensor that it writes: without gaps, in the order of the lanes, and how it was traced.

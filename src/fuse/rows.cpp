@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <tuple>
 #include <unordered_set>
 
@@ -16,6 +17,7 @@ namespace tower::compiler {
 namespace {
 
 const Sizes kNoRows{-1};
+constexpr int64_t kRowsOfElsewhere = -2;  // in front of where they begin
 // Limits of a sum's error: kernels/print_folds.cpp.
 constexpr int64_t kLongestWithoutBlocks = 256;
 // With as many, a special function counts as more than one call to LLVM, which takes time for each operation.
@@ -52,8 +54,11 @@ class RowWriter {
  private:
   // Lanes are in the order in which what leaves lies in memory, if that can be.
   void settle_lanes(const std::vector<size_t>& calls, const std::vector<ValueId>& results) {
-    for (const size_t n : calls)
-      if (fold_rule(*graph_.calls[n].op) && (form_ = rows_.form(graph_.calls[n]))) return settle_rows(graph_.calls[n]);
+    for (const size_t n : calls) {
+      const Call& call = graph_.calls[n];
+      if (fold_rule(*call.op) && (form_ = rows_.form(call))) return settle_rows(call);
+      if (const Elsewhere* elsewhere = rows_.elsewhere_of(call)) return settle_rows_of(call, *elsewhere);
+    }
     const Rows::Sum* first = rows_.sum(results.at(0));
     const Value& model = pointwise_.value(first ? first->terms : results.at(0));
     order_ = *order_in_memory(model);
@@ -90,6 +95,13 @@ class RowWriter {
       ++region_.levels;
   }
 
+  // What is read elsewhere is numbered in the order of dimensions.
+  void settle_rows_of(const Call& call, const Elsewhere& elsewhere) {
+    lanes_ = pointwise_.lanes(call);
+    for (size_t d = 0; d < lanes_.size(); ++d) order_.push_back(static_cast<int64_t>(d));
+    outer_ = elsewhere.outer;
+  }
+
   void add(const Call& call) {
     const auto element = [&](size_t k) {
       const auto it = made_.find(call.operands[k]);
@@ -99,9 +111,39 @@ class RowWriter {
       made_.emplace(call.results[0], element(0));
       return;
     }
+    if (const Elsewhere* elsewhere = rows_.elsewhere_of(call)) {
+      made_.emplace(call.results[0], read_elsewhere(call, *elsewhere, element));
+      return;
+    }
     const std::vector<Id> ids = form_ && fold_rule(*call.op) ? rows_.elements_over_rows(region_, *form_, call, element)
                                                              : pointwise_.elements_of(region_.graph, call, element);
     for (size_t k = 0; k < ids.size(); ++k) made_.emplace(call.results[k], ids[k]);
+  }
+
+  Id read_elsewhere(const Call& call, const Elsewhere& how, const std::function<Id(size_t)>& element) {
+    const auto input = [&](Reading reading, Type type) {
+      region_.inputs.push_back({type, reading.repeated});
+      readings_.push_back(std::move(reading));
+      return region_.inputs.size() - 1;
+    };
+    std::map<size_t, uint64_t> tables;  // one for each operand, however many pieces are of it
+    const auto table = [&](size_t k) {
+      const Type type = *type_of(pointwise_.value(call.operands[k]).dtype);
+      const auto [known, is_new] = tables.try_emplace(k);
+      if (is_new) known->second = input({operand(call.operands[k]), {}, true, false, how.strides[k]}, type);
+      return std::pair(type, known->second);
+    };
+    const auto list = [&] {
+      return region_.graph.input(Type::i32,
+                                 input({Reading::kOwn, {}, false, false, std::nullopt, how.list}, Type::i32));
+    };
+    const auto place = [&] {
+      if (region_.of_row.empty()) region_.of_row.push_back({OfRow::place, kNone});
+      return region_.graph.input(Type::i32, OfRow::kFirst);
+    };
+    const auto index = [&] { return element(how.look_up->how.index); };
+    return ReadElsewhere(region_.graph, how, {table, list, place, index})
+        .element(*type_of(pointwise_.value(call.results[0]).dtype));
   }
 
   // The element of a value from outside.
@@ -118,14 +160,18 @@ class RowWriter {
     const std::tuple key(id, at, row);
     for (const auto& [known, element] : read_)
       if (known == key) return element;
-    const auto operand = std::find(operands_.begin(), operands_.end(), id);
-    readings_.push_back(
-        {static_cast<size_t>(operand - operands_.begin()), at, row == Row::repeated, row == Row::mixed});
-    if (operand == operands_.end()) operands_.push_back(id);
+    readings_.push_back({operand(id), at, row == Row::repeated, row == Row::mixed});
     const Id element = region_.graph.input(type, region_.inputs.size());
     region_.inputs.push_back({type, row == Row::repeated});
     read_.emplace_back(key, element);
     return element;
+  }
+
+  // A value's number among the kernel's operands.
+  size_t operand(ValueId id) {
+    const auto number = static_cast<size_t>(std::find(operands_.begin(), operands_.end(), id) - operands_.begin());
+    if (number == operands_.size()) operands_.push_back(id);
+    return number;
   }
 
   Written give(ValueId id) {
@@ -227,7 +273,9 @@ class RowWriter {
 
 // ---- what can be in a region ----
 
-Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(values_that_leave(graph)) {
+Rows::Rows(const Graph& graph, const std::vector<Regions::Calls>& taken)
+    : graph_(graph), pointwise_{graph}, leaves_(values_that_leave(graph)) {
+  ById<ValueId, bool> read_lane_by_lane(graph.values.size());
   for (const Call& call : graph.calls) {
     std::optional<Space> space;
     int64_t cost = 1;
@@ -240,6 +288,7 @@ Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(value
     } else if (const size_t operations = pointwise_.operations(call)) {
       space = Space{pointwise_.lanes(call)};
       cost = std::max<int64_t>(1, static_cast<int64_t>(operations) / kOperationsOfCall);
+      for (const ValueId id : call.operands) read_lane_by_lane[id] = true;
     } else if (auto sum = sum_of(call)) {
       space = Space{pointwise_.value(sum->terms).sizes, false, kNoRows};
       sums_.emplace(call.results[0], std::move(*sum));
@@ -251,6 +300,11 @@ Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(value
     joining_.spaces.push_back(std::move(space));
     joining_.costs.push_back(cost);
   }
+  std::vector<bool> is_taken(graph.calls.size());
+  for (const auto& calls : taken)
+    for (const size_t n : calls) is_taken[n] = true;
+  for (size_t n = 0; n < graph.calls.size(); ++n)
+    if (!joining_.spaces[n] && !is_taken[n]) add_call_elsewhere(n, read_lane_by_lane);
   joining_.most = thresholds().most_calls;
   joining_.reads_inside = [this](const Call& call, size_t k) { return reads_inside(call, k); };
 }
@@ -258,6 +312,8 @@ Rows::Rows(const Graph& graph) : graph_(graph), pointwise_{graph}, leaves_(value
 bool Rows::reads_inside(const Call& call, size_t k) const {
   const ValueId id = call.operands[k];
   const OfRow* made = of_row(id);
+  const Elsewhere* elsewhere = elsewhere_of(call);
+  if (elsewhere && elsewhere->is_table(k)) return false;
   if (!call.results.empty() && sum(call.results[0])) return !made;
   if (sum(id)) return false;
   const Form* form = this->form(call);
@@ -276,6 +332,7 @@ bool Rows::reads_inside(const Call& call, size_t k) const {
 
 Places Rows::lane_places(const Call& call, size_t k) const {
   const auto dims = static_cast<int64_t>(pointwise_.value(call.operands[k]).sizes.size());
+  if (const Elsewhere* elsewhere = elsewhere_of(call)) return elsewhere->look_up->places;
   const Form* form = this->form(call);
   if (!form) return pointwise_.places(call, k);
   if (fold_rule(*call.op)) return places_of(call, k, dims, static_cast<int64_t>(form->lanes.size()));
@@ -426,6 +483,25 @@ const Rows::Form* Rows::form(const Call& call) const {
 const Rows::OfRow* Rows::of_row(ValueId id) const {
   const auto found = of_row_.find(id);
   return found == of_row_.end() ? nullptr : &found->second;
+}
+
+// Calls go together if their rows are the same dimensions. To follow many elements takes time: that is done only where
+// what moves is read in a kernel.
+void Rows::add_call_elsewhere(size_t n, const ById<ValueId, bool>& read_lane_by_lane) {
+  const Call& call = graph_.calls[n];
+  if (call.op->moves != Moves::no && call.results.size() == 1 && call.results[0] != kNoValue &&
+      !read_lane_by_lane[call.results[0]] && count(pointwise_.lanes(call)) > thresholds().most_in_list)
+    return;
+  auto elsewhere = compiler::elsewhere(graph_, call);
+  if (!elsewhere) return;
+  joining_.spaces[n] =
+      Space{pointwise_.lanes(call), false, Sizes{kRowsOfElsewhere, static_cast<int64_t>(elsewhere->outer)}};
+  elsewhere_.emplace(call.results[0], std::move(*elsewhere));
+}
+
+const Elsewhere* Rows::elsewhere_of(const Call& call) const {
+  const auto found = call.results.empty() ? elsewhere_.end() : elsewhere_.find(call.results[0]);
+  return found == elsewhere_.end() ? nullptr : &found->second;
 }
 
 const Rows::Sum* Rows::sum(ValueId id) const {

@@ -4,11 +4,14 @@
 //
 // Where calls are over rows of elements (numbers/fold.h), which lie next to each other, the lanes are one row, and
 // what has one element for each row is computed once for it, before the lanes that read it.
+//
+// Calls that move elements, or look them up, read them elsewhere in operands that are whole (fuse/elsewhere.h).
 #pragma once
 
 #include <algorithm>
 #include <optional>
 
+#include "fuse/elsewhere.h"
 #include "fuse/kernel_calls.h"
 #include "fuse/regions.h"
 #include "graph/pointwise.h"
@@ -18,7 +21,8 @@ namespace tower::compiler {
 
 class Rows {
  public:
-  explicit Rows(const Graph& graph);
+  /// `taken`: groups that are kernels already.
+  explicit Rows(const Graph& graph, const std::vector<Regions::Calls>& taken = {});
 
   /// Which calls can be in such a region.
   const Joining& joining() const { return joining_; }
@@ -62,6 +66,9 @@ class Rows {
   std::vector<Id> elements_over_rows(Region& region, const Form& form, const Call& call,
                                      const std::function<Id(size_t)>& element) const;
   void add_call_over_rows(const Call& call, const Form& form);
+  void add_call_elsewhere(size_t n, const ById<ValueId, bool>& read_lane_by_lane);
+  // Null for calls that read their operands lane by lane.
+  const Elsewhere* elsewhere_of(const Call& call) const;
   // Null for calls that have nothing to do with rows, and for values that are not one number a row.
   const Form* form(const Call& call) const;
   const OfRow* of_row(ValueId id) const;
@@ -75,9 +82,10 @@ class Rows {
   const Graph& graph_;
   const Pointwise pointwise_;
   std::unordered_map<ValueId, Sum> sums_;
-  std::unordered_map<ValueId, Form> forms_;    // of calls over rows, by their first results
-  std::unordered_map<ValueId, OfRow> of_row_;  // values with one element for each row
-  ById<ValueId, bool> leaves_;                 // values that somebody outside may see
+  std::unordered_map<ValueId, Form> forms_;           // of calls over rows, by their first results
+  std::unordered_map<ValueId, OfRow> of_row_;         // values with one element for each row
+  std::unordered_map<ValueId, Elsewhere> elsewhere_;  // by the results of the calls
+  ById<ValueId, bool> leaves_;                        // values that somebody outside may see
   Joining joining_;
 };
 

@@ -32,6 +32,16 @@ bool is_known_in_numbers(const Operator& op);
 /// What a call of `op` gives for one example; none where no kernel is to compute it.
 SmallResults small_results(const SmallCall& call);
 
+/// Where the elements of an operator's results come from, if it moves them.
+struct Origins {
+  c10::SmallVector<Tensor, 2> results = {};  // of each element: `first` and the number of the operands' element, which
+                                             // are counted one operand after the other; less: it is `filled`
+  int64_t first = 0;
+  at::Scalar filled = 0;
+};
+/// What the operator moves where. Of the call's operands, only sizes and dtypes count.
+Origins origins(const SmallCall& call);
+
 // By what the record says.
 SmallResults moved(const SmallCall& call);
 SmallResults folded(const SmallCall& call);

@@ -341,10 +341,75 @@ void Printer::print_sum(Type t, std::string v, const std::string& pointer) {
   store(Type::f64, line("fadd " + type(Type::f64) + " " + before + ", " + v), pointer, "0", 0);
 }
 
-// What is not in the table is not read.
-void Printer::print_look_up(Id id, int part) {
+// Whether it is made of what is the same for all lanes.
+bool Printer::is_for_all(Id id) const {
   const Node& n = graph_[id];
-  const std::string lanes = std::to_string(lanes_), places = type(Type::i64), holds = value(n.args[1], part),
+  if (n.op == Op::constant || region_.is_repeated(n)) return true;
+  return n.op != Op::input && n.op < Op::carry &&
+         std::all_of(n.args.begin(), n.args.end(), [&](Id a) { return a == kNone || is_for_all(a); });
+}
+
+// Whether it is the lane's number.
+bool Printer::is_place(Id id) const {
+  const Node& n = graph_[id];
+  if (n.op == Op::cast) return n.type == Type::i64 && graph_[n.args[0]].type == Type::i32 && is_place(n.args[0]);
+  const Region::OfRow* of_row = region_.of_row_at(n);
+  return of_row && of_row->how == Region::OfRow::place;
+}
+
+// Places that follow each other, one for each lane.
+std::optional<Printer::Straight> Printer::straight(Id place) const {
+  if (is_place(place)) return Straight{kNone, false};
+  const Node& n = graph_[place];
+  if (n.op == Op::add)
+    for (const size_t k : {0, 1})
+      if (is_place(n.args[k]) && is_for_all(n.args[1 - k])) return Straight{n.args[1 - k], false};
+  if (n.op == Op::sub && is_place(n.args[1]) && is_for_all(n.args[0])) return Straight{n.args[0], true};
+  return std::nullopt;
+}
+
+// They are read as they lie, in lanes where the look-up holds; backwards from the last lane's on, and turned round.
+// Where it holds for none, the table's beginning is not read: masked loads of what is in no memory take the CPU
+// microseconds.
+void Printer::print_straight(Id id, Straight from, const std::string& begin, int part) {
+  const Node& n = graph_[id];
+  std::string first = "0";
+  if (from.first != kNone) {
+    const Type t = graph_[from.first].type;
+    first = line("extractelement " + type(t) + " " + value(from.first, part) + ", i32 0");
+    if (t == Type::i32) first = line("sext i32 " + first + " to i64");
+  }
+  mask_ = value(n.args[1], part);
+  masked_ = true;
+  const std::string lane =
+      line("add i64 " + begin + ", " + std::to_string(from.backwards ? (part + 1) * lanes_ - 1 : part * lanes_));
+  const std::string place = line((from.backwards ? "sub i64 " : "add i64 ") + first + ", " + lane);
+  const std::string there = line("select i1 " + any(mask_) + ", i64 " + place + ", i64 0"),
+                    pointer = "%pi" + std::to_string(n.bits);
+  if (!from.backwards) {
+    load(n.type, address(pointer, n.type, there, 0), "0", 0, value(id, part));
+  } else {
+    std::string turned;
+    for (int64_t i = lanes_; i-- > 0;) turned += "i32 " + std::to_string(i) + (i ? ", " : "");
+    const auto turn = [&](Type t, const std::string& v, const std::string& result = {}) {
+      return print_value(t, "  {result} = shufflevector {V} {v}, {V} poison, {S} <{turned}>\n",
+                         {{"v", v}, {"turned", turned}}, result);
+    };
+    mask_ = turn(Type::b1, mask_);
+    const std::string read = fresh();
+    load(n.type, address(pointer, n.type, there, 0), "0", 0, read);
+    turn(n.type, read, value(id, part));
+  }
+  mask_.clear();
+  masked_ = false;
+}
+
+// What is not in the table is not read.
+void Printer::print_look_up(Id id, const std::string& begin, int part) {
+  const Node& n = graph_[id];
+  if (!masked_)
+    if (const auto from = straight(n.args[0])) return print_straight(id, *from, begin, part);
+  const std::string lanes = std::to_string(lanes_), places = type(n.args[0]), holds = value(n.args[1], part),
                     pointers = "<" + lanes + " x ptr>";
   const std::string at = line(std::string("getelementptr ") + in_memory(n.type) + ", ptr %pi" + std::to_string(n.bits) +
                               ", " + places + " " + value(n.args[0], part));
@@ -372,7 +437,7 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
     if (of_row->how == Region::OfRow::place) print_place(id, begin, part);
     return;
   }
-  if (region_.is_looked_up(n)) return print_look_up(id, part);
+  if (region_.is_looked_up(n)) return print_look_up(id, begin, part);
   if (n.op == Op::input) return load(n.type, pointer_of("%inputs", "%pi", n.bits), begin, part, value(id, part));
   std::string v[3];
   for (size_t k = 0; k < 3; ++k)

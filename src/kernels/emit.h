@@ -3,6 +3,7 @@
 // by which several are divided may be inverted once.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,13 @@ struct Region {
   bool is_summed(size_t output) const { return output < summed.size() && summed[output]; }
   bool is_once(size_t output) const { return output < once.size() && once[output]; }
   /// Whether lanes are rows that are computed as a whole (NOTE [Rows in a kernel]).
-  bool has_rows() const { return !of_row.empty() || !once.empty(); }
+  bool has_rows() const {
+    return !once.empty() || std::any_of(of_row.begin(), of_row.end(), [](const OfRow& o) { return o.folded != kNone; });
+  }
+  /// Whether lanes have to know their numbers: they are those of a call, from `begin` on.
+  bool has_places() const {
+    return std::any_of(of_row.begin(), of_row.end(), [](const OfRow& o) { return o.how == OfRow::place; });
+  }
   /// Null for nodes that are no such inputs.
   const OfRow* of_row_at(const Node& n) const {
     return n.op == Op::input && n.bits >= kOfRow ? &of_row[n.bits - kOfRow] : nullptr;

@@ -49,7 +49,8 @@ std::string Kernel::key_of(const Region& region, const CodeSource& source) {
   return CodeSource::key_of(text_of(region, source).module);
 }
 
-Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.inputs), has_rows_(region.has_rows()) {
+Kernel::Kernel(const Region& region, const CodeSource& source)
+    : inputs_(region.inputs), has_rows_(region.has_rows()), has_places_(region.has_places()) {
   const double start = now();
   const KernelText text = text_of(region, source);
   key_ = CodeSource::key_of(text.module);
@@ -87,6 +88,7 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
 const char* Kernel::needs_more() const {
   if (!summed_.empty()) return "sums over all examples";
   if (has_rows_ || std::find(added_.begin(), added_.end(), true) != added_.end()) return "whole rows of elements";
+  if (has_places_) return "the numbers of its lanes";
   return memories_ ? "memory for each step of a loop, for the way back through it" : nullptr;
 }
 
@@ -238,6 +240,11 @@ void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inp
   char* memory = reinterpret_cast<char*>(many ? many.get() : few);
   c10::SmallVector<const void*, 8> from(inputs.begin(), inputs.end());
   c10::SmallVector<void*, 8> to;
+  // Lanes that know their numbers have the same ones in the copy.
+  const int64_t first = has_places_ ? begin : 0;
+  const auto before = [&](char* copy, Type type) {
+    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(copy) - static_cast<uintptr_t>(first * size_of(type)));
+  };
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs_[i].repeated) continue;
     char* copy = std::exchange(memory, memory + kVectorBytes);
@@ -245,16 +252,18 @@ void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inp
     std::memcpy(copy, at(inputs[i], begin, inputs_[i].type), static_cast<size_t>(lanes) * size);
     for (int64_t lane = lanes; lane < vector; ++lane)
       std::memcpy(at(static_cast<void*>(copy), lane, inputs_[i].type), at(inputs[i], end - 1, inputs_[i].type), size);
-    from[i] = copy;
+    from[i] = before(copy, inputs_[i].type);
   }
+  char* made = memory;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    to.push_back(std::exchange(memory, memory + kVectorBytes));
+    char* copy = std::exchange(memory, memory + kVectorBytes);
+    to.push_back(before(copy, outputs_[i]));
     if (added_[i])
-      std::memcpy(to[i], at(outputs[i], begin, outputs_[i]), static_cast<size_t>(lanes * size_of(outputs_[i])));
+      std::memcpy(copy, at(outputs[i], begin, outputs_[i]), static_cast<size_t>(lanes * size_of(outputs_[i])));
   }
-  call(0, vector, from, to, fault);
-  for (size_t i = 0; i < outputs.size(); ++i)
-    std::memcpy(at(outputs[i], begin, outputs_[i]), to[i], static_cast<size_t>(lanes * size_of(outputs_[i])));
+  call(first, first + vector, from, to, fault);
+  for (size_t i = 0; i < outputs.size(); ++i, made += kVectorBytes)
+    std::memcpy(at(outputs[i], begin, outputs_[i]), made, static_cast<size_t>(lanes * size_of(outputs_[i])));
 }
 
 }  // namespace tower::compiler

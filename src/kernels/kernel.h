@@ -128,6 +128,7 @@ class Kernel {
   std::vector<bool> added_;     // of each output
   std::vector<size_t> summed_;  // those that are summed
   bool has_rows_;               // each is computed as a whole
+  bool has_places_;             // lanes know their numbers
   std::vector<Type> kept_;      // further memory, for the lanes of a row
   size_t memories_;             // of loops
   int64_t columns_ = 0;         // inputs and outputs of which lanes that lie apart are copied

@@ -37,7 +37,15 @@ class Printer : private Lines {
   std::string vector_at(Id system, int64_t i);
   void print_solve(Id id);
   void print_part(Id id);
-  void print_look_up(Id id, int part);
+  void print_look_up(Id id, const std::string& begin, int part);
+  struct Straight {
+    Id first;  // the same for all lanes; none: zero
+    bool backwards;
+  };
+  std::optional<Straight> straight(Id place) const;
+  bool is_for_all(Id id) const;
+  bool is_place(Id id) const;
+  void print_straight(Id id, Straight from, const std::string& begin, int part);
 
   // Loops of numbers.
   struct KeptCarries {             // NOTE [Kept in memory]

@@ -212,7 +212,7 @@ struct OfRow {
 class Expressions {
  public:
   Id input(Type type, uint64_t number);
-  /// An element of an input that is a table, the same for all lanes: that with the number `place`, of i64, in lanes
+  /// An element of an input that is a table, the same for all lanes: that with the number `place`, an integer, in lanes
   /// where `holds`; elsewhere zero.
   Id looked_up(Type type, uint64_t number, Id place, Id holds);
   Id constant(Type type, double value);

@@ -44,6 +44,18 @@ struct Thresholds {
   /// Rows, for which a kernel computes any number of such calls.
   int64_t few_rows_for_any_depth = 64;
 
+  // ---- elements that are read elsewhere: fuse/elsewhere.cpp ----
+
+  /// Pieces of a row that moves, and operands of a call that moves: each costs every lane a load that may be empty.
+  int64_t most_pieces = 8;
+  /// Elements of what moves, which are followed one by one while a kernel is made; of more, the call is LibTorch's.
+  int64_t most_followed = 1 << 22;
+  /// Elements of a result that is more than a few pieces of a row: a list in memory has each one's place. Of more, the
+  /// call is LibTorch's.
+  int64_t most_in_list = 4096;
+  /// Elements of a row, if there are many: a kernel begins anew for each, which takes it longer than LibTorch's copies.
+  int64_t shortest_row_elsewhere = 128;
+
   // ---- small tensors of many examples: fuse/unrolled.cpp, small_graph.h, recompute.cpp, sums_as_products.cpp ----
 
   /// Elements of a tensor of one example, which one lane of a kernel has; with more, elements are the lanes.

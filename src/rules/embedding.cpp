@@ -7,6 +7,7 @@
 #include "interpreters/vmap.h"
 #include "records/demands.h"
 #include "records/op.h"
+#include "rules/look_ups.h"
 #include "rules/registry.h"
 #include "rules/small_indexing.h"
 #include "tower/dynamic.h"
@@ -240,6 +241,7 @@ void demand_bags(const Example& e) {
 
 void embedding() {
   compiler::set_looks_up(record_of("aten::embedding", ""));
+  compiler::set_look_up_rule(record_of("aten::embedding", ""), look_ups::embedding);
   op<at::_ops::_embedding_bag>().decomposes(embedding_bag);
   op<at::_ops::_embedding_bag_forward_only>().decomposes(embedding_bag);
   op<at::_ops::_embedding_bag_dense_backward>()

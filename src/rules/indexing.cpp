@@ -9,6 +9,7 @@
 #include "records/index_plan.h"
 #include "records/op.h"
 #include "records/overwriting.h"
+#include "rules/look_ups.h"
 #include "rules/registry.h"
 #include "rules/small_indexing.h"
 #include "tower/errors.h"
@@ -237,6 +238,11 @@ void indexing() {
   for (const char* name : {"aten::index_select", "aten::gather", "aten::take"})
     compiler::set_looks_up(record_of(name, ""));
   compiler::set_looks_up(record_of("aten::index", "Tensor"));
+  compiler::set_look_up_rule(record_of("aten::index_select", ""), look_ups::index_select);
+  compiler::set_look_up_rule(record_of("aten::gather", ""), look_ups::gather);
+  compiler::set_look_up_rule(record_of("aten::take", ""), look_ups::take);
+  for (const char* name : {"aten::index", "aten::_unsafe_index"})
+    compiler::set_look_up_rule(record_of(name, "Tensor"), look_ups::index);
   op<at::_ops::index_Tensor>()
       .small(small::index)
       .depends(Depends::on_moved)

@@ -1,0 +1,18 @@
+#include "numbers/look_up.h"
+
+#include "numbers/rule_table.h"
+
+namespace tower::compiler {
+namespace {
+
+RuleTable<LookUpRule>& look_up_rules() {
+  static auto& table = *new RuleTable<LookUpRule>;
+  return table;
+}
+
+}  // namespace
+
+const LookUpRule* look_up_rule(const Operator& op) { return look_up_rules().find(op); }
+void set_look_up_rule(const Operator& op, LookUpRule rule) { look_up_rules().set(op, std::move(rule)); }
+
+}  // namespace tower::compiler
