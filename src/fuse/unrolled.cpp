@@ -12,6 +12,7 @@
 #include "graph/operand_dims.h"
 #include "graph/raises.h"
 #include "numbers/fold.h"
+#include "numbers/look_up.h"
 #include "numbers/reports.h"
 #include "numbers/slow_calls.h"
 #include "numbers/thresholds.h"
@@ -45,8 +46,10 @@ bool is_table(const Graph& graph, const Call& call, size_t k, uint64_t axis) {
          count(v.sizes) > thresholds().most_of_lane && order && std::is_sorted(order->begin(), order->end());
 }
 
-bool keeps_order(Moves moves) {
-  return moves == Moves::broadcast || moves == Moves::in_order || moves == Moves::nothing;
+// Whether elements, or rows of them, can be the lanes of a kernel as they lie.
+bool is_in_rows(const Operator& op) {
+  return !has_small_form(op) || fold_rule(op) || op.moves == Moves::broadcast || op.moves == Moves::in_order ||
+         op.moves == Moves::nothing;
 }
 
 }  // namespace
@@ -108,9 +111,14 @@ bool Unrolled::factors(size_t call) const {
 bool Unrolled::takes(size_t call) const {
   if (!joining_.spaces[call]) return false;
   if (factors(call)) return joining_.costs[call] <= joining_.most;
-  // Without examples there is one lane, for what takes few operations.
   return is_slow_call(*graph_.calls[call].op) || !graph_.calls[call].vmaps.empty() ||
-         joining_.costs[call] <= thresholds().most_of_one_lane;
+         joining_.costs[call] <= most_of_one_lane(call);
+}
+
+// Without examples there is one lane. Where elements can be lanes, they are the better ones, unless there are few.
+int64_t Unrolled::most_of_one_lane(size_t call) const {
+  const Operator& op = *graph_.calls[call].op;
+  return is_in_rows(op) || look_up_rule(op) ? thresholds().most_of_one_lane : thresholds().most_of_lone_call;
 }
 
 std::optional<int64_t> Unrolled::cost_of(size_t n) {
@@ -271,9 +279,9 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   if (std::any_of(calls.begin(), calls.end(), [&](size_t n) { return code_in_numbers(*graph_.calls[n].op); }))
     return true;
   const bool has_lanes = std::any_of(calls.begin(), calls.end(), [&](size_t n) { return axis_of(n) != kNoAxis; });
-  const int64_t most = has_lanes ? thresholds().most_of_call : thresholds().most_of_one_lane;
+  const auto most_of = [&](size_t n) { return has_lanes ? thresholds().most_of_call : most_of_one_lane(n); };
   bool same = true, computes = false, in_rows = true, has_matrices = false, is_slow = false;
-  int64_t cost = 0;
+  int64_t cost = 0, most = 0;
   const auto sizes = [&](size_t n) -> const Sizes& { return graph_.values[first_result(graph_.calls[n])].sizes; };
   for (const size_t n : calls) {
     const Operator& op = *graph_.calls[n].op;
@@ -281,15 +289,15 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
     computes = computes || op.moves == Moves::no;
     has_matrices = has_matrices || factors(n);
     is_slow = is_slow || is_slow_call(op);
-    in_rows = in_rows && (!has_small_form(op) || fold_rule(op) || keeps_order(op.moves));
-    cost += is_slow_call(op) ? std::min(weights_[n], most) : weights_[n];
+    in_rows = in_rows && is_in_rows(op);
+    cost += is_slow_call(op) ? std::min(weights_[n], most_of(n)) : weights_[n];
+    most += most_of(n);
   }
   if (has_matrices && (has_lanes || calls.size() >= fewest)) return cost <= joining_.most;
   if (calls.size() < fewest && !is_slow) return false;
   if (fewest == 1) return has_lanes ? !same : !in_rows;
-  const auto count = static_cast<int64_t>(calls.size());
   // One example: where kernels of rows can be, elements are better lanes than numbers of one lane.
-  return (has_lanes ? !same : !in_rows) && computes && cost <= most * count;
+  return (has_lanes ? !same : !in_rows) && computes && cost <= most;
 }
 
 // ---- writing ----

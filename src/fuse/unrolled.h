@@ -41,6 +41,7 @@ class Unrolled {
  private:
   uint64_t axis_of(size_t call) const;
   bool factors(size_t call) const;
+  int64_t most_of_one_lane(size_t call) const;
   std::optional<int64_t> cost_of(size_t call);
   void lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const;
 

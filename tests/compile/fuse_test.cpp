@@ -70,11 +70,11 @@ TEST(Fusion, WhatWaitsForACallBetweenStaysApart) {
   TOWER_NEEDS_LLVM();
   const auto r = fused(
       [](const Tensors& in) {
-        const Tensor a = (in[0] + 1) * 2;                // before
-        const Tensor total = a.cumsum(0).select(0, 49);  // between, reads before
-        return Tensors{(a - total).abs()};               // after, reads both
+        const Tensor a = (in[0] + 1) * 2;                 // before
+        const Tensor total = a.cumsum(0).select(0, 499);  // between, reads before
+        return Tensors{(a - total).abs()};                // after, reads both
       },
-      {at::randn({50})});
+      {at::randn({500})});
   EXPECT_EQ(r.kernels, (Sizes{2, 2}));
 }
 

@@ -421,4 +421,33 @@ TEST(SmallWindows, OfSpecialNumbersAreThoseOfLibTorch) {
   }
 }
 
+// Of one example, whose elements cannot be lanes, there is one lane, for up to some hundred operations.
+TEST(SmallWindows, OfOneExampleAreInAKernelOfOneLane) {
+  TOWER_NEEDS_LLVM();
+  const std::vector<std::pair<const char*, td::Function>> functions = {
+      {"max_pool2d",
+       [](const Tensors& in) {
+         return Tensors{at::max_pool2d(in[0], {2, 2}) * 2};
+       }},
+      {"avg_pool2d",
+       [](const Tensors& in) {
+         return Tensors{at::avg_pool2d(in[0], {3, 3}, 2) * 2};
+       }},
+      {"upsample_bilinear2d",
+       [](const Tensors& in) {
+         return Tensors{at::upsample_bilinear2d(in[0], at::IntArrayRef{4, 5}, false) * 2};
+       }},
+      {"scatter_add",
+       [](const Tensors& in) {
+         const Tensor x = in[0].flatten();
+         return Tensors{at::scatter_add(x.narrow(0, 0, 4), 0, (x * 3).abs().to(at::kLong).remainder(4), x) * 2};
+       }},
+  };
+  for (const auto& [name, f] : functions) {
+    EXPECT_EQ(kernels::calls_left(f, {at::randn({1, 1, 5, 5}, at::kDouble)}, 1e-13), 1u) << name;
+    // Large ones are not.
+    EXPECT_GE(kernels::calls_left(f, {at::randn({1, 2, 20, 30}, at::kDouble)}, 1e-13), 2u) << name;
+  }
+}
+
 }  // namespace

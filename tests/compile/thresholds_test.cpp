@@ -93,6 +93,14 @@ TEST(Thresholds, OfExamplesDecideOnlyWhoComputesThem) {
   expect_the_same(numbers, f, in, in_lanes);
 }
 
+TEST(Thresholds, OfOneExampleDecideOnlyWhoComputesIt) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) -> Tensors {
+    return {at::avg_pool2d(in[0], {2, 2}) * 2, at::mm(in[0][0], in[0][0]).flip(0) + 1};
+  };
+  expect_the_same({NUMBER(most_of_one_lane), NUMBER(most_of_lone_call), NUMBER(most_operations)}, f, {some({1, 6, 6})});
+}
+
 TEST(Thresholds, OfSumsOverExamplesDecideOnlyWhoAddsUp) {
   TOWER_NEEDS_LLVM();
   const Function each = td::vmap(
