@@ -49,9 +49,7 @@ class NativeCall {
 template <class T, std::size_t arguments>
 class Native {
  public:
-  explicit Native(detail::NativeCall call) : call_(std::move(call)) {
-    call_.check_arguments(arguments, dtype());
-  }
+  explicit Native(detail::NativeCall call) : call_(std::move(call)) { call_.check_arguments(arguments, dtype()); }
 
   /// Reads the tensors whose first elements are at `x` and writes the results to `y`, all of them laid out as in the
   /// call that was traced, for `n` examples (1, where no number of examples varies). Throws what the compiled function

@@ -1,7 +1,7 @@
 // Compiled functions as C libraries (tower/export_c.h): a PointerProgram as files.
 //
-//   newton.h           what a caller has to know: the function, its arguments and results, its workspace, what it returns
-//   newton.c           the text that runs programs (kernels/by_pointers.h), this one's tables, and the function
+//   newton.h           what a caller has to know: the function, its arguments and results, its workspace, what it
+//   returns newton.c           the text that runs programs (kernels/by_pointers.h), this one's tables, and the function
 //   newton_kernels.o   the machine code of its kernels, as it runs in the process
 //   newton.cmake       a library of these
 //
@@ -51,20 +51,20 @@ using compiler::ProgramTables;
 // Of C and C++: the header is for both.
 const std::set<std::string_view>& keywords() {
   static const auto& words = *new std::set<std::string_view>{
-      "alignas",      "alignof",   "and",          "and_eq",       "asm",          "auto",          "bitand",
-      "bitor",        "bool",      "break",        "case",         "catch",        "char",          "char16_t",
-      "char32_t",     "char8_t",   "class",        "co_await",     "co_return",    "co_yield",      "compl",
-      "concept",      "const",     "const_cast",   "consteval",    "constexpr",    "constinit",     "continue",
-      "decltype",     "default",   "delete",       "do",           "double",       "dynamic_cast",  "else",
-      "enum",         "explicit",  "export",       "extern",       "false",        "float",         "for",
-      "friend",       "goto",      "if",           "inline",       "int",          "long",          "main",
-      "mutable",      "namespace", "new",          "noexcept",     "not",          "not_eq",        "nullptr",
-      "operator",     "or",        "or_eq",        "private",      "protected",    "public",        "register",
-      "requires",     "restrict",  "return",       "short",        "signed",       "sizeof",        "static",
-      "static_assert", "static_cast", "struct",    "switch",       "template",     "this",          "thread_local",
-      "throw",        "true",      "try",          "typedef",      "typeid",       "typename",      "typeof",
-      "typeof_unqual", "union",    "unsigned",     "using",        "virtual",      "void",          "volatile",
-      "wchar_t",      "while",     "xor",          "xor_eq"};
+      "alignas",       "alignof",     "and",        "and_eq",    "asm",       "auto",         "bitand",
+      "bitor",         "bool",        "break",      "case",      "catch",     "char",         "char16_t",
+      "char32_t",      "char8_t",     "class",      "co_await",  "co_return", "co_yield",     "compl",
+      "concept",       "const",       "const_cast", "consteval", "constexpr", "constinit",    "continue",
+      "decltype",      "default",     "delete",     "do",        "double",    "dynamic_cast", "else",
+      "enum",          "explicit",    "export",     "extern",    "false",     "float",        "for",
+      "friend",        "goto",        "if",         "inline",    "int",       "long",         "main",
+      "mutable",       "namespace",   "new",        "noexcept",  "not",       "not_eq",       "nullptr",
+      "operator",      "or",          "or_eq",      "private",   "protected", "public",       "register",
+      "requires",      "restrict",    "return",     "short",     "signed",    "sizeof",       "static",
+      "static_assert", "static_cast", "struct",     "switch",    "template",  "this",         "thread_local",
+      "throw",         "true",        "try",        "typedef",   "typeid",    "typename",     "typeof",
+      "typeof_unqual", "union",       "unsigned",   "using",     "virtual",   "void",         "volatile",
+      "wchar_t",       "while",       "xor",        "xor_eq"};
   return words;
 }
 
@@ -142,8 +142,8 @@ std::string described(const PointerProgram::Operand& operand) {
   if (operand.dtype == at::kHalf) text += ", the bits of a float16";
   if (operand.dtype == at::kBFloat16) text += ", the bits of a bfloat16";
   text += " " + list_of(operand.sizes);
-  return text + (lies_row_by_row(operand) ? ", row by row"
-                                          : ", elements apart by dimension: " + list_of(operand.strides));
+  return text +
+         (lies_row_by_row(operand) ? ", row by row" : ", elements apart by dimension: " + list_of(operand.strides));
 }
 
 // What the pointers are to, if all are to one type.
@@ -182,8 +182,7 @@ class Library {
       code_.push_back({name_ + "_kernel" + std::to_string(code_.size()), kernel->code().binary()});
       check_imports(code_.back().binary);
     }
-    for (const auto& constant : program.constants())
-      number_of_captured_ += is_argument(constant);
+    for (const auto& constant : program.constants()) number_of_captured_ += is_argument(constant);
   }
 
   std::string object() const { return object_file(code_); }
@@ -261,7 +260,8 @@ std::string Library::arguments_text() const {
 std::string Library::header() const {
   std::string cpu;
   for (const std::string& feature : compiler::Cpu::get().features()) cpu += (cpu.empty() ? "" : ", ") + feature;
-  return filled(R"(
+  return filled(
+      R"(
 /* {name}: a function that Tower {version} compiled, as a C function.
  *
  * Its machine code is for x86-64 with {cpu}.
@@ -304,16 +304,15 @@ int64_t {name}_work_bytes(int64_t n);
 
 #endif
 )",
-                Holes{{"name", name_},
-                      {"version", version()},
-                      {"cpu", cpu.empty() ? "no extensions" : cpu},
-                      {"arguments", std::to_string(tables_.arguments + number_of_captured_)},
-                      {"results", std::to_string(tables_.results)},
-                      {"operands", arguments_text()},
-                      {"type", common_type(program_)},
-                      {"n", tables_.any_number
-                                ? "n: how many examples, " + std::to_string(tables_.fewest) + " or more."
-                                : std::string("n: 1. The function is for one number of examples, or has none.")}});
+      Holes{{"name", name_},
+            {"version", version()},
+            {"cpu", cpu.empty() ? "no extensions" : cpu},
+            {"arguments", std::to_string(tables_.arguments + number_of_captured_)},
+            {"results", std::to_string(tables_.results)},
+            {"operands", arguments_text()},
+            {"type", common_type(program_)},
+            {"n", tables_.any_number ? "n: how many examples, " + std::to_string(tables_.fewest) + " or more."
+                                     : std::string("n: 1. The function is for one number of examples, or has none.")}});
 }
 
 template <class T>
@@ -331,8 +330,7 @@ std::string Library::constants_text() const {
   for (const auto& [t, captured] : program_.constants()) {
     if (is_argument({t, captured})) continue;
     const std::string name = "constant" + std::to_string(k++);
-    const size_t bytes =
-        compiler::MemoryKernel::Result{Sizes(t.sizes()), Sizes(t.strides()), t.scalar_type()}.bytes();
+    const size_t bytes = compiler::MemoryKernel::Result{Sizes(t.sizes()), Sizes(t.strides()), t.scalar_type()}.bytes();
     switch (t.element_size()) {
       case 8:
         text += elements_text<uint64_t>(t, bytes, "uint64_t", name);
@@ -377,7 +375,8 @@ static const LaneCode code{k} = {{function}, {vector}, {inputs}, {outputs}, byte
     const auto& step = tables_.step[s];
     const std::string code =
         step.code ? "&code" + std::to_string(number_of(program_.kernels()[static_cast<size_t>(s)].get())) : "0";
-    steps += "  {" + code + ", " + std::to_string(step.bytes) + ", " + text_of(step.lanes) + ", places + " + std::to_string(places.size()) + "},\n";
+    steps += "  {" + code + ", " + std::to_string(step.bytes) + ", " + text_of(step.lanes) + ", places + " +
+             std::to_string(places.size()) + "},\n";
     const int64_t count = step.code ? step.code->inputs + step.code->outputs : 2;
     places.insert(places.end(), step.places, step.places + count);
   }
@@ -392,7 +391,8 @@ static const LaneCode code{k} = {{function}, {vector}, {inputs}, {outputs}, byte
 
 )",
                 Holes{{"version", version()}, {"name", name_}}) +
-         text + filled(R"(
+         text +
+         filled(R"(
 
 /* ---- {name} ---- */
 
@@ -417,23 +417,23 @@ int {name}(int64_t n, const {type}* const x[], {type}* const y[], void* work)
   return run_tables(&tables, n, (const void* const*)x, (void* const*)y, work);
 }
 )",
-                       Holes{{"name", name_},
-                             {"kernels", kernels},
-                             {"constants", constants_text()},
-                             {"made", rows_of(made, text_of, "{0, 0}")},
-                             {"places", rows_of(places, text_of_place, "{0, {0, 0}, {0, 0}}")},
-                             {"steps", steps.empty() ? "  {0, 0, {0, 0}, places}\n" : steps},
-                             {"arguments", std::to_string(tables_.arguments + number_of_captured_)},
-                             {"results", std::to_string(tables_.results)},
-                             {"number_of_constants", std::to_string(tables_.constants - number_of_captured_)},
-                             {"number_of_steps", std::to_string(tables_.steps)},
-                             {"most_inputs", std::to_string(tables_.most_inputs)},
-                             {"most_outputs", std::to_string(tables_.most_outputs)},
-                             {"column_bytes", std::to_string(tables_.column_bytes)},
-                             {"work", text_of(tables_.work)},
-                             {"fewest", std::to_string(tables_.fewest)},
-                             {"any_number", std::to_string(tables_.any_number)},
-                             {"type", common_type(program_)}});
+                Holes{{"name", name_},
+                      {"kernels", kernels},
+                      {"constants", constants_text()},
+                      {"made", rows_of(made, text_of, "{0, 0}")},
+                      {"places", rows_of(places, text_of_place, "{0, {0, 0}, {0, 0}}")},
+                      {"steps", steps.empty() ? "  {0, 0, {0, 0}, places}\n" : steps},
+                      {"arguments", std::to_string(tables_.arguments + number_of_captured_)},
+                      {"results", std::to_string(tables_.results)},
+                      {"number_of_constants", std::to_string(tables_.constants - number_of_captured_)},
+                      {"number_of_steps", std::to_string(tables_.steps)},
+                      {"most_inputs", std::to_string(tables_.most_inputs)},
+                      {"most_outputs", std::to_string(tables_.most_outputs)},
+                      {"column_bytes", std::to_string(tables_.column_bytes)},
+                      {"work", text_of(tables_.work)},
+                      {"fewest", std::to_string(tables_.fewest)},
+                      {"any_number", std::to_string(tables_.any_number)},
+                      {"type", common_type(program_)}});
 }
 
 std::string Library::cmake() const {

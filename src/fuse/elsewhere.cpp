@@ -1,7 +1,7 @@
-// What moves where is found by running the operator on the numbers of one example's elements (fuse/small_moves.cpp), and
-// looking at the numbers that come out. They are rows that are alike, if each operand's part of a row is that of the
-// first row, further on by as much as the row's place says. Rows are as long as can be, of few pieces; then as short as
-// will do.
+// What moves where is found by running the operator on the numbers of one example's elements (fuse/small_moves.cpp),
+// and looking at the numbers that come out. They are rows that are alike, if each operand's part of a row is that of
+// the first row, further on by as much as the row's place says. Rows are as long as can be, of few pieces; then as
+// short as will do.
 #include "fuse/elsewhere.h"
 
 #include <ATen/ops/empty.h>
@@ -279,8 +279,7 @@ std::optional<Elsewhere> looked_up_elsewhere(const Graph& graph, const Call& cal
 
 std::optional<Elsewhere> elsewhere(const Graph& graph, const Call& call) {
   if (call.effect || call.opaque() || call.random() || gives_view(call) || call.operands.empty() ||
-      call.results.size() != 1 || call.results[0] == kNoValue ||
-      std::ssize(call.operands) > thresholds().most_pieces)
+      call.results.size() != 1 || call.results[0] == kNoValue || std::ssize(call.operands) > thresholds().most_pieces)
     return std::nullopt;
   const Value& result = graph.values[call.results[0]];
   if (!serves_as_table(result) || count(result.sizes) == 0 || !order_in_memory(result)) return std::nullopt;

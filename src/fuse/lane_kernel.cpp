@@ -102,9 +102,8 @@ class LaneKernel final : public MemoryKernel, public LaneCalls {
         continue;
       }
       const auto* memory = static_cast<const char*>(t.data);
-      for_each_element(read, t.strides, [&](int64_t offset, int64_t stride) {
-        source(memory + offset * t.element_size(), stride);
-      });
+      for_each_element(read, t.strides,
+                       [&](int64_t offset, int64_t stride) { source(memory + offset * t.element_size(), stride); });
     }
     for (size_t k = 0; k < written_.size(); ++k) {
       auto* memory = static_cast<char*>(results[k].data);

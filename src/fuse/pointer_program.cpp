@@ -68,7 +68,11 @@ std::vector<Extent> fixed(at::IntArrayRef numbers) {
 class DraftWriter {
  public:
   DraftWriter(const Graph& graph, const char* who, std::optional<int64_t> examples)
-      : graph_(graph), who_(who), examples_(examples), values_(graph.values.size()), viewed_(graph.values.size(), kNoValue) {}
+      : graph_(graph),
+        who_(who),
+        examples_(examples),
+        values_(graph.values.size()),
+        viewed_(graph.values.size(), kNoValue) {}
 
   Draft write() {
     refuse_others();
@@ -239,12 +243,11 @@ class DraftWriter {
     check_dtype(lies.dtype);
     const size_t memory = graph_.arguments.size() + k;
     if (lies.memory == memory) return;
-    if (lies.memory >= first_made())
-      draft_.made[lies.memory - first_made()].last = std::numeric_limits<size_t>::max();
+    if (lies.memory >= first_made()) draft_.made[lies.memory - first_made()].last = std::numeric_limits<size_t>::max();
     if (!has_gaps) return add_copy(lies, lies.offset, 1, memory, 0, 1, count(lies.sizes));
-    const auto lane = static_cast<int64_t>(
-        std::max_element(lies.sizes.begin(), lies.sizes.end(), [&](int64_t a, int64_t b) { return rank(a) < rank(b); }) -
-        lies.sizes.begin());
+    const auto lane = static_cast<int64_t>(std::max_element(lies.sizes.begin(), lies.sizes.end(),
+                                                            [&](int64_t a, int64_t b) { return rank(a) < rank(b); }) -
+                                           lies.sizes.begin());
     const std::vector<Sizes> places = places_in(without(lies.sizes, lane));
     if (places.size() > kMostCopies) refuse(who_, "a result is a view with gaps, " + as_it_lies.describe());
     for (const Sizes& place : places)
@@ -321,11 +324,10 @@ std::string shape_of(Draft& draft) {
 }
 
 bool same_constants(const Draft& a, const Draft& b) {
-  return std::equal(a.constants.begin(), a.constants.end(), b.constants.begin(), b.constants.end(),
-                    [](const auto& x, const auto& y) {
-                      return x.captured == y.captured &&
-                             (x.captured ? x.tensor.is_same(y.tensor) : same_bits(x.tensor, y.tensor));
-                    });
+  return std::equal(
+      a.constants.begin(), a.constants.end(), b.constants.begin(), b.constants.end(), [](const auto& x, const auto& y) {
+        return x.captured == y.captured && (x.captured ? x.tensor.is_same(y.tensor) : same_bits(x.tensor, y.tensor));
+      });
 }
 
 // One draft for any number of examples; none where the others do not say how it follows.
@@ -351,14 +353,11 @@ Layout layout_of(const std::vector<Draft::Made>& made, bool growing) {
   std::vector<Lifetime> lifetimes;
   for (const Draft::Made& value : made)
     if ((value.bytes.each != 0) == growing)
-      lifetimes.push_back(
-          {value.first, value.last, static_cast<size_t>(extent_for(value.bytes, kExamplesOfGroup))});
+      lifetimes.push_back({value.first, value.last, static_cast<size_t>(extent_for(value.bytes, kExamplesOfGroup))});
   return lay_out(lifetimes);
 }
 
-int64_t aligned(size_t bytes) {
-  return static_cast<int64_t>((bytes + kAlignment - 1) / kAlignment * kAlignment);
-}
+int64_t aligned(size_t bytes) { return static_cast<int64_t>((bytes + kAlignment - 1) / kAlignment * kAlignment); }
 
 }  // namespace
 

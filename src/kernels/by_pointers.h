@@ -6,8 +6,8 @@
 // text: what both do to memory around the same machine code is the same. So nothing here allocates, throws, locks, or
 // knows more than the standard library of C.
 //
-// A program is tables. Memory is numbered: first the arguments, then the results, the constants, and what is made on the
-// way, which has places in a workspace that the caller gives. How many examples there are is known when the program
+// A program is tables. Memory is numbered: first the arguments, then the results, the constants, and what is made on
+// the way, which has places in a workspace that the caller gives. How many examples there are is known when the program
 // runs: what depends on it is an Extent.
 #pragma once
 
@@ -116,8 +116,8 @@ typedef struct ProgramPlace {
 } ProgramPlace;
 
 typedef struct ProgramStep {
-  const LaneCode* code;        // null: lanes of an input are copied to an output
-  int64_t bytes;               // of an element of these
+  const LaneCode* code;  // null: lanes of an input are copied to an output
+  int64_t bytes;         // of an element of these
   Extent lanes;
   const ProgramPlace* places;  // of inputs, and behind them of outputs
 } ProgramStep;

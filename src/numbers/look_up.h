@@ -21,11 +21,11 @@ struct LookUp {
   static constexpr int64_t kNone = -1;
   using Dims = c10::SmallVector<int64_t, 6>;
 
-  size_t index;         // operand
-  int64_t along;        // dimension of the table to which the index points
-  Dims of_table;        // of each dimension of the result: that of the table …
-  Dims of_index;        // … and that of the index, or none
-  bool from_the_end;    // an index below zero counts from there; else it is an error
+  size_t index;       // operand
+  int64_t along;      // dimension of the table to which the index points
+  Dims of_table;      // of each dimension of the result: that of the table …
+  Dims of_index;      // … and that of the index, or none
+  bool from_the_end;  // an index below zero counts from there; else it is an error
 };
 
 struct LookUpCall {

@@ -67,8 +67,6 @@ Result take(const LookUpCall& c) {
   return made;
 }
 
-Result embedding(const LookUpCall& c) {
-  return c.dims[0] == 2 ? Result(in_place_of(c, 1, 0, false)) : std::nullopt;
-}
+Result embedding(const LookUpCall& c) { return c.dims[0] == 2 ? Result(in_place_of(c, 1, 0, false)) : std::nullopt; }
 
 }  // namespace tower::rules::look_ups

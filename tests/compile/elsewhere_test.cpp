@@ -67,38 +67,81 @@ using OfOne = std::function<Tensor(const Tensor&)>;
 TEST(MovesOfElements, ArePiecesOfRows) {
   TOWER_NEEDS_LLVM();
   const std::vector<std::pair<const char*, OfOne>> functions = {
-      {"pad", [](const Tensor& x) { return at::constant_pad_nd(x, {3, 5}, 7); }},
-      {"pad in front", [](const Tensor& x) { return at::constant_pad_nd(x, {0, 0, 2, 0}); }},
-      {"crop and pad", [](const Tensor& x) { return at::constant_pad_nd(x, {-2, 4}, 1); }},
+      {"pad",
+       [](const Tensor& x) {
+         return at::constant_pad_nd(x, {3, 5}, 7);
+       }},
+      {"pad in front",
+       [](const Tensor& x) {
+         return at::constant_pad_nd(x, {0, 0, 2, 0});
+       }},
+      {"crop and pad",
+       [](const Tensor& x) {
+         return at::constant_pad_nd(x, {-2, 4}, 1);
+       }},
       {"flip", [](const Tensor& x) { return x.flip(-1); }},
       {"flip of rows", [](const Tensor& x) { return x.flip(0); }},
-      {"flip of all", [](const Tensor& x) { return x.flip({0, 1, 2}); }},
+      {"flip of all",
+       [](const Tensor& x) {
+         return x.flip({0, 1, 2});
+       }},
       {"roll", [](const Tensor& x) { return x.roll(5, -1); }},
       {"roll of rows", [](const Tensor& x) { return x.roll(1, 0); }},
-      {"cat with itself", [](const Tensor& x) { return at::cat({x, x, x}, 1); }},
-      {"cat of rows", [](const Tensor& x) { return at::cat({x, x}, 0); }},
-      {"stack", [](const Tensor& x) { return at::stack({x, x}, 2); }},
-      {"repeat", [](const Tensor& x) { return x.repeat({2, 1, 1, 2}); }},
-      {"slice_backward", [](const Tensor& x) { return at::slice_backward(x, {3, 50, 179}, 1, 4, 45, 1); }},
-      {"select_backward", [](const Tensor& x) { return at::select_backward(x, {3, 5, 41, 179}, 1, -2); }},
+      {"cat with itself",
+       [](const Tensor& x) {
+         return at::cat({x, x, x}, 1);
+       }},
+      {"cat of rows",
+       [](const Tensor& x) {
+         return at::cat({x, x}, 0);
+       }},
+      {"stack",
+       [](const Tensor& x) {
+         return at::stack({x, x}, 2);
+       }},
+      {"repeat",
+       [](const Tensor& x) {
+         return x.repeat({2, 1, 1, 2});
+       }},
+      {"slice_backward",
+       [](const Tensor& x) {
+         return at::slice_backward(x, {3, 50, 179}, 1, 4, 45, 1);
+       }},
+      {"select_backward",
+       [](const Tensor& x) {
+         return at::select_backward(x, {3, 5, 41, 179}, 1, -2);
+       }},
   };
   for (const auto& [name, f] : functions)
     for (const at::ScalarType dtype : kDtypes) {
       SCOPED_TRACE(std::string(name) + " of " + toString(dtype));
-      expect_one_kernel([f = f](const Tensors& in) { return Tensors{f(in[0]).neg() * 2}; }, {values({3, 41, 179}, dtype)});
+      expect_one_kernel([f = f](const Tensors& in) { return Tensors{f(in[0]).neg() * 2}; },
+                        {values({3, 41, 179}, dtype)});
     }
 }
 
 TEST(MovesOfElements, OfManyPiecesAreInAList) {
   TOWER_NEEDS_LLVM();
   const std::vector<std::pair<const char*, OfOne>> functions = {
-      {"pad on all sides", [](const Tensor& x) { return at::constant_pad_nd(x, {1, 2, 3, 4}, 5); }},
+      {"pad on all sides",
+       [](const Tensor& x) {
+         return at::constant_pad_nd(x, {1, 2, 3, 4}, 5);
+       }},
       {"tril", [](const Tensor& x) { return x.tril(-1); }},
       {"triu", [](const Tensor& x) { return x.triu(2); }},
-      {"rot90", [](const Tensor& x) { return x.rot90(1, {1, 2}); }},
-      {"steps", [](const Tensor& x) { return at::slice_backward(x, {1, 2, 20, 90}, 3, 1, 88, 3); }},
+      {"rot90",
+       [](const Tensor& x) {
+         return x.rot90(1, {1, 2});
+       }},
+      {"steps",
+       [](const Tensor& x) {
+         return at::slice_backward(x, {1, 2, 20, 90}, 3, 1, 88, 3);
+       }},
       {"flip between", [](const Tensor& x) { return x.flip(2); }},
-      {"pixel_shuffle", [](const Tensor& x) { return at::pixel_shuffle(x.narrow(1, 0, 1).repeat({1, 4, 1, 1}), 2); }},
+      {"pixel_shuffle",
+       [](const Tensor& x) {
+         return at::pixel_shuffle(x.narrow(1, 0, 1).repeat({1, 4, 1, 1}), 2);
+       }},
   };
   for (const auto& [name, f] : functions)
     for (const at::ScalarType dtype : kDtypes) {
@@ -106,8 +149,11 @@ TEST(MovesOfElements, OfManyPiecesAreInAList) {
       expect_the_same_bits([f = f](const Tensors& in) { return Tensors{f(in[0]).neg() * 2}; },
                            {values({1, 2, 20, 29}, dtype)});
     }
-  expect_one_kernel([](const Tensors& in) { return Tensors{at::constant_pad_nd(in[0], {1, 2, 3, 4}, 5) * 2}; },
-                    {values({1, 2, 20, 29}, at::kFloat)});
+  expect_one_kernel(
+      [](const Tensors& in) {
+        return Tensors{at::constant_pad_nd(in[0], {1, 2, 3, 4}, 5) * 2};
+      },
+      {values({1, 2, 20, 29}, at::kFloat)});
 }
 
 TEST(MovesOfElements, WithWhatStandsBesideThem) {
@@ -166,7 +212,9 @@ TEST(MovesOfElements, FillWithTheNumberItself) {
     expect_the_same_bits(whole, {values({n}, at::kLong)});
     for (const double value : {-0.0, std::numeric_limits<double>::quiet_NaN(), 0.1, 5e-324})
       expect_the_same_bits(
-          [&](const Tensors& in) { return Tensors{at::constant_pad_nd(in[0], {1, 2}, value).neg().neg()}; },
+          [&](const Tensors& in) {
+            return Tensors{at::constant_pad_nd(in[0], {1, 2}, value).neg().neg()};
+          },
           {values({n}, at::kDouble)});
   }
 }
@@ -187,8 +235,11 @@ TEST(MovesOfElements, OfManyLanesAreSharedByThreads) {
   const int threads = at::get_num_threads();
   at::set_num_threads(4);
   for (const int64_t n : {99991, 100003}) {
-    expect_one_kernel([](const Tensors& in) { return Tensors{at::cat({in[0], in[1], in[0]}).abs() + 1}; },
-                      {at::randn({n}), at::randn({n + 11})});
+    expect_one_kernel(
+        [](const Tensors& in) {
+          return Tensors{at::cat({in[0], in[1], in[0]}).abs() + 1};
+        },
+        {at::randn({n}), at::randn({n + 11})});
     expect_one_kernel([](const Tensors& in) { return Tensors{in[0].flip(0) * 3 + in[0]}; }, {at::randn({n})});
     expect_one_kernel([](const Tensors& in) { return Tensors{in[0].index({in[1]}) * 3 + in[0]}; },
                       {at::randn({n}), indices({n}, n)});
@@ -227,7 +278,13 @@ const std::vector<Read>& reads() {
        {3, 17, 2, 83},
        {29},
        17},
-      {"gather", [](const Tensor& t, const Tensor& i) { return at::gather(t, 0, i); }, {1000}, {333}, 1000, false, true},
+      {"gather",
+       [](const Tensor& t, const Tensor& i) { return at::gather(t, 0, i); },
+       {1000},
+       {333},
+       1000,
+       false,
+       true},
       {"gather of rows",
        [](const Tensor& t, const Tensor& i) { return at::gather(t, 1, i); },
        {5, 170},
@@ -282,9 +339,9 @@ TEST(IndicesOfElements, AreComputedOnTheWay) {
     expect_one_kernel([](const Tensors& in) { return Tensors{at::take(in[0], in[1] * 2 + 1) * in[2] + 1}; },
                       {values({2 * n}, at::kDouble), indices({n}, n), values({n}, at::kDouble)});
     // Two views, and a kernel that wraps the index.
-    const Made wrapped = expect_the_same_bits(
-        [](const Tensors& in) { return Tensors{at::take_along_dim(in[0], in[1], 0) * 2}; },
-        {values({n, 150}, at::kDouble), indices({7, 150}, n, at::kLong, true)});
+    const Made wrapped =
+        expect_the_same_bits([](const Tensors& in) { return Tensors{at::take_along_dim(in[0], in[1], 0) * 2}; },
+                             {values({n, 150}, at::kDouble), indices({7, 150}, n, at::kLong, true)});
     EXPECT_EQ(wrapped.calls, 3u);
     EXPECT_EQ(wrapped.kernels, 1u);
     // Read at two places, as interpolation does.
@@ -311,8 +368,11 @@ TEST(IndicesOfElements, UnderVmapsEachExampleHasItsOwn) {
                          {tables.permute({1, 2, 0}).contiguous(), rows.t().contiguous()});
     expect_the_same_bits(td::vmap(along, {0, 0}, {0}), {tables, places});
     expect_the_same_bits(td::vmap(along, {0, std::nullopt}, {0}), {tables, places[0].clone()});
-    expect_the_same_bits(td::vmap([](const Tensors& in) { return Tensors{at::cat({in[0], in[1].flip(0)}, 1) * 2}; },
-                                  {0, std::nullopt}, {0}),
+    expect_the_same_bits(td::vmap(
+                             [](const Tensors& in) {
+                               return Tensors{at::cat({in[0], in[1].flip(0)}, 1) * 2};
+                             },
+                             {0, std::nullopt}, {0}),
                          {tables, tables[0].clone()});
   }
 }
@@ -454,7 +514,11 @@ TEST(MovesOfElements, InShortRowsAreLibTorchs) {
                                 {at::randn({50, 3}), indices({500}, 50)}),
             2u);
   // Alone they are, too.
-  EXPECT_EQ(kernels::fused([](const Tensors& in) { return Tensors{at::cat({in[0], in[0]})}; }, {at::randn({500})})
+  EXPECT_EQ(kernels::fused(
+                [](const Tensors& in) {
+                  return Tensors{at::cat({in[0], in[0]})};
+                },
+                {at::randn({500})})
                 .kernels.size(),
             0u);
 }
@@ -466,8 +530,8 @@ TEST(MovesOfElements, ThresholdsDecideOnlyWhoMovesThem) {
     return Tensors{at::cat({in[0], in[1], in[0]}, 1) * 2, at::constant_pad_nd(in[0], {1, 1, 1, 1}, 3) * 2,
                    at::index_select(in[0], 1, in[2]) * 2};
   };
-  for (const auto number : {&T::most_pieces, &T::most_followed, &T::most_in_list, &T::shortest_row_elsewhere,
-                            &T::few_elements})
+  for (const auto number :
+       {&T::most_pieces, &T::most_followed, &T::most_in_list, &T::shortest_row_elsewhere, &T::few_elements})
     for (const int64_t value : {int64_t{0}, int64_t{1}, int64_t{1} << 40}) {
       T others;
       others.*number = value;

@@ -31,9 +31,7 @@ Function mapped_over_all(const Function& f) {
 }
 
 // Well-conditioned matrices of n examples.
-Tensor matrices(int64_t n, int64_t rows) {
-  return waves({n, rows, rows}) + 4 * at::eye(rows, at::kDouble);
-}
+Tensor matrices(int64_t n, int64_t rows) { return waves({n, rows, rows}) + 4 * at::eye(rows, at::kDouble); }
 
 TEST(ExportedC, HasArithmeticReductionsAndProductsOfAnExample) {
   TOWER_NEEDS_C();
@@ -67,8 +65,13 @@ TEST(ExportedC, HasAllTypesAndSpecialNumbers) {
   TOWER_NEEDS_C();
   const Function f = [](const Tensors& x) {
     const Tensor sum = x[0] + x[1];
-    return Tensors{sum * x[0], x[0] < x[1], x[2] * 3 + x[3].to(at::kLong), at::maximum(x[2], x[3]),
-                   at::where(x[4], x[0], x[1] / x[0]), x[1].to(at::kFloat) * 0.1f, x[0].trunc().sign()};
+    return Tensors{sum * x[0],
+                   x[0] < x[1],
+                   x[2] * 3 + x[3].to(at::kLong),
+                   at::maximum(x[2], x[3]),
+                   at::where(x[4], x[0], x[1] / x[0]),
+                   x[1].to(at::kFloat) * 0.1f,
+                   x[0].trunc().sign()};
   };
   expect_exported(f, [](int64_t n) {
     const auto cycled = [&](const Tensor& t) {
@@ -121,9 +124,7 @@ TEST(ExportedC, ReadsAndWritesTensorsAsTheyLay) {
     return td::vmap([](const Tensors& in) { return Tensors{in[0] * 2 + in[1], in[0].sum()}; }, {1, 1}, {1, 0})(x);
   });
   // The examples in columns: next to each other in memory; and every other element.
-  const auto of = [](int64_t n) {
-    return Tensors{waves({3, n}), waves({n, 3}, 1).t()};
-  };
+  const auto of = [](int64_t n) { return Tensors{waves({3, n}), waves({n, 3}, 1).t()}; };
   for (const int64_t n : {12, 17}) compiled(of(n));
   const CLibrary library(compiled);
   for (const int64_t n : {1, 8, 1000}) {
@@ -231,11 +232,10 @@ TEST(ExportedC, ReturnsWhatWentWrongInAnExample) {
 
 TEST(ExportedC, MayBeCalledByManyThreads) {
   TOWER_NEEDS_C();
-  const Function compiled = td::compile(mapped_over_all(
-      [](const Tensors& x) { return Tensors{at::linalg_solve(x[0], x[1]), x[1].cumsum(0)}; }));
-  const auto of = [](int64_t n, double phase = 0) {
-    return Tensors{matrices(n, 3), waves({n, 3}, phase)};
-  };
+  const Function compiled = td::compile(mapped_over_all([](const Tensors& x) {
+    return Tensors{at::linalg_solve(x[0], x[1]), x[1].cumsum(0)};
+  }));
+  const auto of = [](int64_t n, double phase = 0) { return Tensors{matrices(n, 3), waves({n, 3}, phase)}; };
   for (const int64_t n : {12, 17}) compiled(of(n));
   const CLibrary library(compiled);
   std::vector<std::thread> threads;
@@ -299,16 +299,16 @@ TEST(ExportedC, TwoLibrariesAreInOneCProgramThatKnowsNothingOfLibTorch) {
     td::export_c(compiled, name, {.folder = folder.path()});
     return compiled;
   };
-  const auto system = [](int64_t n) {
-    return Tensors{matrices(n, 3), waves({n, 3})};
-  };
+  const auto system = [](int64_t n) { return Tensors{matrices(n, 3), waves({n, 3})}; };
   const Function first = exported(
       [](const Tensors& x) {
         return Tensors{at::linalg_solve(x[0], x[1]), x[1].norm()};
       },
       "first", system);
   const Function second = exported([](const Tensors& x) { return Tensors{x[0] * 2 + 1}; }, "second",
-                                   [](int64_t n) { return Tensors{waves({n, 3})}; });
+                                   [](int64_t n) {
+                                     return Tensors{waves({n, 3})};
+                                   });
   std::ofstream(folder / "main.c") << kProgram;
   const Tensors args = system(37);
   std::ofstream input(folder / "input", std::ios::binary);
@@ -316,8 +316,9 @@ TEST(ExportedC, TwoLibrariesAreInOneCProgramThatKnowsNothingOfLibTorch) {
     input.write(static_cast<const char*>(t.const_data_ptr()), static_cast<std::streamsize>(t.nbytes()));
   input.close();
   const std::string in = "cd " + folder.path() + " && ";
-  output_of(in + "cc -std=c99 -pedantic -Wall -Wextra -Werror -o program main.c first.c first_kernels.o second.c "
-                 "second_kernels.o -lm");
+  output_of(in +
+            "cc -std=c99 -pedantic -Wall -Wextra -Werror -o program main.c first.c first_kernels.o second.c "
+            "second_kernels.o -lm");
   const std::string libraries = output_of(in + "ldd ./program");
   for (const char* strange : {"torch", "c10", "tower", "LLVM", "stdc++", "sleef"})
     EXPECT_EQ(libraries.find(strange), std::string::npos) << libraries;
@@ -376,12 +377,12 @@ TEST(ExportedC, RefusesNamesAndFoldersThatCannotBe) {
     EXPECT_TRUE(says(refusal_of(compiled, name, folder.path()), {"export_c", ("'" + name + "'").c_str()}));
   std::ofstream(folder / "file") << "no folder";
   EXPECT_TRUE(says(refusal_of(compiled, "f", folder / "file"), {"export_c", "file/f.h", "cannot be written"}));
-  EXPECT_TRUE(
-      says(refusal_of(compiled, "f", "/proc/nowhere"), {"export_c", "/proc/nowhere/f.h", "cannot be written"}));
+  EXPECT_TRUE(says(refusal_of(compiled, "f", "/proc/nowhere"), {"export_c", "/proc/nowhere/f.h", "cannot be written"}));
   td::export_c(compiled, "f", {.folder = folder / "made/here"});
   EXPECT_TRUE(std::filesystem::exists(folder / "made/here/f.h"));
 
-  EXPECT_TRUE(says(refusal_of([](const Tensors& x) { return x; }, "f", folder.path()), {"export_c", "compile or load"}));
+  EXPECT_TRUE(
+      says(refusal_of([](const Tensors& x) { return x; }, "f", folder.path()), {"export_c", "compile or load"}));
   const Function never = td::compile([](const Tensors& x) { return x; });
   EXPECT_TRUE(says(refusal_of(never, "f", folder.path()), {"export_c", "no graph yet"}));
 }

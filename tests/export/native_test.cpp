@@ -17,8 +17,11 @@ std::pair<Tensor, Tensor> corrected(const Tensor& x, const Tensor& load, const T
 
 struct Points {
   explicit Points(int64_t n)
-      : x(waves({n, 3})), load(waves({n, 3}, 1)), matrix(waves({n, 3, 3}, 2) + 4 * at::eye(3, at::kDouble)),
-        next(at::full_like(x, 7)), norms(at::full({n}, 7.0, at::kDouble)) {}
+      : x(waves({n, 3})),
+        load(waves({n, 3}, 1)),
+        matrix(waves({n, 3, 3}, 2) + 4 * at::eye(3, at::kDouble)),
+        next(at::full_like(x, 7)),
+        norms(at::full({n}, 7.0, at::kDouble)) {}
   Tensor x, load, matrix, next, norms;
 };
 
@@ -40,9 +43,10 @@ TEST(Native, GivesTheCompiledFunctionsBitsForAnyNumberOfExamples) {
                      raw(-1, {of(p.x), of(p.load), of(p.matrix)}, {of(p.next), of(p.norms)});
                    }),
                    {"native", "-1 examples"}));
-  EXPECT_TRUE(
-      says(refusal<tower::ArgumentError>([&] { raw(7, {of(p.x), of(p.load), of(p.matrix)}, {of(p.next)}); }),
-           {"native", "2 results, not 1"}));
+  EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] {
+                     raw(7, {of(p.x), of(p.load), of(p.matrix)}, {of(p.next)});
+                   }),
+                   {"native", "2 results, not 1"}));
   EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] { step.native<double, 2>(); }), {"native", "3 arguments, not 2"}));
   EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] { step.native<float, 3>(); }),
                    {"native", "argument 0 is of Double, not of Float", "native<void"}));
@@ -79,9 +83,8 @@ TEST(Native, ThrowsWhatTheCompiledFunctionThrows) {
 
 TEST(Native, HasTypesThatDifferAndOneExample) {
   TOWER_NEEDS_LLVM();
-  const auto f = tower::compile([](const Tensor& x, const Tensor& places) {
-    return std::pair(x.index({places}) * 2.5f, places.sum() * 3 + 1);
-  });
+  const auto f = tower::compile(
+      [](const Tensor& x, const Tensor& places) { return std::pair(x.index({places}) * 2.5f, places.sum() * 3 + 1); });
   const Tensor x = waves({5}).to(at::kFloat), places = at::tensor({4, 0, 4}, at::kLong);
   f(x, places);
   const auto raw = f.native<void, 2>();
@@ -89,11 +92,11 @@ TEST(Native, HasTypesThatDifferAndOneExample) {
   raw(1, {x.const_data_ptr(), places.const_data_ptr()}, {picked.mutable_data_ptr(), sum.mutable_data_ptr()});
   const auto [expected_picked, expected_sum] = f(x, places);
   EXPECT_TRUE(at::equal(picked, expected_picked) && at::equal(sum, expected_sum));
-  EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] {
-                     raw(2, {x.const_data_ptr(), places.const_data_ptr()},
-                         {picked.mutable_data_ptr(), sum.mutable_data_ptr()});
-                   }),
-                   {"native", "2 examples", "one number of examples"}));
+  EXPECT_TRUE(
+      says(refusal<tower::ArgumentError>([&] {
+             raw(2, {x.const_data_ptr(), places.const_data_ptr()}, {picked.mutable_data_ptr(), sum.mutable_data_ptr()});
+           }),
+           {"native", "2 examples", "one number of examples"}));
 }
 
 TEST(Native, ReadsCapturedTensorsAsTheyAreAtTheCall) {

@@ -1,7 +1,5 @@
 // Random programs, mapped, compiled and exported: what their libraries and pointers give is what the compiled program
 // gives. TOWER_EXPORTED_PROGRAMS=1000 runs so many.
-#include "programs/program.h"
-
 #include <cstdlib>
 #include <iostream>
 #include <optional>
@@ -10,6 +8,7 @@
 #include "compile/specialisations.h"
 #include "export/c_library.h"
 #include "fuse/pointer_program.h"
+#include "programs/program.h"
 #include "support/prelude.h"
 
 namespace {
@@ -51,8 +50,7 @@ std::string disagreement(const Program& program, Counts& counts) {
   ++counts.exported;
   // Not every program is known to be the same for any number of examples.
   const auto of_pointers = tower::compiler::specialisations_of(compiled, "test").by_pointers("test");
-  if (!of_pointers->tables().any_number)
-    return export_tests::disagreement(*library, compiled, 1, cycled(examples, 17));
+  if (!of_pointers->tables().any_number) return export_tests::disagreement(*library, compiled, 1, cycled(examples, 17));
   for (const int64_t n : {1, 7, 64}) {
     const std::string text = export_tests::disagreement(*library, compiled, n, cycled(examples, n));
     if (!text.empty()) return "n = " + std::to_string(n) + ": " + text;
