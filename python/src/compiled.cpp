@@ -53,7 +53,7 @@ Specialisations compiled(bool fast, std::string cache) {
   return Specialisations(CompileOptions{fast ? Math::fast : Math::strict, std::move(cache)});
 }
 
-void save(const std::string& path, const std::vector<Specialisations>& functions) {
+void save_compiled(const std::string& path, const std::vector<Specialisations>& functions) {
   without_gil([&] { Specialisations::save(path, functions); });
 }
 
@@ -100,7 +100,7 @@ void define_compiled(py::module_& module) {
       .def("graphs", &Specialisations::count)
       .def("report", [](const Specialisations& s) { return without_gil([&] { return s.report(); }); })
       .def("listing", [](const Specialisations& s) { return without_gil([&] { return s.listing(); }); });
-  module.def("save_compiled", &save);
+  module.def("save_compiled", &save_compiled);
   module.def("load_compiled", &load);
   py::class_<MappedOver>(module, "MappedOver", "One vmap around a call of a graph.")
       .def_readonly("axis", &MappedOver::axis, "Which vmap: equal numbers are the same examples.")

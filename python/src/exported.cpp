@@ -38,7 +38,7 @@ py::object from_leaf(const ExportedLeaf& leaf) {
       leaf);
 }
 
-py::list call(const ExportedModel& model, const py::dict& weights, const py::list& leaves) {
+py::list call_exported(const ExportedModel& model, const py::dict& weights, const py::list& leaves) {
   NamedTensors named;
   for (const auto& [name, tensor] : weights) named.emplace(name.cast<std::string>(), to_tensor(tensor));
   std::vector<ExportedLeaf> given;
@@ -61,7 +61,7 @@ py::tuple to_tuple(const ExportedTree& tree) {
 
 void define_exported(py::module_& module) {
   py::class_<ExportedModel>(module, "ExportedModel")
-      .def("call", &call)
+      .def("call", &call_exported)
       .def("parameters", [](const ExportedModel& m) { return to_dict(m.parameters()); })
       .def("buffers", [](const ExportedModel& m) { return to_dict(m.buffers()); })
       .def("constants", [](const ExportedModel& m) { return to_dict(m.constants()); })

@@ -11,7 +11,7 @@
 namespace tower::python {
 namespace {
 
-bool is_wrapper(py::handle object) {
+bool is_wrapped(py::handle object) {
   return THPVariable_Check(object.ptr()) && inspect(THPVariable_Unpack(object.ptr())).has_value();
 }
 
@@ -52,7 +52,7 @@ py::list coverage_rows() {
 
 void define_inspection(py::module_& module) {
   module.attr("dispatch_key") = c10::toString(dispatch_key());
-  module.def("is_wrapper", &is_wrapper);
+  module.def("is_wrapper", &is_wrapped);
   module.def("text_of", &text_of);
   module.def("is_batched", [](py::handle t) { return is_batched(to_tensor(t)); });
   module.def("is_tracked", [](py::handle t) { return is_tracked(to_tensor(t)); });

@@ -22,7 +22,7 @@ struct Linear {
   dynamic::Function function;
 };
 
-py::list apply(const Linear& linear, py::handle directions) {
+py::list apply_linear(const Linear& linear, py::handle directions) {
   const Tensors given = to_tensors(directions);
   return to_list(without_gil([&] { return linear.function(given); }));
 }
@@ -158,7 +158,7 @@ bool is_of_a_checkpoint(const c10::SafePyObject& pack) {
 
 void define_transforms(py::module_& module) {
   detail::may_pass_over_hooks = &is_of_a_checkpoint;
-  py::class_<Linear>(module, "Linear").def("__call__", &apply);
+  py::class_<Linear>(module, "Linear").def("__call__", &apply_linear);
   module.def("vmap", &vmap);
   module.def("grad", &grad);
   module.def("grad_and_value", &grad_and_value);
