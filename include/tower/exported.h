@@ -81,8 +81,8 @@ class ExportedModel {
   std::shared_ptr<const exported::Model> model_;
 };
 
-/// Reads the model of a file that torch.export.save wrote. Throws ArgumentError where the file is none or damaged, with
-/// the place in it, and UnsupportedError where the model needs what Tower or this process does not have, by name.
+/// Reads the model of the file `path` that torch.export.save wrote. Throws ArgumentError where it is none or damaged,
+/// with the place in it, and UnsupportedError where the model needs what Tower or this process does not have, by name.
 ExportedModel load_exported(const std::string& path, const ExportedOptions& options = {});
 
 }  // namespace dynamic

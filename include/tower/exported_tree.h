@@ -16,9 +16,20 @@ using ExportedLeaf = std::variant<std::monostate, at::Tensor, int64_t, double, b
 /// How arguments or results of an exported model are nested.
 struct ExportedTree {
   /// What has children.
-  enum class Kind : uint8_t { leaf, sequence, mapping };
+  enum class Kind : uint8_t {
+    leaf,      ///< nothing
+    sequence,  ///< a tuple, a list, a namedtuple
+    mapping,   ///< a dict
+  };
   /// What a leaf is, in the order of ExportedLeaf.
-  enum class Leaf : uint8_t { none, tensor, integer, number, boolean, string };
+  enum class Leaf : uint8_t {
+    none,     ///< None
+    tensor,   ///< a tensor
+    integer,  ///< an int
+    number,   ///< a float
+    boolean,  ///< a bool
+    string,   ///< a str
+  };
 
   Kind kind = Kind::leaf;
   Leaf leaf = Leaf::none;              ///< of a leaf

@@ -11,6 +11,7 @@
 
 #include "exported/archive.h"
 #include "tower/errors.h"
+#include "tower/inspect.h"
 
 namespace tower::exported {
 namespace {
@@ -430,6 +431,7 @@ std::string ExportedModel::signature() const { return model_->signature(); }
 std::string ExportedModel::report() const { return model_->report(); }
 
 ExportedModel load_exported(const std::string& path, const ExportedOptions& options) {
+  const Suspended outside;  // weights are tensors of no transform, wherever they are read
   try {
     return ExportedModel(std::make_shared<const exported::Model>(path, options));
   } catch (const exported::FileError& e) {

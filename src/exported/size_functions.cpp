@@ -229,6 +229,19 @@ IValue range_check(const Values& o) {
   return IValue();
 }
 
+// _assert_tensor_metadata(tensor, sizes, strides, dtype, device, layout): of one example. Strides are none's business.
+IValue metadata_check(const Values& o) {
+  const at::Tensor& t = tensor(o, 0);
+  const auto given = [&](size_t i) { return i < o.size() && !o[i].isNone(); };
+  const bool fits = (!given(1) || t.sizes().equals(o[1].toIntVector())) &&
+                    (!given(3) || t.scalar_type() == o[3].toScalarType()) &&
+                    (!given(4) || t.device().type() == o[4].toDevice().type());
+  if (!fits)
+    throw ArgumentError("exported model: a tensor that it computes is " + std::string(c10::toString(t.scalar_type())) +
+                        " on " + t.device().str() + ", and not what it was exported for.");
+  return IValue();
+}
+
 }  // namespace
 
 SizeFunction find_size_function(const std::string& target) {
@@ -266,6 +279,7 @@ SizeFunction find_size_function(const std::string& target) {
       {"torch.ops.aten.sym_numel.default", element_count},
       {"torch.ops.aten.sym_storage_offset.default", storage_offset},
       {"torch.ops.aten._assert_scalar.default", assertion},
+      {"torch.ops.aten._assert_tensor_metadata.default", metadata_check},
       {"torch.ops.aten.sym_constrain_range.default", range_check},
       {"torch.ops.aten.sym_constrain_range_for_size.default", range_check},
   };

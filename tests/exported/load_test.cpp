@@ -177,6 +177,25 @@ TEST_F(Exported, SizesByValuesWorkOutsideOfTransformsAndAreRefusedInside) {
             refused);
 }
 
+TEST_F(Exported, AnIntegerThatVariesIsAnArgument) {
+  const auto model = tower::load_exported<Tensor(Tensor, int64_t)>(file("times"));
+  const Tensor x = at::randn({4, 3});
+  for (const int64_t n : {2, 3, 50}) EXPECT_TRUE(same(model(x, n), x * n + 4)) << n;
+  const auto text = message_of<tower::ArgumentError>([&] { td::load_exported(file("times"))({x}); });
+  EXPECT_TRUE(contains(text, "the argument n is an integer that varies")) << text;
+}
+
+TEST_F(Exported, AModelIsLoadedInsideOfATransformAsOutside) {
+  const Tensor x = expected("perceptron").at("0.arg.0");
+  const auto inside = [](const Tensor& t) {
+    const auto model = td::load_exported(file("perceptron"));
+    for (const auto& [name, weight] : model.parameters()) EXPECT_FALSE(tower::inspect(weight)) << name;
+    return model({t})[0].sum();
+  };
+  const auto outside = [model = td::load_exported(file("perceptron"))](const Tensor& t) { return model({t})[0].sum(); };
+  EXPECT_TRUE(same(tower::grad(inside)(x), tower::grad(outside)(x)));
+}
+
 TEST_F(Exported, ASignatureIsPrinted) {
   EXPECT_EQ(td::load_exported(file("casts")).signature(), "(x: Double [4, 3]) -> Double []");
 }

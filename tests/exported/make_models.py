@@ -186,6 +186,11 @@ class Lists(nn.Module):
         return ordered.split([1, 2], -1)[1].sum(), x.max(0).values, places
 
 
+class Times(nn.Module):
+    def forward(self, x, n):
+        return x * n + x.shape[0]
+
+
 class Dropout(nn.Module):
     def forward(self, x):
         return F.dropout(x, 0.5, True)
@@ -201,6 +206,7 @@ def make_subgraphs(folder):
     save(folder, "autocast", module, (x,))
     save_tensors(folder, "autocast", {"arg": x, "out": module(x)})
     save(folder, "lists", Lists(), (x,))
+    save(folder, "times", Times(), (x, 3), dynamic_shapes=(None, torch.export.Dim.DYNAMIC))
 
 
 def make_others(folder):

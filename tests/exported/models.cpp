@@ -31,6 +31,9 @@ bool are_there(const fs::path& mark) {
 }
 
 std::string make() {
+#if !__has_include(<nlohmann/json.hpp>)
+  return "this Tower was built without nlohmann/json.hpp";
+#endif
   const std::string python = TOWER_EXPORTED_PYTHON;
   if (python.empty()) return "LibTorch is that of no Python, which could export models";
   fs::create_directories(folder());
