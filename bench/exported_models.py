@@ -1,5 +1,5 @@
-"""exported_models.py WATER.pt2 FOLDER: what bench/exported.cpp reads beside the example's model: the same model for a batch
-in TorchScript, and 100 MB of weights in both forms."""
+"""exported_models.py WATER.pt2 FOLDER: what bench/exported.cpp reads beside the example's model: the same model for a
+batch in TorchScript, and 100 MB of weights in both forms."""
 
 import sys
 import warnings

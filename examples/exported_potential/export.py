@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """export.py [FILE]: makes water.pt2, an energy of a water molecule by its atoms' places (ångström, electronvolt).
 
-A small network of the two bond lengths and the angle between them, which is fitted to an analytic energy: Morse bonds and
-a harmonic angle, with constants near those of the molecule's spectrum. It stands for a potential that somebody trained on
-quantum chemistry: what comes after, in C++, does not know what the network was fitted to."""
+A small network of the two bond lengths and the angle between them, which is fitted to an analytic energy: Morse bonds
+and a harmonic angle, with constants near those of the molecule's spectrum. It stands for a potential that somebody
+trained on quantum chemistry: what comes after, in C++, does not know what the network was fitted to."""
 
 import math
 import sys

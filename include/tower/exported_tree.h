@@ -31,7 +31,7 @@ struct ExportedTree {
     string,   ///< a str
   };
 
-  Kind kind = Kind::leaf;
+  Kind kind = Kind::leaf;              ///< what it has
   Leaf leaf = Leaf::none;              ///< of a leaf
   std::string text;                    ///< of a leaf: "Float [s0, 3]", "2"; otherwise Python's type, "tuple"
   std::vector<std::string> keys;       ///< of the children, where they have names

@@ -10,8 +10,8 @@ Every name of torch.func that transforms functions is here with the same signatu
 `sparse_jacobian`, `sparse_hessian`), control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`,
 `associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`,
 `register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`, `register_container` and
-`register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the cache
-of temporaries.
+`register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the
+cache of temporaries.
 """
 
 from . import _fits

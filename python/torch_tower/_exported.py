@@ -80,6 +80,6 @@ def _tree_of(tree: tuple, leaves: Iterator[Any]) -> Any:
 
 
 def load_exported(path: str | os.PathLike, *, model: str = "", any_version: bool = False) -> ExportedModel:
-    """The model of the file `path` that torch.export.save wrote; `model` names one where the file has several. Nothing of
-    the file is run as code. With `any_version`, files of a version of the schema that is not known are read, too."""
+    """The model of the file `path` that torch.export.save wrote; `model` names one where the file has several. Nothing
+    of the file is run as code. With `any_version`, files of a version of the schema that is not known are read, too."""
     return ExportedModel(_C.load_exported(os.fspath(path), model, any_version))

@@ -213,10 +213,11 @@ def make_others(folder):
     x = torch.randn(4, 3)
     dim = torch.export.Dim
     # Different tensors: of one that is given twice, the exporter makes one argument.
-    save(folder, "trees", Trees(), (x, (x + 1, x + 2)), {"options": {"a": x + 3, "b": x - 1}, "scale": 2.0, "mode": "plus", "nothing": None},
-         dynamic_shapes={"x": {0: dim.AUTO}, "pair": ({0: dim.AUTO}, {0: dim.AUTO}),
-                         "options": {"a": {0: dim.AUTO}, "b": {0: dim.AUTO}}, "scale": None, "mode": None,
-                         "nothing": None})  # fmt: skip
+    auto = {0: dim.AUTO}
+    kwargs = {"options": {"a": x + 3, "b": x - 1}, "scale": 2.0, "mode": "plus", "nothing": None}
+    shapes = {"options": {"a": auto, "b": auto}, "scale": None, "mode": None, "nothing": None}
+    save(folder, "trees", Trees(), (x, (x + 1, x + 2)), kwargs,
+         dynamic_shapes={"x": auto, "pair": (auto, auto), **shapes})  # fmt: skip
 
     for name, decompose in (("training", False), ("training_inference_ir", True)):
         module = Training()
