@@ -94,8 +94,9 @@ class Specialisations {
   std::string report() const;
   std::string listing() const;
   /// The graph that was used last, as kernels on memory that pointers name. Throws UnsupportedError where it is more
-  /// than that, and ArgumentError where there is none; `who` asks for it.
-  std::shared_ptr<const compiler::PointerProgram> by_pointers(const char* who) const;
+  /// than that, and ArgumentError where there is none; `who` asks for it. `frozen`: what is captured is numbers of the
+  /// kernels, as they are now.
+  std::shared_ptr<const compiler::PointerProgram> by_pointers(const char* who, bool frozen = false) const;
 
   /// The graphs of several functions in one file.
   static void save(const std::string& path, const std::vector<Specialisations>& functions);

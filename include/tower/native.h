@@ -52,7 +52,8 @@ class Native {
   explicit Native(detail::NativeCall call) : call_(std::move(call)) { call_.check_arguments(arguments, dtype()); }
 
   /// Reads the tensors whose first elements are at `x` and writes the results to `y`, all of them laid out as in the
-  /// call that was traced, for `n` examples (1, where no number of examples varies). Throws what the compiled function
+  /// call that was traced (views with gaps among the results: row by row), for `n` examples (1, where no number of
+  /// examples varies). Results may be in no memory that is read. Throws what the compiled function
   /// throws where numbers are at fault (a singular matrix, an index out of range, a division of integers by zero, a
   /// loop that must end), and ArgumentError for a number of examples or of results that there cannot be.
   template <std::size_t results>

@@ -407,7 +407,7 @@ static const ProgramStep steps[] = {
 
 static const ProgramTables tables = {
   {arguments}, {results}, {number_of_constants}, {number_of_steps}, constants, made, steps,
-  {most_inputs}, {most_outputs}, {column_bytes}, {work}, {fewest}, {any_number}
+  {most_inputs}, {most_outputs}, {memories}, {column_bytes}, {work}, {fewest}, {any_number}
 };
 
 int64_t {name}_work_bytes(int64_t n) { return work_bytes_for(&tables, n); }
@@ -429,6 +429,7 @@ int {name}(int64_t n, const {type}* const x[], {type}* const y[], void* work)
                       {"number_of_steps", std::to_string(tables_.steps)},
                       {"most_inputs", std::to_string(tables_.most_inputs)},
                       {"most_outputs", std::to_string(tables_.most_outputs)},
+                      {"memories", std::to_string(tables_.memories)},
                       {"column_bytes", std::to_string(tables_.column_bytes)},
                       {"work", text_of(tables_.work)},
                       {"fewest", std::to_string(tables_.fewest)},
@@ -453,7 +454,8 @@ target_link_libraries({name} PUBLIC{libraries})
 
 void detail::export_c(const Specialisations& function, const std::string& name, const ExportOptions& options) {
   check_name(name);
-  const auto program = function.by_pointers("export_c");
+  const auto program =
+      function.by_pointers("export_c", /*frozen=*/options.captured == ExportOptions::Captured::constants);
   const Library library(*program, name, options);
   std::error_code error;
   const std::filesystem::path folder = options.folder.empty() ? "." : options.folder;

@@ -8,13 +8,14 @@
 // another graph, which computes the same, and for reports what its kernels are. In the order of fuse():
 //
 //   sums_as_products.h, contraction.h   products that are made only to be summed: one product of matrices
-//   unrolled.h                          an example a lane; small.h has what operators come to, small_graph.h calls
+//   unrolled.h, lane_kernel.h           an example a lane; small.h has what operators come to, small_graph.h calls
 //   recompute.h                         what one such kernel need not leave in memory for the next one
 //   rows.h, row_kernel.h                an element a lane; numbers/fold.h has what rows come to
 //   matrix_products.h                   the products that are left, on tensors as they lie
 //
 // Operators that no kernel computes are opened first (opened.h), where kernels take all that they are made of; report.h
-// tells people what became of it all.
+// tells people what became of it all. pointer_program.h makes what runs without tensors, of a graph that is kernels
+// alone.
 //
 // For both kinds of kernels, regions.h puts calls into groups, and kernel_calls.h notes who reads which value.
 // fused_plan.h says when all this is done: when a graph is first run and nobody looks on.

@@ -144,6 +144,8 @@ class DraftWriter {
 
   // Where results are in their operand, which has no values yet, is found out on a tensor that lies as it does.
   void add_view(const Call& call) {
+    // Such as aten::narrow.Tensor: the place depends on a value.
+    if (call.operands.size() != 1) refuse(who_, call.op->name() + " (a view that depends on another tensor)");
     Graph alone;
     Call view = call;
     alone.arguments = view.operands = {alone.values.add(graph_.values[call.operands[0]])};
@@ -280,7 +282,10 @@ class DraftWriter {
   Draft draft_;
 };
 
-Draft draft_of(const Graph& traced, Kernels& kernels, const char* who, std::optional<int64_t> examples = {}) try {
+Draft draft_of(Graph traced, Kernels& kernels, const char* who, bool frozen, std::optional<int64_t> examples = {}) try {
+  if (frozen)
+    for (Value& v : traced.values)
+      if (v.origin == Origin::captured) v.origin = Origin::constant;
   return DraftWriter(fuse(traced, kernels, /*fewest=*/1).graph, who, examples).write();
 } catch (const CompileError& e) {
   throw UnsupportedError(std::string(who) + ": there is no machine code: " + e.what() + ".");
@@ -361,16 +366,16 @@ int64_t aligned(size_t bytes) { return static_cast<int64_t>((bytes + kAlignment 
 
 }  // namespace
 
-PointerProgram::PointerProgram(const Graph& graph, Kernels& kernels, const char* who) {
-  settle(draft_of(graph, kernels, who), 1, /*any=*/false);
+PointerProgram::PointerProgram(const Graph& graph, Kernels& kernels, const char* who, bool frozen) {
+  settle(draft_of(graph, kernels, who, frozen), 1, /*any=*/false);
 }
 
-PointerProgram::PointerProgram(const LaneGraph& graph, Kernels& kernels, const char* who) {
+PointerProgram::PointerProgram(const LaneGraph& graph, Kernels& kernels, const char* who, bool frozen) {
   std::array<Draft, 3> drafts;
   std::array<int64_t, 3> numbers = kNumbers;
   for (size_t k = 0; k < 3; ++k) {
     numbers[k] += graph.fewest();
-    drafts[k] = draft_of(graph.with(numbers[k]), kernels, who, numbers[k]);
+    drafts[k] = draft_of(graph.with(numbers[k]), kernels, who, frozen, numbers[k]);
   }
   auto draft = following(std::move(drafts), numbers);
   if (!draft) refuse(who, "what it reads and writes does not grow evenly with the number of examples");
@@ -390,6 +395,7 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any) {
   tables_.results = static_cast<int64_t>(results_.size());
   tables_.constants = static_cast<int64_t>(constants_.size());
   tables_.constant = constant_memory_.data();
+  tables_.memories = tables_.arguments + tables_.results + tables_.constants + static_cast<int64_t>(draft.made.size());
   for (Draft::Step& step : draft.steps) {
     steps_.push_back({step.kernel ? &step.kernel->lane_code() : nullptr, step.bytes, step.lanes, nullptr});
     places_.insert(places_.end(), step.places.begin(), step.places.end());
@@ -411,7 +417,7 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any) {
   tables_.step = steps_.data();
 
   const Layout of_all = layout_of(draft.made, /*growing=*/false), of_group = layout_of(draft.made, /*growing=*/true);
-  const int64_t first_fixed = bytes_for_lists(tables_.most_inputs, tables_.most_outputs) + tables_.column_bytes,
+  const int64_t first_fixed = bytes_for_lists(&tables_) + tables_.column_bytes,
                 first_growing = first_fixed + aligned(of_all.bytes), group = aligned(of_group.bytes);
   size_t next_fixed = 0, next_growing = 0;
   for (const Draft::Made& made : draft.made) {

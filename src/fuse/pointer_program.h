@@ -18,9 +18,10 @@ namespace tower::compiler {
 
 class PointerProgram {
  public:
-  /// Throws UnsupportedError, for `who`, where a call is no such kernel, and says which and why.
-  PointerProgram(const Graph& graph, Kernels& kernels, const char* who);
-  PointerProgram(const LaneGraph& graph, Kernels& kernels, const char* who);
+  /// Throws UnsupportedError, for `who`, where a call is no such kernel, and says which and why. `frozen`: captured
+  /// tensors are constants, of which kernels have the numbers.
+  PointerProgram(const Graph& graph, Kernels& kernels, const char* who, bool frozen);
+  PointerProgram(const LaneGraph& graph, Kernels& kernels, const char* who, bool frozen);
   ~PointerProgram();
   PointerProgram(const PointerProgram&) = delete;
   PointerProgram& operator=(const PointerProgram&) = delete;

@@ -128,17 +128,20 @@ typedef struct ProgramTables {
   const Extent* made;  // where what is made on the way is in the workspace
   const ProgramStep* step;
   int64_t most_inputs, most_outputs;  // of a step
+  int64_t memories;                   // all of them
   int64_t column_bytes;               // for lanes that are copied; at least a vector of any step
   Extent work;                        // bytes of the workspace
   int64_t fewest, any_number;         // of examples: so many or more, or, where the other is 0, n is 1
 } ProgramTables;
 
-// In the workspace, in this order: lists of sources, targets and pointers; columns; and what is made on the way.
+// In the workspace, in this order: lists of all memories, and of a step's sources, targets and pointers; columns; and
+// what is made on the way.
 enum { kAlignment = 64 };
 
-static inline int64_t bytes_for_lists(int64_t most_inputs, int64_t most_outputs) {
-  const int64_t bytes = most_inputs * (int64_t)(sizeof(LaneSource) + sizeof(void*)) +
-                        most_outputs * (int64_t)(sizeof(LaneTarget) + sizeof(void*));
+static inline int64_t bytes_for_lists(const ProgramTables* tables) {
+  const int64_t bytes = tables->memories * (int64_t)sizeof(char*) +
+                        tables->most_inputs * (int64_t)(sizeof(LaneSource) + sizeof(void*)) +
+                        tables->most_outputs * (int64_t)(sizeof(LaneTarget) + sizeof(void*));
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -150,39 +153,37 @@ static inline int64_t work_bytes_for(const ProgramTables* tables, int64_t n) {
 // be. `work`: of work_bytes_for(tables, n) bytes, anywhere.
 static inline int run_tables(const ProgramTables* tables, int64_t n, const void* const* x, void* const* y, void* work) {
   const int64_t groups = groups_for(n);
+  const int64_t made = tables->memories - tables->arguments - tables->results - tables->constants;
   char* const start = (char*)work + (kAlignment - (intptr_t)((uintptr_t)work % kAlignment)) % kAlignment;
-  LaneSource* const sources = (LaneSource*)(void*)start;
+  char** const memory = (char**)(void*)start;
+  LaneSource* const sources = (LaneSource*)(void*)(memory + tables->memories);
   LaneTarget* const targets = (LaneTarget*)(void*)(sources + tables->most_inputs);
   const void** const from = (const void**)(void*)(targets + tables->most_outputs);
   void** const to = (void**)(void*)(from + tables->most_inputs);
-  char* const columns = start + bytes_for_lists(tables->most_inputs, tables->most_outputs);
-  int64_t s, k;
+  char* const columns = start + bytes_for_lists(tables);
+  int64_t s, k, next = 0;
   if (n < tables->fewest || (!tables->any_number && n != 1)) return -1;
+  for (k = 0; k < tables->arguments; ++k) memory[next++] = (char*)(uintptr_t)x[k];
+  for (k = 0; k < tables->results; ++k) memory[next++] = (char*)y[k];
+  for (k = 0; k < tables->constants; ++k) memory[next++] = (char*)(uintptr_t)tables->constant[k];
+  for (k = 0; k < made; ++k) memory[next++] = start + extent_for(tables->made[k], groups);
   for (s = 0; s < tables->steps; ++s) {
     const ProgramStep* const step = &tables->step[s];
     const LaneCode* const code = step->code;
+    const ProgramPlace* place = step->places;
     const int64_t lanes = extent_for(step->lanes, n);
     const int64_t inputs = code ? code->inputs : 1, outputs = code ? code->outputs : 1;
     int64_t block;
     uint8_t fault = 0;
-    for (k = 0; k < inputs + outputs; ++k) {
-      const ProgramPlace* const place = &step->places[k];
-      const int64_t offset = extent_for(place->offset, n), stride = extent_for(place->stride, n);
-      int64_t of = place->memory;
-      const void* memory;
-      if (of < tables->arguments) memory = x[of];
-      else if ((of -= tables->arguments) < tables->results) memory = y[of];
-      else if ((of -= tables->results) < tables->constants) memory = tables->constant[of];
-      else memory = start + extent_for(tables->made[of - tables->constants], groups);
-      if (k < inputs) {
-        sources[k].memory = (const char*)memory + offset;
-        sources[k].stride = stride;
-      } else {
-        targets[k - inputs].memory = (char*)(uintptr_t)memory + offset;
-        targets[k - inputs].stride = stride;
-      }
-    }
     if (lanes <= 0) continue;
+    for (k = 0; k < inputs; ++k, ++place) {
+      sources[k].memory = memory[place->memory] + extent_for(place->offset, n);
+      sources[k].stride = extent_for(place->stride, n);
+    }
+    for (k = 0; k < outputs; ++k, ++place) {
+      targets[k].memory = memory[place->memory] + extent_for(place->offset, n);
+      targets[k].stride = extent_for(place->stride, n);
+    }
     if (!code) {
       copy_lanes((const char*)sources[0].memory, sources[0].stride, (char*)targets[0].memory, targets[0].stride,
                  step->bytes, lanes);

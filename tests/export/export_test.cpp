@@ -4,6 +4,7 @@
 #include <tower/loops.h>
 #include <tower/tower.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -338,6 +339,57 @@ TEST(ExportedC, TwoLibrariesAreInOneCProgramThatKnowsNothingOfLibTorch) {
   EXPECT_EQ(at, bytes.size());
 }
 
+// docs/c_libraries.md shows these programs.
+TEST(ExportedC, TheProgramsOfThePageRunInCAndPython) {
+  TOWER_NEEDS_C();
+  const auto step = tower::compile(tower::vmap([](const Tensor& x, const Tensor& load, const Tensor& matrix) {
+    const Tensor residual = matrix.mv(x) + x * x * x - load;
+    return std::pair(x - at::linalg_solve(matrix + at::diag(3 * x * x), residual), residual.norm());
+  }));
+  for (const int64_t n : {10, 20})
+    step(waves({n, 3}).to(at::kFloat), waves({n, 3}).to(at::kFloat), matrices(n, 3).to(at::kFloat));
+  const Folder folder;
+  tower::export_c(step, "newton", {.folder = folder.path()});
+  const std::string in = "cd " + folder.path() + " && ", page = TOWER_EXPORT_PAGE;
+  output_of(in + "cc -std=c99 -O2 -I. " + page + "/main.c newton.c newton_kernels.o -lm -o main");
+  EXPECT_EQ(output_of(in + "./main"), "converged\n");
+  output_of(in + "cc -O2 -shared -fPIC newton.c newton_kernels.o -o libnewton.so -lm");
+  EXPECT_EQ(output_of(in + "python3 " + page + "/main.py"), "converged\n");
+}
+
+// A project of the user's.
+TEST(ExportedC, CMakeMakesALibraryOfIt) {
+  TOWER_NEEDS_C();
+  if (std::system("cmake --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "there is no CMake";
+  const Folder folder;
+  const Function compiled = td::compile(mapped_over_all([](const Tensors& x) { return Tensors{x[0] * 2 + 1}; }));
+  for (const int64_t n : {12, 17}) compiled({waves({n})});
+  td::export_c(compiled, "doubled", {.folder = folder / "library"});
+  std::ofstream(folder / "main.c") << R"(
+#include "doubled.h"
+#include <stdio.h>
+int main(void)
+{
+  const double one = 1, *x[] = { &one };
+  double three = 0, *y[] = { &three };
+  static char work[100000];
+  if (doubled_work_bytes(1) > (int64_t)sizeof work || doubled(1, x, y, work)) return 1;
+  printf("%g\n", three);
+  return 0;
+}
+)";
+  std::ofstream(folder / "CMakeLists.txt") << R"(
+cmake_minimum_required(VERSION 3.20)
+project(user C)
+include(library/doubled.cmake)
+add_executable(main main.c)
+target_link_libraries(main doubled)
+)";
+  const std::string in = "cd " + folder.path() + " && ";
+  output_of(in + "cmake -S . -B build && cmake --build build");
+  EXPECT_EQ(output_of(in + "build/main"), "3\n");
+}
+
 // ---- what is refused ----
 
 Function called(const Function& f, const Tensors& args) {
@@ -360,6 +412,11 @@ TEST(ExportedC, IsRefusedByNameWhereSomethingIsNoKernel) {
   expect_refused(of_one([](const Tensor& x) { return x * at::rand_like(x); }), {waves({100})},
                  {"export_c", "random numbers"});
   expect_refused(of_one([](const Tensor& x) { return x.mm(x) * 2; }), {waves({40, 40})}, {"export_c", "product"});
+  // A view whose place depends on a value.
+  expect_refused(mapped_over_all([](const Tensors& x) {
+                   return Tensors{x[0].narrow(0, x[1], 3), x[0] * 2 + 1};
+                 }),
+                 {waves({5, 10}), at::full({5}, 2, at::kLong)}, {"export_c", "aten::narrow"});
   expect_refused(of_one([](const Tensor& x) { return x.add_(1); }), {waves({100})}, {"export_c", "write"});
   expect_refused(of_one([](const Tensor& x) { return (x > 0).any().item<bool>() ? x * 2 + 1 : x; }), {waves({100})},
                  {"export_c", "read a value"});

@@ -20,6 +20,7 @@ GUIDE = [
     "docs/control_flow.md",
     "docs/compile.md",
     "docs/exported_models.md",
+    "docs/c_libraries.md",
     "docs/solvers.md",
     "docs/custom_functions.md",
     "docs/custom_operators.md",

@@ -1,0 +1,86 @@
+// Every operator of the database that kernels compute, by pointers: the bits that the kernels give on tensors.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <set>
+
+#include "compile/kernels.h"
+#include "fuse/pointer_program.h"
+#include "graph/plan.h"
+#include "op_db/op_db.h"
+#include "support/prelude.h"
+
+namespace {
+
+namespace compiler = tower::compiler;
+
+constexpr size_t kMostSamples = 2;
+
+// Where the results of a program are, as tensors.
+Tensors run_by_pointers(const compiler::PointerProgram& program, const Tensors& args) {
+  std::vector<const void*> x;
+  for (const Tensor& t : args) x.push_back(t.const_data_ptr());
+  Tensors results;
+  std::vector<void*> y;
+  for (const auto& operand : program.results()) {
+    std::vector<int64_t> sizes, strides;
+    for (const compiler::Extent size : operand.sizes) sizes.push_back(compiler::extent_for(size, 1));
+    for (const compiler::Extent stride : operand.strides) strides.push_back(compiler::extent_for(stride, 1));
+    results.push_back(at::empty_strided(sizes, strides, at::dtype(operand.dtype)));
+    y.push_back(results.back().mutable_data_ptr());
+  }
+  program.run(1, x.data(), y.data());
+  return results;
+}
+
+TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
+  TOWER_NEEDS_LLVM();
+  const char* folder = std::getenv("TOWER_OP_DB");
+  std::set<std::string> checked, refused;
+  for (const op_db::Entry& entry : op_db::load(folder ? folder : TOWER_OP_DB_DIR)) {
+    if (!entry.op || entry.unspecified || !entry.real) continue;
+    // A few of each: LLVM takes its time.
+    size_t samples = 0;
+    for (const std::string& text : entry.sample_texts) {
+      if (++samples > kMostSamples && !folder) break;
+      const op_db::Sample sample = op_db::parse_sample(entry, text, at::kDouble);
+      if (sample.bad) continue;
+      SCOPED_TRACE(entry.name + " " + text);
+      const Function f = [&](const Tensors& leaves) { return op_db::call(*entry.op, sample, leaves); };
+      Tensors args;
+      compiler::Graph graph;
+      try {
+        std::vector<Tensors> examples;
+        for (const uint64_t seed : {0, 1, 2}) examples.push_back(op_db::make_leaves(entry, sample, at::kDouble, seed));
+        for (size_t k = 0; k < examples[0].size(); ++k)
+          args.push_back(at::stack({examples[0][k], examples[1][k], examples[2][k]}));
+        if (args.empty()) continue;
+        graph = kernels::graph_of(td::vmap(f, Dims(args.size(), 0), {0}), args);
+      } catch (const std::exception&) {
+        continue;  // not for float64, or not for several examples
+      }
+      compiler::Kernels kernels;
+      std::optional<compiler::PointerProgram> program;
+      try {
+        program.emplace(graph, kernels, "test", /*frozen=*/false);
+      } catch (const tower::UnsupportedError&) {
+        refused.insert(entry.name);
+        continue;
+      }
+      const Tensors expected = compiler::Plan(compiler::fuse(graph, kernels, 1).graph).run(args),
+                    found = run_by_pointers(*program, args);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t k = 0; k < expected.size(); ++k)
+        EXPECT_EQ(::kernels::bit_difference(found[k].reshape({-1}), expected[k].reshape({-1}), {}), "") << k;
+      checked.insert(entry.name);
+    }
+  }
+  for (const std::string& name : checked) refused.erase(name);
+  std::cout << checked.size() << " operators, " << refused.size() << " are refused\n";
+  if (folder) return;
+  EXPECT_GT(checked.size(), 300u);
+}
+
+}  // namespace
