@@ -245,6 +245,17 @@ std::vector<Case> of_examples() {
          const Function f = [](const Tensors& in) { return Tensors{at::abs(at::mv(in[0], in[1]))}; };
          return mapped(f, {at::randn({kExamples, m, m}), at::randn({kExamples, m})});
        }},
+      {"most_directions",
+       &Thresholds::most_directions,
+       {2, 4, 8, 16, 32, 64},
+       [](int64_t n) {
+         const Function f =
+             td::vmap([](const Tensors& in) { return Tensors{at::tanh(in[0]) * in[0].square().sum()}; }, {0}, {0});
+         const Function along = [f](const Tensors& in) {
+           return td::vmap(td::linearize(f, {in[0]}).second, {0}, {0})({in[1]});
+         };
+         return compiled(along, {at::randn({kExamples, 4}), at::randn({n, kExamples, 4})});
+       }},
       {"fewest_terms",
        &Thresholds::fewest_terms,
        {256, 1024, 4096, 16384, 65536},

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "core/bind.h"
+#include "fuse/known_lookups.h"
 #include "fuse/matrix_products.h"
 #include "fuse/opened.h"
 #include "fuse/rows.h"
@@ -107,6 +108,8 @@ struct Groups {
     contract_summed_products(graph);
     read_before_expanding(graph);
     graph.simplify();
+    know_lookups(graph);
+    join_axes(graph);
     unrolled.emplace(graph);
     for (const auto& calls : Regions::in_order(graph, unrolled->joining(), {}))
       if (unrolled->are_worth_it(calls, fewest) || unrolled->are_worth_their_sums(calls)) of_unrolled.push_back(calls);
@@ -184,6 +187,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
       fused.graph.calls.push_back(product ? *product : graph.calls[n]);
     }
   }
+  remove_known_lookups(fused.graph);
   remove_unused_values(fused.graph);
   return fused;
 }

@@ -8,7 +8,9 @@
 // another graph, which computes the same, and for reports what its kernels are. In the order of fuse():
 //
 //   sums_as_products.h, contraction.h   products that are made only to be summed: one product of matrices
-//   unrolled.h, lane_kernel.h           an example a lane; small.h has what operators come to, small_graph.h calls
+//   known_lookups.h                     what is looked up where all is the same
+//   unrolled.h                          an example a lane, lane_axes.h says of which vmap; small.h has what operators
+//                                       come to, small_graph.h calls, lane_kernel.h the kernel
 //   recompute.h                         what one such kernel need not leave in memory for the next one
 //   rows.h, row_kernel.h                an element a lane; numbers/fold.h has what rows come to
 //   matrix_products.h                   the products that are left, on tensors as they lie

@@ -1,10 +1,42 @@
 #include "fuse/lane_kernel.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/Functions.h>
+
+#include <algorithm>
 
 #include "fuse/lane_call.h"
+#include "numbers/reports.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
+
+bool is_stacked_operand(const Call& call, size_t k) {
+  const CodeInNumbers* code = code_in_numbers(*call.op);
+  return code && code->is_stacked_operand(k);
+}
+bool is_stacked_result(const Call& call, ValueId id) {
+  const CodeInNumbers* code = code_in_numbers(*call.op);
+  for (size_t k = 0; code && k < call.results.size(); ++k)
+    if (call.results[k] == id && code->is_stacked_result(k)) return true;
+  return false;
+}
+
+std::optional<int64_t> dims_of_tables(const Graph& graph, const Call& call, size_t k, uint64_t axis) {
+  if (call.places[k].arg != 0 || !looks_up(*call.op)) return std::nullopt;
+  const Value& v = graph.values[call.operands[k]];
+  const auto [lane, of_vmaps, of_example] = seen(call, k, v.sizes.size(), axis);
+  const int64_t dims = std::count_if(of_vmaps.begin(), of_vmaps.end(), [](int64_t d) { return d >= 0; });
+  const bool in_front = std::all_of(of_vmaps.begin(), of_vmaps.end(), [&](int64_t d) { return d < dims; });
+  const auto order = order_in_memory(v);
+  if (lane != kNoLane || !in_front || !v.device.is_cpu() || !type_of(v.dtype) || v.dtype == at::kBool || !order ||
+      !std::is_sorted(order->begin(), order->end()))
+    return std::nullopt;
+  int64_t of_one = 1;
+  for (const int64_t d : of_example) of_one *= along(v.sizes, d);
+  return of_one > 1 && count(v.sizes) > thresholds().most_of_lane ? std::optional(dims) : std::nullopt;
+}
+
+// ---- the kernel ----
 
 int64_t offset_of(const Sizes& place, at::IntArrayRef strides, int64_t lane) {
   int64_t offset = 0;
@@ -97,8 +129,8 @@ class LaneKernel final : public MemoryKernel, public LaneCalls {
     for (const LaneRead& read : reads_) {
       const InMemory& t = operands[read.operand];
       if (read.table) {
-        tables.push_back(t.tensor().contiguous());
-        source(static_cast<const char*>(tables.back().const_data_ptr()), 0);
+        const auto* first = static_cast<const char*>(tables.emplace_back(t.tensor().contiguous()).const_data_ptr());
+        for (const int64_t offset : read.offsets) source(first + offset * t.element_size(), 0);
         continue;
       }
       const auto* memory = static_cast<const char*>(t.data);
@@ -123,6 +155,124 @@ class LaneKernel final : public MemoryKernel, public LaneCalls {
 c10::intrusive_ptr<KernelOperator> lane_kernel(std::shared_ptr<const Kernel> kernel, int64_t lanes,
                                                std::vector<LaneRead> reads, std::vector<LaneWritten> written) {
   return c10::make_intrusive<LaneKernel>(std::move(kernel), lanes, std::move(reads), std::move(written));
+}
+
+// ---- writing ----
+
+bool LaneWriter::add(const Call& call) {
+  std::vector<const Small*> given;
+  SmallResults results = known_results(region_.graph, graph_, call, axis_);
+  for (size_t k = 0; results.empty() && k < call.operands.size(); ++k) given.push_back(&operand(call, k));
+  const Id first = region_.graph.next_id();
+  const size_t loops = region_.graph.loops().size(), systems = region_.graph.systems().size();
+  if (results.empty()) results = results_of_lane(region_.graph, graph_, call, axis_, given);
+  if (results.size() != call.results.size()) return false;
+  added_ = {plain(region_.graph.next_id()) - plain(first), 0, region_.graph.loops().size() > loops,
+            region_.graph.systems().size() > systems};
+  for (const Id id : region_.graph.ids(first)) added_.functions += is_function(region_.graph[id].op);
+  for (size_t k = 0; k < results.size(); ++k) {
+    const ValueId id = call.results[k];
+    if (id == kNoValue) continue;
+    made_.insert_or_assign(id, Made{std::move(results[k]), lane_of_results(call, axis_), is_stacked_result(call, id)});
+  }
+  return true;
+}
+
+LaneWritten LaneWriter::give(ValueId id) {
+  const Value& v = graph_.values[id];
+  const auto& [t, lane, stacked] = made_.at(id);
+  region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
+  Places order;
+  for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
+  if (const auto traced = order_in_memory(v)) order = *traced;
+  LaneWritten written{{v.sizes, strides_in_order(v.sizes, order), v.dtype}, lane, {}};
+  for (const Sizes& place : places_in(t.sizes))
+    written.offsets.push_back(offset_of(place, written.made.strides, written.lane));
+  return written;
+}
+
+LaneWritten LaneWriter::give_sum(ValueId id, ValueId of) {
+  const Value& v = graph_.values[id];
+  const auto& [t, lane, stacked] = made_.at(of);
+  region_.summed.resize(region_.outputs.size());
+  region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
+  region_.summed.resize(region_.outputs.size(), true);
+  LaneWritten written{{v.sizes, strides_in_order(v.sizes, *order_in_memory(v)), v.dtype}, kNoLane, {}};
+  // Where the dimension is kept, its only element is at zero.
+  const int64_t kept = v.sizes.size() == t.sizes.size() ? kNoLane : lane;
+  for (const Sizes& place : places_in(t.sizes)) written.offsets.push_back(offset_of(place, written.made.strides, kept));
+  return written;
+}
+
+std::vector<LaneRead> LaneWriter::finish() {
+  keep_reports(region_.graph, region_.outputs);
+  const ById<Id, bool> needed = region_.graph.needed(region_.outputs);
+  std::vector<std::vector<bool>> kept;
+  for (const LaneRead& read : reads_) kept.emplace_back(read.elements.size());
+  // Inputs in the order in which they are read from the operands.
+  for (const Id id : region_.graph.ids())
+    if (needed[id] && region_.graph[id].op == Op::input) {
+      const auto [read, element] = inputs_[region_.graph[id].bits];
+      kept[read][element] = true;
+    }
+  std::vector<uint64_t> number(inputs_.size());
+  std::vector<Region::Input> inputs;
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    if (kept[inputs_[i].first][inputs_[i].second]) {
+      number[i] = inputs.size();
+      inputs.push_back(region_.inputs[i]);
+    }
+  region_.graph = region_.graph.pruned(region_.outputs, number);
+  region_.inputs = std::move(inputs);
+  std::vector<LaneRead> reads;
+  for (size_t r = 0; r < reads_.size(); ++r) {
+    LaneRead read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}, reads_[r].table};
+    for (size_t e = 0; e < kept[r].size(); ++e) {
+      if (!kept[r][e]) continue;
+      read.elements.push_back(reads_[r].elements[e]);
+      read.offsets.push_back(reads_[r].offsets[e]);
+    }
+    if (!read.elements.empty()) reads.push_back(std::move(read));
+  }
+  return reads;
+}
+
+// What was added before may be read here in another way, if the calls are only counted.
+const Small& LaneWriter::operand(const Call& call, size_t k) {
+  const ValueId id = call.operands[k];
+  const auto found = made_.find(id);
+  const bool inside = found != made_.end() && !found->second.stacked && !is_stacked_operand(call, k) &&
+                      found->second.lane == seen(call, k, graph_.values[id].sizes.size(), axis_).lane;
+  return inside ? found->second.numbers : outside(call, k);
+}
+
+const Small& LaneWriter::outside(const Call& call, size_t k) {
+  const ValueId id = call.operands[k];
+  const Value& v = graph_.values[id];
+  const int64_t lane = seen(call, k, v.sizes.size(), axis_).lane;
+  const bool stacked = is_stacked_operand(call, k);
+  const std::optional<int64_t> tables = dims_of_tables(graph_, call, k, axis_);
+  const auto [entry, is_new] = read_.try_emplace({id, lane, stacked, tables});
+  Small& t = entry->second;
+  if (!is_new) return t;
+  t = {without(v.sizes, lane), {}, v.dtype, v.number};
+  const Type type = *type_of(v.dtype);
+  // What steps read of their own is in memory.
+  if (!tables && (!stacked || same_everywhere(v)) && add_constant(region_.graph, v, lane, t)) return t;
+  Sizes each = t.sizes;  // of a table there is one input, for where it begins
+  for (size_t d = tables ? static_cast<size_t>(*tables) : each.size(); d < each.size(); ++d) each[d] = 1;
+  const auto operand = std::find(operands.begin(), operands.end(), id);
+  LaneRead read{
+      static_cast<size_t>(operand - operands.begin()), lane, v.strides, places_in(each), {}, tables.has_value()};
+  if (operand == operands.end()) operands.push_back(id);
+  for (const Sizes& place : read.elements) {
+    read.offsets.push_back(offset_of(place, v.strides, lane));
+    t.ids.push_back(region_.graph.input(type, inputs_.size()));
+    inputs_.emplace_back(reads_.size(), read.offsets.size() - 1);
+    region_.inputs.push_back({type, lane == kNoLane});
+  }
+  reads_.push_back(std::move(read));
+  return t;
 }
 
 }  // namespace tower::compiler

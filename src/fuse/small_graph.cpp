@@ -34,19 +34,46 @@ bool add_constant(Expressions& expressions, const Value& v, int64_t lane, Small&
     t.ids.assign(static_cast<size_t>(count(t.sizes)), element);
     return true;
   }
-  if (v.origin != Origin::constant || lane != kNoLane) return false;
-  const Tensor values = v.tensor.to(is_float(type) ? at::kDouble : at::kLong).contiguous();
+  if (!is_constant_of_lanes(v, lane)) return false;
+  const Tensor of_lane = lane == kNoLane ? v.constant() : v.constant().select(lane, 0);
+  const Tensor values = of_lane.to(is_float(type) ? at::kDouble : at::kLong).contiguous();
   for (int64_t i = 0; i < values.numel(); ++i)
     t.ids.push_back(is_float(type) ? expressions.constant(type, values.const_data_ptr<double>()[i])
                                    : expressions.constant(type, values.const_data_ptr<int64_t>()[i]));
   return true;
 }
 
+bool is_constant_of_lanes(const Value& v, int64_t lane) {
+  const Tensor& t = v.constant();
+  return t.defined() && (lane == kNoLane || (t.size(lane) > 0 && (t.size(lane) == 1 || t.stride(lane) == 0)));
+}
+
+SmallResults known_results(Expressions& expressions, const Graph& graph, const Call& call, uint64_t axis) {
+  SmallResults results;
+  const int64_t lane = lane_of_results(call, axis);
+  for (const ValueId id : call.results) {
+    if (id == kNoValue || !graph.values[id].known.defined()) return {};
+    const Value& v = graph.values[id];
+    if (!add_constant(expressions, v, lane, results.emplace_back(Small{without(v.sizes, lane), {}, v.dtype})))
+      return {};
+  }
+  return results;
+}
+
 namespace {
 
 // One example's part of a tensor that has the examples of other vmaps.
 Small part(const Small& t, const Seen& s, c10::ArrayRef<int64_t> example) {
-  if (is_table(t)) return t;
+  if (is_table(t)) {
+    // In front are the examples that have a table each.
+    const auto dims = t.sizes.size() - s.of_example.size();
+    size_t which = 0;
+    for (size_t d = 0; d < dims; ++d)
+      for (size_t v = 0; v < example.size(); ++v)
+        if (s.of_vmaps[v] == static_cast<int64_t>(d)) which = which * t.size(d) + static_cast<size_t>(example[v]);
+    return {
+        Sizes(t.sizes.begin() + static_cast<std::ptrdiff_t>(dims), t.sizes.end()), {t.ids[which]}, t.dtype, t.number};
+  }
   std::vector<int64_t> strides(t.sizes.size(), 1);
   for (size_t d = t.sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * t.sizes[d];
   int64_t first = 0;

@@ -19,6 +19,10 @@ bool fits_lane(const Value& v, int64_t lane, int64_t most);
 /// Puts the elements of a constant into `t`, which has its sizes; false for other values, and for constants that differ
 /// between lanes.
 bool add_constant(Expressions& expressions, const Value& v, int64_t lane, Small& t);
+/// Whether it is a constant that is the same in all lanes.
+bool is_constant_of_lanes(const Value& v, int64_t lane);
+/// What a call gives for one lane, where that is known; else none.
+SmallResults known_results(Expressions& expressions, const Graph& graph, const Call& call, uint64_t axis);
 
 /// What a call gives for one lane, the examples of other vmaps in front; none if no kernel is to compute it.
 /// `operands`: for one lane.

@@ -1,50 +1,21 @@
 #include "fuse/unrolled.h"
 
-#include <ATen/Functions.h>
-
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "fuse/lane_kernel.h"
 #include "fuse/recompute.h"
-#include "fuse/small_graph.h"
-#include "graph/operand_dims.h"
 #include "graph/raises.h"
+#include "kernels/compile_error.h"
 #include "numbers/fold.h"
 #include "numbers/look_up.h"
-#include "numbers/reports.h"
 #include "numbers/slow_calls.h"
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kOfLoop = 10000;  // functions that its steps stand for: it is not computed again
-
-bool is_stacked_operand(const Call& call, size_t k) {
-  const CodeInNumbers* code = code_in_numbers(*call.op);
-  return code && code->is_stacked_operand(k);
-}
-bool is_stacked_result(const Call& call, ValueId id) {
-  const CodeInNumbers* code = code_in_numbers(*call.op);
-  for (size_t k = 0; code && k < call.results.size(); ++k)
-    if (call.results[k] == id && code->is_stacked_result(k)) return true;
-  return false;
-}
-
-// Whether a call looks its operand up in memory, where that is too large to be numbers: for all lanes in the same
-// tensor.
-bool is_table(const Graph& graph, const Call& call, size_t k, uint64_t axis) {
-  if (call.places[k].arg != 0 || !looks_up(*call.op)) return false;
-  const Value& v = graph.values[call.operands[k]];
-  const Seen in_call = seen(call, k, v.sizes.size(), axis);
-  const bool is_shared = in_call.lane == kNoLane &&
-                         std::all_of(in_call.of_vmaps.begin(), in_call.of_vmaps.end(), [](int64_t d) { return d < 0; });
-  const auto order = order_in_memory(v);
-  return is_shared && v.device.is_cpu() && type_of(v.dtype) && v.dtype != at::kBool &&
-         count(v.sizes) > thresholds().most_of_lane && order && std::is_sorted(order->begin(), order->end());
-}
+constexpr int64_t kOfLoop = 10000;      // functions that its steps stand for: it is not computed again
+constexpr int64_t kCountsOfKernel = 4;  // times what one may have, that are counted together
 
 // Whether elements, or rows of them, can be the lanes of a kernel as they lie.
 bool is_in_rows(const Operator& op) {
@@ -56,12 +27,9 @@ bool is_in_rows(const Operator& op) {
 
 // ---- what can be in a region ----
 
-Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leave(graph)), maker_(graph.values.size()) {
-  std::set<uint64_t> inner;
-  for (const Call& call : graph.calls) {
-    writes_ = writes_ || call.effect;
-    for (size_t v = 1; v < call.vmaps.size(); ++v) inner.insert(call.vmaps[v].axis);
-  }
+Unrolled::Unrolled(const Graph& graph)
+    : graph_(graph), axes_(graph), leaves_(values_that_leave(graph)), maker_(graph.values.size()) {
+  for (const Call& call : graph.calls) writes_ = writes_ || call.effect;
   is_read_.resize(graph.values.size());
   for (const Call& call : graph.calls)
     for (const ValueId id : call.operands) is_read_[id] = true;
@@ -69,20 +37,6 @@ Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leav
     if (id != kNoValue) is_read_[id] = true;
   std::fill(maker_.begin(), maker_.end(), graph.calls.size());
   joining_.most = thresholds().most_operations;
-  for (size_t n = 0; n < graph.calls.size(); ++n) {
-    const Call& call = graph.calls[n];
-    Space space{{}, true};
-    if (!call.vmaps.empty() && inner.count(call.vmaps[0].axis) == 0)
-      space = {{static_cast<int64_t>(call.vmaps[0].axis), call.vmaps[0].batch_size}, false};
-    joining_.spaces.push_back(space);
-    joining_.costs.push_back(0);
-    functions_.push_back(0);
-    weights_.push_back(0);
-    if (const auto cost = cost_of(n)) joining_.costs.back() = *cost;
-    else joining_.spaces.back().reset();
-    for (const ValueId id : call.results)
-      if (id != kNoValue) maker_[id] = n;
-  }
   joining_.reads_inside = [this](const Call& call, size_t k) {
     const ValueId id = call.operands[k];
     const size_t maker = maker_[id];
@@ -94,12 +48,26 @@ Unrolled::Unrolled(const Graph& graph) : graph_(graph), leaves_(values_that_leav
     const int64_t made = lane_of_results(graph_.calls[maker], made_over);
     return lane == made && (lane == kNoLane || axis == made_over);
   };
+  for (size_t n = 0; n < graph.calls.size(); ++n) {
+    const Call& call = graph.calls[n];
+    const Mapped* lanes = axes_.of(call);
+    joining_.spaces.push_back(lanes ? Space{{static_cast<int64_t>(lanes->axis), lanes->batch_size}} : Space{{}, true});
+    joining_.costs.push_back(0);
+    functions_.push_back(0);
+    weights_.push_back(0);
+    if (const auto cost = cost_of(n)) joining_.costs.back() = *cost;
+    else joining_.spaces.back().reset();
+    for (const ValueId id : call.results)
+      if (id != kNoValue) maker_[id] = n;
+  }
+  counted_.clear();
 }
 
 uint64_t Unrolled::axis_of(size_t call) const {
   const auto& space = joining_.spaces[call];
   return space && !space->any ? static_cast<uint64_t>(space->key[0]) : kNoAxis;
 }
+int64_t Unrolled::lanes_of(size_t call) const { return axis_of(call) == kNoAxis ? 1 : joining_.spaces[call]->key[1]; }
 
 // Whether it factors matrices, or solves with factors: LibTorch calls LAPACK for each, which takes microseconds, and no
 // elements are lanes to that.
@@ -135,7 +103,9 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const int64_t most =
       axis != kNoAxis && factors(n) ? std::max(most_of_lane, thresholds().most_of_system) : most_of_lane;
   const auto fits = [&](const Value& v, int64_t lane, bool stacked) {
-    return fits_lane(v, lane, stacked ? kMostStacked : code ? kMostOfLoop : most);
+    // What directions have in common is a constant.
+    const bool may_be_large = code || (axes_.is_inside(axis) && is_constant_of_lanes(v, lane));
+    return fits_lane(v, lane, stacked ? kMostStacked : may_be_large ? kMostOfLoop : most);
   };
   const int64_t made = lane_of_results(call, axis);
   bool leaves = false, read = false;
@@ -153,47 +123,37 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   if (!read && may_raise(graph_, call)) return std::nullopt;  // a kernel computes what is read
   // A view that leaves has to share memory, and so has a view of memory that is written to.
   if (gives_view(call) && (leaves || writes_)) return std::nullopt;
-
-  Expressions trial;
-  std::vector<Small> operands;
+  bool is_large = false;
   for (size_t k = 0; k < call.operands.size(); ++k) {
     const Value& v = graph_.values[call.operands[k]];
     const int64_t lane = seen(call, k, v.sizes.size(), axis).lane;
-    Small t{without(v.sizes, lane), {}, v.dtype, v.number};
-    if (is_table(graph_, call, k, axis)) {
-      t.ids.push_back(trial.input(*type_of(v.dtype), trial.size()));
-      operands.push_back(std::move(t));
-      continue;
-    }
+    if (dims_of_tables(graph_, call, k, axis)) continue;
     if (!fits(v, lane, is_stacked_operand(call, k))) return std::nullopt;
-    for (int64_t i = 0; i < count(t.sizes); ++i) t.ids.push_back(trial.input(*type_of(v.dtype), trial.size()));
-    operands.push_back(std::move(t));
+    is_large = is_large || (factors(n) && count(without(v.sizes, lane)) > most_of_lane);
   }
-  const Id first = trial.next_id();
-  std::vector<const Small*> pointers;
-  for (const Small& t : operands) pointers.push_back(&t);
-  const SmallResults results = results_of_lane(trial, graph_, call, axis, pointers);
-  if (results.size() != call.results.size()) return std::nullopt;
+
+  // What was counted long ago is in other kernels.
+  if (const auto found = counted_.find(axis);
+      found != counted_.end() && plain(found->second.region().graph.next_id()) > kCountsOfKernel * joining_.most)
+    counted_.erase(found);
+  LaneWriter alone(graph_, axis);
+  LaneWriter& trial = axes_.is_inside(axis) ? counted_.try_emplace(axis, graph_, axis).first->second : alone;
+  if (!trial.add(call)) return std::nullopt;
+  const LaneWriter::Added& added = trial.added();
   // What is larger than a lane holds is not written out.
-  const auto is_large = [&](const Small& t) { return std::ssize(t.ids) > most_of_lane; };
-  if (!code && std::any_of(operands.begin(), operands.end(), is_large) && trial.systems().empty()) return std::nullopt;
-  for (size_t k = 0; k < results.size(); ++k) {
-    const ValueId id = call.results[k];
+  if (!code && is_large && !added.systems) return std::nullopt;
+  int64_t elements = 0;
+  for (const ValueId id : call.results) {
     if (id == kNoValue) continue;
-    if (results[k].ids.empty() ? is_read_[id] : results[k].sizes != without(graph_.values[id].sizes, made))
-      return std::nullopt;
+    const Small& result = trial.made(id);
+    if (result.ids.empty() ? is_read_[id] : result.sizes != without(graph_.values[id].sizes, made)) return std::nullopt;
+    elements += std::ssize(result.ids);
   }
-  for (const Id id : trial.ids(first)) functions_[n] += is_function(trial[id].op);
-  if (code || trial.loops().size() > 0 || !trial.systems().empty()) functions_[n] += kOfLoop;
-  const int64_t cost = plain(trial.next_id()) - plain(first);
-  weights_[n] = cost;
+  functions_[n] = added.functions + (code || added.loops || added.systems ? kOfLoop : 0);
   // A special function's formula is long for lanes that are elements, too.
-  if (!has_small_form(op) && !code) {
-    int64_t made = 0;
-    for (const Small& t : results) made += static_cast<int64_t>(t.ids.size());
-    weights_[n] = std::min(cost, made * thresholds().of_function);
-  }
-  return cost;
+  weights_[n] =
+      has_small_form(op) || code ? added.operations : std::min(added.operations, elements * thresholds().of_function);
+  return added.operations;
 }
 
 // ---- what lies between kernels ----
@@ -250,9 +210,7 @@ void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>&
 
 std::vector<size_t> Unrolled::sums_of(const std::vector<size_t>& calls) const {
   const auto with_lanes = std::find_if(calls.begin(), calls.end(), [&](size_t n) { return axis_of(n) != kNoAxis; });
-  if (with_lanes == calls.end() ||
-      graph_.calls[*with_lanes].vmaps[0].batch_size < std::max<int64_t>(thresholds().fewest_summed, 2))
-    return {};
+  if (with_lanes == calls.end() || lanes_of(*with_lanes) < std::max<int64_t>(thresholds().fewest_summed, 2)) return {};
   std::unordered_map<ValueId, size_t> made;
   for (const size_t n : calls)
     for (const ValueId id : graph_.calls[n].results)
@@ -279,10 +237,19 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   if (std::any_of(calls.begin(), calls.end(), [&](size_t n) { return code_in_numbers(*graph_.calls[n].op); }))
     return true;
   const bool has_lanes = std::any_of(calls.begin(), calls.end(), [&](size_t n) { return axis_of(n) != kNoAxis; });
+  // Examples that directions are around are lanes where directions are computed; elsewhere elements are.
+  const auto has_no_directions = [&](size_t n) { return lane_of_results(graph_.calls[n], axis_of(n)) <= 0; };
+  const auto is_inside = [&](size_t n) { return axes_.is_inside(axis_of(n)); };
+  if (std::any_of(calls.begin(), calls.end(), is_inside) && std::all_of(calls.begin(), calls.end(), has_no_directions))
+    return false;
   const auto most_of = [&](size_t n) { return has_lanes ? thresholds().most_of_call : most_of_one_lane(n); };
   bool same = true, computes = false, in_rows = true, has_matrices = false, is_slow = false;
   int64_t cost = 0, most = 0;
-  const auto sizes = [&](size_t n) -> const Sizes& { return graph_.values[first_result(graph_.calls[n])].sizes; };
+  // From the lanes on: what is the same along all directions is not of another size.
+  const auto sizes = [&](size_t n) {
+    const Sizes& all = graph_.values[first_result(graph_.calls[n])].sizes;
+    return Sizes(all.begin() + std::max<int64_t>(lane_of_results(graph_.calls[n], axis_of(n)), 0), all.end());
+  };
   for (const size_t n : calls) {
     const Operator& op = *graph_.calls[n].op;
     same = same && !has_small_form(op) && sizes(n) == sizes(calls[0]);
@@ -300,139 +267,6 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   return (has_lanes ? !same : !in_rows) && computes && cost <= most;
 }
 
-// ---- writing ----
-
-namespace {
-
-// A region and the kernel's operands while they are put together.
-class LaneWriter {
- public:
-  LaneWriter(const Graph& graph, uint64_t axis) : graph_(graph), axis_(axis) {}
-
-  void add(const Call& call) {
-    std::vector<const Small*> operands;
-    for (size_t k = 0; k < call.operands.size(); ++k) {
-      const auto found = made_.find(call.operands[k]);
-      operands.push_back(found == made_.end() ? &outside(call, k) : &found->second);
-    }
-    SmallResults results = results_of_lane(region_.graph, graph_, call, axis_, operands);
-    for (size_t k = 0; k < results.size(); ++k) {
-      if (call.results[k] == kNoValue) continue;
-      made_lane_.emplace(call.results[k], lane_of_results(call, axis_));
-      made_.emplace(call.results[k], std::move(results[k]));
-    }
-  }
-
-  LaneWritten give(ValueId id) {
-    const Value& v = graph_.values[id];
-    const Small& t = made_.at(id);
-    region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
-    Places order;
-    for (size_t d = 0; d < v.sizes.size(); ++d) order.push_back(static_cast<int64_t>(d));
-    if (const auto traced = order_in_memory(v)) order = *traced;
-    LaneWritten written{{v.sizes, strides_in_order(v.sizes, order), v.dtype}, made_lane_.at(id), {}};
-    for (const Sizes& place : places_in(t.sizes))
-      written.offsets.push_back(offset_of(place, written.made.strides, written.lane));
-    return written;
-  }
-
-  /// The sum over the lanes of what was added before.
-  LaneWritten give_sum(ValueId id, ValueId of) {
-    const Value& v = graph_.values[id];
-    const Small& t = made_.at(of);
-    region_.summed.resize(region_.outputs.size());
-    region_.outputs.insert(region_.outputs.end(), t.ids.begin(), t.ids.end());
-    region_.summed.resize(region_.outputs.size(), true);
-    LaneWritten written{{v.sizes, strides_in_order(v.sizes, *order_in_memory(v)), v.dtype}, kNoLane, {}};
-    // Where the dimension is kept, its only element is at zero.
-    const int64_t kept = v.sizes.size() == t.sizes.size() ? kNoLane : made_lane_.at(of);
-    for (const Sizes& place : places_in(t.sizes))
-      written.offsets.push_back(offset_of(place, written.made.strides, kept));
-    return written;
-  }
-
-  /// Removes from the region what no output needs. Gives what is left to read of each operand.
-  std::vector<LaneRead> finish() {
-    keep_reports(region_.graph, region_.outputs);
-    const ById<Id, bool> needed = region_.graph.needed(region_.outputs);
-    std::vector<std::vector<bool>> kept;
-    for (const LaneRead& read : reads_) kept.emplace_back(read.elements.size());
-    // Inputs in the order in which they are read from the operands.
-    for (const Id id : region_.graph.ids())
-      if (needed[id] && region_.graph[id].op == Op::input) {
-        const auto [read, element] = inputs_[region_.graph[id].bits];
-        kept[read][element] = true;
-      }
-    std::vector<uint64_t> number(inputs_.size());
-    std::vector<Region::Input> inputs;
-    for (size_t i = 0; i < inputs_.size(); ++i)
-      if (kept[inputs_[i].first][inputs_[i].second]) {
-        number[i] = inputs.size();
-        inputs.push_back(region_.inputs[i]);
-      }
-    region_.graph = region_.graph.pruned(region_.outputs, number);
-    region_.inputs = std::move(inputs);
-    std::vector<LaneRead> reads;
-    for (size_t r = 0; r < reads_.size(); ++r) {
-      LaneRead read{reads_[r].operand, reads_[r].lane, reads_[r].strides, {}, {}, reads_[r].table};
-      for (size_t e = 0; e < kept[r].size(); ++e) {
-        if (!kept[r][e]) continue;
-        read.elements.push_back(reads_[r].elements[e]);
-        read.offsets.push_back(reads_[r].offsets[e]);
-      }
-      if (!read.elements.empty()) reads.push_back(std::move(read));
-    }
-    return reads;
-  }
-
-  Region& region() { return region_; }
-  std::vector<ValueId> operands;
-
- private:
-  const Small& outside(const Call& call, size_t k) {
-    const ValueId id = call.operands[k];
-    const Value& v = graph_.values[id];
-    const int64_t lane = seen(call, k, v.sizes.size(), axis_).lane;
-    const bool stacked = is_stacked_operand(call, k);
-    const auto [entry, is_new] = read_.try_emplace({id, lane, stacked});
-    Small& t = entry->second;
-    if (!is_new) return t;
-    t = {without(v.sizes, lane), {}, v.dtype, v.number};
-    const Type type = *type_of(v.dtype);
-    const bool table = is_table(graph_, call, k, axis_);
-    // What steps read of their own is in memory.
-    if (!table && (!stacked || same_everywhere(v)) && add_constant(region_.graph, v, lane, t)) return t;
-    const auto operand = std::find(operands.begin(), operands.end(), id);
-    // A table has one element: all of it.
-    LaneRead read{static_cast<size_t>(operand - operands.begin()),
-                  lane,
-                  v.strides,
-                  table ? std::vector<Sizes>{Sizes(v.sizes.size(), 0)} : places_in(t.sizes),
-                  {},
-                  table};
-    if (operand == operands.end()) operands.push_back(id);
-    for (const Sizes& place : read.elements) {
-      read.offsets.push_back(offset_of(place, v.strides, lane));
-      t.ids.push_back(region_.graph.input(type, inputs_.size()));
-      inputs_.emplace_back(reads_.size(), read.offsets.size() - 1);
-      region_.inputs.push_back({type, lane == kNoLane});
-    }
-    reads_.push_back(std::move(read));
-    return t;
-  }
-
-  const Graph& graph_;
-  const uint64_t axis_;
-  Region region_;
-  std::vector<LaneRead> reads_;
-  std::vector<std::pair<size_t, size_t>> inputs_;  // of each input: which of the reads, and which element
-  std::unordered_map<ValueId, Small> made_;
-  std::unordered_map<ValueId, int64_t> made_lane_;
-  std::map<std::tuple<ValueId, int64_t, bool>, Small> read_;  // by lane, and whether it is stacked
-};
-
-}  // namespace
-
 Call Unrolled::write(const std::vector<size_t>& calls, const std::vector<size_t>& summed, const Readers& readers,
                      Kernels& kernels, std::vector<Fused>& report) const {
   uint64_t axis = kNoAxis;
@@ -440,7 +274,7 @@ Call Unrolled::write(const std::vector<size_t>& calls, const std::vector<size_t>
   for (const size_t n : calls) {
     if (axis_of(n) == kNoAxis) continue;
     axis = axis_of(n);
-    lanes = graph_.calls[n].vmaps[0].batch_size;
+    lanes = lanes_of(n);
   }
   LaneWriter writer(graph_, axis);
   Fused fused;
@@ -449,7 +283,7 @@ Call Unrolled::write(const std::vector<size_t>& calls, const std::vector<size_t>
     const Call& call = graph_.calls[n];
     fused.operators.push_back(call.op->name());
     if (std::binary_search(summed.begin(), summed.end(), n)) sums.emplace(call.results[0], call.operands[0]);
-    else writer.add(call);
+    else if (!writer.add(call)) throw CompileError("no kernel computes " + call.op->name());
   }
   const std::vector<ValueId> results = readers.elsewhere(calls);
   std::vector<LaneWritten> written;

@@ -1,11 +1,14 @@
-// Regions whose lanes are the examples of one vmap: calls on tensors that are small for one example, which is unrolled
-// into numbers (fuse/small.h). What no example has to itself is the same in all lanes; other vmaps, such as the
-// columns of a Jacobian, are unrolled, too. A region without examples has one lane.
+// Regions whose lanes are the examples of one vmap (fuse/lane_axes.h): calls on tensors that are small for one example,
+// which is unrolled into numbers (fuse/small.h). What no example has to itself is the same in all lanes; other vmaps,
+// such as the columns of a Jacobian, are unrolled, too. A region without examples has one lane.
 #pragma once
 
+#include <map>
+
 #include "fuse/kernel_calls.h"
+#include "fuse/lane_axes.h"
+#include "fuse/lane_kernel.h"
 #include "fuse/regions.h"
-#include "fuse/small.h"
 
 namespace tower::compiler {
 
@@ -42,16 +45,21 @@ class Unrolled {
   uint64_t axis_of(size_t call) const;
   bool factors(size_t call) const;
   int64_t most_of_one_lane(size_t call) const;
+  int64_t lanes_of(size_t call) const;
   std::optional<int64_t> cost_of(size_t call);
   void lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const;
 
   const Graph& graph_;
+  const LaneAxes axes_;
   ById<ValueId, bool> leaves_, is_read_;
   bool writes_ = false;
   ById<ValueId, size_t> maker_;     // of each value: the call
   std::vector<int64_t> functions_;  // of each call: how many it calls for one lane
   std::vector<int64_t> weights_;    // its operations, where a formula for an element is no more than a function
   Joining joining_;
+  // Where several examples are in a lane, much of what one computes is the others', too: what calls cost is what they
+  // add to all before.
+  std::map<uint64_t, LaneWriter> counted_;
 };
 
 }  // namespace tower::compiler

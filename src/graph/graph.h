@@ -63,11 +63,14 @@ struct Value {
   bool number;                 // a tensor that LibTorch made of a number: it yields in type promotion
   Tensor tensor;               // captured: the tensor itself; constant: its value; else undefined
   ValueId made_as = kNoValue;  // constant: its number among Graph::constants; kNoValue: not made by calls
+  Tensor known = {};           // result: what it is whatever the operands are, where that was found out; else undefined
 
   /// `kept`: whether the value holds the tensor.
   Value(Origin origin, const Tensor& t, bool kept);
   /// What is filled in afterwards.
   Value() : origin(Origin::result), dtype(at::kFloat), device(at::kCPU), number(false) {}
+  /// What it is in any case; undefined if that is not known.
+  const Tensor& constant() const { return origin == Origin::constant ? tensor : known; }
   /// "Double [8, 7]".
   std::string describe() const;
 };

@@ -94,11 +94,14 @@ Sizes strides_in_order(const Sizes& sizes, const Places& order) {
 }
 
 std::optional<at::Scalar> same_everywhere(const Value& v) {
-  if (v.origin != Origin::constant || count(v.sizes) == 0 || v.tensor.is_complex()) return std::nullopt;
-  const at::Scalar first = v.tensor.flatten()[0].item();
-  if (v.tensor.numel() == 1) return first;
-  const bool same = at::eq(v.tensor, first).all().item<bool>() &&
-                    at::eq(v.tensor.signbit(), std::signbit(first.toDouble())).all().item<bool>();
+  Tensor t = v.constant();
+  if (!t.defined() || count(v.sizes) == 0 || t.is_complex()) return std::nullopt;
+  for (int64_t d = 0; d < t.dim(); ++d)
+    if (t.stride(d) == 0) t = t.narrow(d, 0, 1);
+  const at::Scalar first = t.flatten()[0].item();
+  if (t.numel() == 1) return first;
+  const bool same =
+      at::eq(t, first).all().item<bool>() && at::eq(t.signbit(), std::signbit(first.toDouble())).all().item<bool>();
   return same ? std::optional(first) : std::nullopt;
 }
 

@@ -60,6 +60,9 @@ struct Thresholds {
 
   /// Elements of a tensor of one example, which one lane of a kernel has; with more, elements are the lanes.
   int64_t most_of_lane = 128;
+  /// Examples around those that are the lanes, such as directions of a derivative, each of which a lane computes; with
+  /// more, elements are the lanes.
+  int64_t most_directions = 32;
   /// Steps of a fori_loop or scan that are a loop in a kernel; fewer are written out.
   int64_t fewest_steps = 8;
   /// Steps of which a kernel is made before they are made one by one, while a function is traced.

@@ -101,6 +101,17 @@ TEST(Thresholds, OfOneExampleDecideOnlyWhoComputesIt) {
   expect_the_same({NUMBER(most_of_one_lane), NUMBER(most_of_lone_call), NUMBER(most_operations)}, f, {some({1, 6, 6})});
 }
 
+TEST(Thresholds, OfDirectionsDecideOnlyWhichLanesThereAre) {
+  TOWER_NEEDS_LLVM();
+  const Function each =
+      td::vmap([](const Tensors& in) -> Tensors { return {at::tanh(in[0]) * in[0].square().sum()}; }, {0}, {0});
+  const Function f = [each](const Tensors& in) {
+    return td::vmap(td::linearize(each, {in[0]}).second, {0}, {0})({in[1]});
+  };
+  expect_the_same({NUMBER(most_directions), NUMBER(most_of_lane), NUMBER(most_operations)}, f,
+                  {some({300, 4}), some({5, 300, 4})});
+}
+
 TEST(Thresholds, OfSumsOverExamplesDecideOnlyWhoAddsUp) {
   TOWER_NEEDS_LLVM();
   const Function each = td::vmap(
