@@ -30,9 +30,10 @@ namespace tower {
 class Sparsity {
  public:
   /// `columns`, numbers below `num_columns`, of all rows, one row after the other, ascending in each; row r's are from
-  /// `starts[r]` to `starts[r + 1]`. Throws ArgumentError where they are not. For `taken_for_dense` see below.
+  /// `starts[r]` to `starts[r + 1]`. Throws ArgumentError where they are not. For `taken_for_dense` and `is_whole` see
+  /// below.
   Sparsity(int64_t num_columns, std::vector<int64_t> starts, std::vector<int64_t> columns,
-           std::vector<std::string> taken_for_dense = {});
+           std::vector<std::string> taken_for_dense = {}, bool is_whole = false);
   /// Where a `matrix`, dense or sparse, has entries that are not zero.
   static Sparsity of(const at::Tensor& matrix);
 
@@ -48,6 +49,9 @@ class Sparsity {
   const std::vector<int64_t>& columns() const { return columns_; }
   /// The operators of which nothing better was known than that all they give depends on all they were given.
   const std::vector<std::string>& taken_for_dense() const { return taken_for_dense_; }
+  /// Whether it has all entries whatever the values are, as one has that was found by following a function. Another may
+  /// leave out columns that nobody asks for.
+  bool is_whole() const { return is_whole_; }
 
   /// A bool matrix: for small ones, and to look at.
   at::Tensor mask() const;
@@ -60,6 +64,7 @@ class Sparsity {
   int64_t num_columns_;
   std::vector<int64_t> starts_, columns_;
   std::vector<std::string> taken_for_dense_;
+  bool is_whole_;
 };
 
 /// Writes to `out` the sizes of `pattern`, and a picture: a line for each row with * for entries. Of large ones a

@@ -1,8 +1,11 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
+
 #include "core/level.h"
 #include "core/operator.h"
+#include "sparse/directions.h"
 #include "sparse/groups.h"
 #include "sparse/layout.h"
 #include "tower/errors.h"
@@ -13,19 +16,13 @@ namespace tower::dynamic {
 struct SparsePlan::Parts {
   Sparsity pattern;
   SparseOptions options;
-  int64_t num_columns, num_rows;  // of colours
-  Tensor columns, rows;           // the colour of each; that after the last of those that have none
-  Tensor places;                  // of each entry among the derivatives (sparse/groups.h)
+  sparse::Directions columns, rows;
+  Tensor places;                     // of each entry among the derivatives (sparse/groups.h)
+  std::optional<sparse::Runs> runs;  // in the place of these
   sparse::MatrixLayout layout;
 };
 
 namespace {
-
-// With a group more, of those that are in none.
-Tensor groups_of(const sparse::Colouring& colouring) {
-  const Tensor colours = sparse::as_tensor(colouring.colours);
-  return at::where(colours.lt(0), colouring.count, colours);
-}
 
 int64_t size_of(const Tensors& list) {
   int64_t size = 0;
@@ -40,25 +37,46 @@ void check_size(const char* what, const Tensors& list, int64_t expected, const c
                       std::to_string(expected) + " " + of + ".");
 }
 
-// Derivatives along the sums of the unit vectors of each group, all of them as one vector.
-Tensor along_groups(const Function& derivative, const Tensor& group, int64_t count, const Tensors& like,
-                    std::optional<int64_t> chunk_size) {
-  const auto options = like[0].options();
-  const Tensor in_group = at::zeros({count + 1, group.numel()}, options)
-                              .scatter_(0, group.to(options.device()).unsqueeze(0), 1)
-                              .narrow(0, 0, count);
-  Tensors seeds;
+// Of each result, the derivatives along all directions.
+std::vector<sparse::InParts> along(const Function& derivative, const sparse::Directions& directions,
+                                   const Tensors& like, std::optional<int64_t> chunk_size) {
+  Tensors all;
   int64_t start = 0;
   for (const Tensor& t : like) {
-    std::vector<int64_t> sizes{count};
-    sizes.insert(sizes.end(), t.sizes().begin(), t.sizes().end());
-    const Tensor part = like.size() == 1 ? in_group : in_group.narrow(1, start, t.numel());
-    seeds.push_back(part.to(t.scalar_type()).view(sizes));
+    all.push_back(directions.of(t, start));
     start += t.numel();
   }
-  Tensors found = vmap(derivative, Dims(seeds.size(), 0), {0}, {.chunk_size = chunk_size})(seeds);
-  for (Tensor& t : found) t = t.reshape({count, t.numel() / std::max<int64_t>(count, 1)});
-  return (found.size() == 1 ? found[0] : at::cat(found, 1)).flatten();
+  std::vector<sparse::InParts> found;
+  for (const auto& [begin, end, moves] : directions.parts(like)) {
+    Tensors seeds;
+    for (size_t k = 0; k < all.size(); ++k)
+      if (moves[k]) seeds.push_back(end - begin == directions.count() ? all[k] : all[k].narrow(0, begin, end - begin));
+    const auto derivative_of_those = [&, moves = moves](const Tensors& those) {
+      Tensors tangents(like.size());
+      for (size_t k = 0, next = 0; k < like.size(); ++k)
+        if (moves[k]) tangents[k] = those[next++];
+      return derivative(tangents);
+    };
+    const Tensors part = vmap(derivative_of_those, Dims(seeds.size(), 0), {0}, {.chunk_size = chunk_size})(seeds);
+    found.resize(part.size());
+    for (size_t k = 0; k < part.size(); ++k) found[k].push_back(part[k]);
+  }
+  return found;
+}
+
+// All of them as one vector, one direction after the other.
+Tensor as_vector(const std::vector<sparse::InParts>& found) {
+  Tensors each;
+  for (const sparse::InParts& parts : found) {
+    const Tensor all = parts.size() == 1 ? parts[0] : at::cat(parts);
+    each.push_back(all.reshape({all.size(0), all.numel() / std::max<int64_t>(all.size(0), 1)}));
+  }
+  return (each.size() == 1 ? each[0] : at::cat(each, 1)).flatten();
+}
+
+bool are_of_one_dtype(const std::vector<sparse::InParts>& found) {
+  return std::all_of(found.begin(), found.end(),
+                     [&](const sparse::InParts& parts) { return parts[0].scalar_type() == found[0][0].scalar_type(); });
 }
 
 }  // namespace
@@ -71,31 +89,37 @@ SparsePlan::SparsePlan(Sparsity pattern, SparseOptions options, bool symmetric) 
   keys.see_every_operator(false);
   const sparse::Groups groups = symmetric ? sparse::hessian_groups(pattern) : sparse::jacobian_groups(pattern);
   sparse::MatrixLayout layout(pattern, options);
-  parts_ = std::make_shared<const Parts>(Parts{std::move(pattern), options, groups.columns.count, groups.rows.count,
-                                               groups_of(groups.columns), groups_of(groups.rows),
-                                               sparse::as_tensor(groups.places), std::move(layout)});
+  auto runs =
+      groups.rows.count == 0 && !groups.places.empty() ? sparse::Runs::of(pattern, groups.places) : std::nullopt;
+  // All that have entries have a colour, unless some of the entries are the others'.
+  sparse::Directions columns(groups.columns, pattern.is_whole() && groups.rows.count == 0),
+      rows(groups.rows, pattern.is_whole() && groups.columns.count == 0);
+  parts_ = std::make_shared<const Parts>(Parts{std::move(pattern), options, std::move(columns), std::move(rows),
+                                               sparse::as_tensor(groups.places), std::move(runs), std::move(layout)});
 }
 
 const Sparsity& SparsePlan::pattern() const { return parts_->pattern; }
-int64_t SparsePlan::num_colours() const { return parts_->num_columns + parts_->num_rows; }
-int64_t SparsePlan::num_row_colours() const { return parts_->num_rows; }
+int64_t SparsePlan::num_colours() const { return parts_->columns.count() + parts_->rows.count(); }
+int64_t SparsePlan::num_row_colours() const { return parts_->rows.count(); }
 
 Tensor SparsePlan::values(const Function& f, const Tensors& x) const {
-  const Parts& parts = *parts_;
-  check_size("the argument", x, parts.pattern.num_columns(), "columns");
+  const auto& [pattern, options, columns, rows, places, runs, layout] = *parts_;
+  check_size("the argument", x, pattern.num_columns(), "columns");
   Tensors found;
-  if (parts.num_columns > 0 || parts.num_rows == 0) {
+  if (columns.count() > 0 || rows.count() == 0) {
     const auto [outs, push] = linearize(f, x);
-    check_size("the result", outs, parts.pattern.num_rows(), "rows");
-    found.push_back(along_groups(push, parts.columns, parts.num_columns, x, parts.options.chunk_size));
+    check_size("the result", outs, pattern.num_rows(), "rows");
+    const auto pushed = along(push, columns, x, options.chunk_size);
+    if (runs && are_of_one_dtype(pushed)) return runs->entries(pushed);
+    found.push_back(as_vector(pushed));
   }
-  if (parts.num_rows > 0) {
+  if (rows.count() > 0) {
     const auto [outs, pull] = vjp(f, x);
-    check_size("the result", outs, parts.pattern.num_rows(), "rows");
-    found.push_back(along_groups(pull, parts.rows, parts.num_rows, outs, parts.options.chunk_size));
+    check_size("the result", outs, pattern.num_rows(), "rows");
+    found.push_back(as_vector(along(pull, rows, outs, options.chunk_size)));
   }
   const Tensor all = found.size() == 1 ? found[0] : at::cat(found);
-  return all.index_select(0, parts.places.to(all.device()));
+  return all.index_select(0, places.to(all.device()));
 }
 
 Tensor SparsePlan::matrix(const Tensor& values) const {

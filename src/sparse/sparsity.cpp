@@ -15,11 +15,12 @@
 namespace tower {
 
 Sparsity::Sparsity(int64_t num_columns, std::vector<int64_t> starts, std::vector<int64_t> columns,
-                   std::vector<std::string> taken_for_dense)
+                   std::vector<std::string> taken_for_dense, bool is_whole)
     : num_columns_(num_columns),
       starts_(std::move(starts)),
       columns_(std::move(columns)),
-      taken_for_dense_(std::move(taken_for_dense)) {
+      taken_for_dense_(std::move(taken_for_dense)),
+      is_whole_(is_whole) {
   const auto refuse = [](const std::string& what) { throw ArgumentError("Sparsity: " + what); };
   if (starts_.empty() || starts_[0] != 0 || starts_.back() != static_cast<int64_t>(columns_.size()))
     refuse("the rows' starts begin with 0 and end with the number of columns given.");
@@ -65,7 +66,7 @@ Sparsity Sparsity::transposed() const {
   for (int64_t r = 0; r < num_rows(); ++r)
     for (int64_t k = starts_[size_t(r)]; k < starts_[size_t(r) + 1]; ++k)
       rows[size_t(next[size_t(columns_[size_t(k)])]++)] = r;
-  return {num_rows(), std::move(starts), std::move(rows), taken_for_dense_};
+  return {num_rows(), std::move(starts), std::move(rows), taken_for_dense_, is_whole_};
 }
 
 namespace {
@@ -147,7 +148,7 @@ Sparsity sparsity_of(const char* label, const Function& f, const Tensors& x, con
     for (const Tensor& out : outs) append_rows(*level, out, starts, columns);
   }
   const auto& dense = level->taken_for_dense();
-  return {size, std::move(starts), std::move(columns), {dense.begin(), dense.end()}};
+  return {size, std::move(starts), std::move(columns), {dense.begin(), dense.end()}, !options.values_decide};
 }
 
 }  // namespace
