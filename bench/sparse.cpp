@@ -1,7 +1,7 @@
 // What derivatives of discretized equations cost: a pattern, a sparse Jacobian and Hessian, and an implicit function,
 // each beside what it consists of or what a person writes in its place.
 //
-//   sparse
+//   sparse [--only=PART OF A NAME]    of grid, energy, bundle, root, million
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -19,6 +19,7 @@
 
 #include "material_newton/newton.h"
 #include "sparse/groups.h"
+#include "support/bundle_adjustment.h"
 #include "support/medians.h"
 #include "support/report.h"
 
@@ -166,6 +167,36 @@ void energies(report::Table& table) {
        milliseconds(mine), fmt::format("{:.1f}", mine / of_gradient), "25", report::verdict(mine / of_gradient, 25)});
 }
 
+// Observations each find their camera and point: by colours of the whole Jacobian, beside each observation's blocks.
+void bundle(report::Table& table) {
+  const auto made = bundle_adjustment::some_problem();
+  const bundle_adjustment::Problem& problem = made.first;
+  const bundle_adjustment::Unknowns& x = made.second;
+  std::optional<tower::Sparsity> pattern;
+  const double search = thread_seconds([&] { pattern = tower::jacobian_sparsity(problem, x); });
+  table.add({"pattern of bundle adjustment, 31,843 observations", milliseconds(search), "", "0.3 s",
+             report::verdict(search, 0.3)});
+  std::optional<tower::SparseDerivative<bundle_adjustment::Problem, false>> jacobian;
+  const double colouring = thread_seconds([&] { jacobian = tower::sparse_jacobian(problem, *pattern); });
+  table.add({"its colouring", milliseconds(colouring), "", "", ""});
+  const auto colours = static_cast<double>(jacobian->num_colours());
+  table.add({"colours", fmt::format("{:.0f}", colours), "", "15", report::verdict(colours, 15)});
+  const auto values = [&](const bundle_adjustment::Unknowns& at) { return jacobian->values(at); };
+  const auto blocks = [&](const bundle_adjustment::Unknowns& at) { return problem.entries(at); };
+  const auto fast = tower::compile(values);
+  const auto fast_blocks = tower::compile(blocks);
+  for (const bool is_compiled : {false, true}) {
+    Tensor found, expected;
+    const auto [mine, by_blocks] = seconds([&] { found = is_compiled ? fast(x) : values(x); },
+                                           [&] { expected = is_compiled ? fast_blocks(x) : blocks(x); });
+    check(found, problem.that_may_differ(expected));
+    table.add(
+        {std::string("its values") + (is_compiled ? ", compiled" : "") + ", beside vmap(jacrev) of an observation",
+         milliseconds(mine), fmt::format("{:.2f}", mine / by_blocks), is_compiled ? "1.3" : "",
+         is_compiled ? report::verdict(mine / by_blocks, 1.3) : ""});
+  }
+}
+
 void a_million(report::Table& table) {
   const Tensor u = some_field(1000);
   Tensor matrix;
@@ -235,14 +266,18 @@ void implicit_root(report::Table& table) {
 
 }  // namespace
 
-int main() try {
+int main(int argc, char** argv) try {
   at::set_num_threads(1);
-  at::manual_seed(1);
   report::Table table({"", "", "relative", "budget", ""});
-  grids(table);
-  energies(table);
-  implicit_root(table);
-  a_million(table);
+  const std::pair<const char*, void (*)(report::Table&)> all[] = {
+      {"grid", grids}, {"energy", energies}, {"bundle", bundle}, {"root", implicit_root}, {"million", a_million}};
+  const std::string option = "--only=", given = argc > 1 ? argv[1] : option;
+  if (given.rfind(option, 0) != 0) throw std::invalid_argument("sparse [--only=PART OF A NAME]");
+  for (const auto& [name, run] : all) {
+    if (std::string(name).find(given.substr(option.size())) == std::string::npos) continue;
+    at::manual_seed(1);
+    run(table);
+  }
   table.print();
   return EXIT_SUCCESS;
 } catch (const std::exception& error) {
