@@ -172,8 +172,8 @@ class Compiled {
   std::string listing() const { return specialisations_.listing(); }
 
   /// Writes the graphs that there are to the file `path`, for `load`: with machine code for this CPU, and with the
-  /// values that captured tensors have now. Throws UnsupportedError where a graph has code of the user's in it (the
-  /// branches of cond, functions with rules of their own).
+  /// values that captured tensors have now. Throws UnsupportedError where a graph has code of the user's in it
+  /// (functions with rules of their own, a cond whose branches do more than to compute what they return).
   void save(const std::string& path) const { detail::Specialisations::save(path, {specialisations_}); }
 
   /// The function of memory, for arguments of the kind that it was last called with: `arguments` tensors (one for each

@@ -1,7 +1,7 @@
 // Compiled functions in files. In a file, in this order: who wrote it and for which CPU; tensors; for each function its
 // graphs, each with the kind of calls that it is for; the machine code of their kernels, by the keys under which a
 // source of code has it. What is fused is found anew from the graphs, which takes no LLVM: it then has the same keys.
-// Loops are in stored_loops.h.
+// Loops and choices are in stored_code.h.
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 #include <torch/version.h>
@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "compile/specialisations.h"
-#include "compile/stored_loops.h"
+#include "compile/stored_code.h"
 #include "graph/stored_graph.h"
 #include "kernels/checked_file.h"
 #include "kernels/cpu.h"
@@ -195,7 +195,7 @@ std::vector<Specialisations> Specialisations::load(const std::string& path, cons
   try {
     ByteReader in(unsealed(*file));
     const int64_t vector_bytes = check_origin(in, path);
-    GraphReader reader(read_tensors(in), compiler::read_loop);
+    GraphReader reader(read_tensors(in), compiler::read_code);
     ByteReader graphs(in.text());
     std::vector<Specialisations> functions;
     std::string others;

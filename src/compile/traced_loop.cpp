@@ -7,6 +7,7 @@
 
 #include "compile/compiled_graph.h"
 #include "compile/loop_rules.h"
+#include "compile/traced_choice.h"
 #include "control/loops.h"
 #include "control/repeated_draws.h"
 #include "control/revolve.h"
@@ -172,6 +173,8 @@ bool same_makers(const Graph& a, const Graph& b, std::map<uint64_t, uint64_t>& a
          std::equal(a.constants.begin(), a.constants.end(), b.constants.begin(), b.constants.end(), same_constant);
 }
 
+}  // namespace
+
 bool same_graph(const Graph& a, const Graph& b) {
   DispatchGuard keys;
   keys.see_no_operator();
@@ -181,8 +184,6 @@ bool same_graph(const Graph& a, const Graph& b) {
          std::equal(a.calls.begin(), a.calls.end(), b.calls.begin(), b.calls.end(),
                     [&](const Call& x, const Call& y) { return same_call(x, y, axes); });
 }
-
-}  // namespace
 
 bool Loop::does_the_same(const KnownCode& code) const {
   const auto* loop = dynamic_cast<const Loop*>(&code);
@@ -238,6 +239,19 @@ void pass_captured(Graph& graph, const Tensors& captured) {
   }
 }
 
+}  // namespace
+
+Tensors pass_captured(Graph& a, Graph& b) {
+  Tensors captured;
+  collect_captured(a, captured);
+  collect_captured(b, captured);
+  pass_captured(a, captured);
+  pass_captured(b, captured);
+  return captured;
+}
+
+namespace {
+
 void meet_captured(const Function& f, const Tensors& operands) {
   // Branches inside of branches. A function may call itself in one, and end by a branch that is taken.
   constexpr int kDeepest = 4;
@@ -262,11 +276,7 @@ Tensors traced_loop(const dynamic::Predicate& predicate, const Function& step, c
                     const WhileOptions& options, bool must_end) {
   Graph condition = traced_step([&](const Tensors& state) { return Tensors{predicate(state)}; }, start);
   Graph body = traced_step(step, start);
-  Tensors captured;
-  collect_captured(condition, captured);
-  collect_captured(body, captured);
-  pass_captured(condition, captured);
-  pass_captured(body, captured);
+  const Tensors captured = pass_captured(condition, body);
   const auto loop =
       std::make_shared<const Loop>(std::move(condition), std::move(body), start.size(), options, must_end);
   return call_known(rules_of(loop), loop, joined(start, captured));
@@ -332,7 +342,8 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
   return call_known(rules_of(loop), loop, all);
 }
 
-[[maybe_unused]] const bool is_known = (tower::traced = {traced_loop, traced_steps, meet_captured}, true);
+[[maybe_unused]] const bool is_known =
+    (tower::traced = {traced_loop, traced_steps, traced_choice, meet_captured}, true);
 
 }  // namespace
 

@@ -239,6 +239,8 @@ Tensors run_branches(const Branches& branches, const Tensor& choice, const Tenso
   // A trace records the choice, which is made anew at each run.
   if (!tracing() && !differs_between_examples(choice))
     return at::is_nonzero(strip_constants(choice)) ? branches.when_true(operands) : branches.when_false(operands);
+  if (tracing())
+    if (auto results = traced.choice(branches, choice, operands)) return *std::move(results);
   Tensors all{choice};
   all.insert(all.end(), operands.begin(), operands.end());
   return HigherOrderOperator(branch_rules(branches))(all, branch_attributes());

@@ -6,6 +6,7 @@
 
 namespace tower {
 
+struct Branches;
 struct KnownSteps;
 
 // NOTE [What is captured on ways not taken]
@@ -21,6 +22,9 @@ struct Traced {
   /// one by one.
   std::optional<dynamic::Tensors> (*known_steps)(const KnownSteps& steps, int64_t first, int64_t count,
                                                  const dynamic::Tensors& operands);
+  /// The choice as one call, whose branches are graphs; none: a branch does more than to compute what it returns.
+  std::optional<dynamic::Tensors> (*choice)(const Branches& branches, const at::Tensor& predicate,
+                                            const dynamic::Tensors& operands);
   /// Throws InvisibleTensorError where `f` meets a tensor that cannot be seen. Whatever else goes wrong on such a way,
   /// it may never be gone, and raises where it is.
   void (*meet_captured)(const dynamic::Function& f, const dynamic::Tensors& operands);

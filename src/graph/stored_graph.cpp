@@ -279,9 +279,11 @@ void GraphWriter::write_call(const Call& call) {
     out.text(call.op->schema().overload_name());
     out.text(schema_of(*call.op));
   } else if (const KnownCode* code = known_code(*call.op); !code || !code->store(*this)) {
-    throw UnsupportedError("save: the function calls " + call.op->name() +
-                           ", which is code of its own and cannot be written to a file. Leave it outside of the "
-                           "compiled function, or write it with operators (where() for cond).");
+    throw UnsupportedError(
+        "save: the function calls " + call.op->name() +
+        ", which is code of its own and cannot be written to a file. Leave it outside of the "
+        "compiled function, or write it with operators; of cond, each branch has to compute what it returns "
+        "and nothing else, and both have to return the same kinds of tensors.");
   }
   out.number(static_cast<int64_t>(call.args.size()));
   for (size_t i = 0; i < call.args.size(); ++i)

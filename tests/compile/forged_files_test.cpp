@@ -3,6 +3,7 @@
 // is what it was. TOWER_FORGED_FILES says how many files there are to be.
 #include <sys/resource.h>
 #include <tower/compile.h>
+#include <tower/cond.h>
 #include <tower/loops.h>
 #include <tower/transforms.h>
 
@@ -97,6 +98,23 @@ const Saved kSaved[] = {
          return tower::while_loop([](const Tensor& s) { return s.norm() > 0.1; },
                                   [x](const Tensor& s) { return 0.5 * s * x.cos(); }, last + outputs.sum(0),
                                   {.max_steps = 90})
+             .sum();
+       })));
+       for (const int64_t n : {5, 9}) f(waves({n, 3}));
+       f.save(path);
+     },
+     [](const std::string& path) { tower::load<One>(path); }},
+    {"choices, in each other and in a loop",
+     [](const std::string& path) {
+       const auto f = tower::compile(tower::vmap(tower::grad([](const Tensor& x) {
+         const auto inner = [x](const Tensor& y) {
+           return tower::cond(
+               y.sum() > 1, [x](const Tensor& v) { return v * x; }, [](const Tensor& v) { return 0.9 * v.sin(); }, y);
+         };
+         const Tensor y = tower::while_loop([](const Tensor& s) { return s.norm() > 0.5; },
+                                            [=](const Tensor& s) { return 0.9 * inner(s); }, x, {.max_steps = 40});
+         return tower::cond(
+                    x.sum() > 0, inner, [](const Tensor& v) { return v.sin(); }, y)
              .sum();
        })));
        for (const int64_t n : {5, 9}) f(waves({n, 3}));

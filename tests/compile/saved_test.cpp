@@ -244,9 +244,11 @@ TEST(SavedFunctions, MayLeaveOutOptionalTensorsByUndefinedOnes) {
 
 TEST(SavedFunctions, CodeOfTheUsersIsRefusedByName) {
   const Folder folder;
-  const auto f = tower::compile([](const Tensor& x) {
+  // A branch that writes is run as it is.
+  const auto f = tower::compile([count = at::zeros({3}, at::kDouble)](const Tensor& x) {
     return tower::cond(
-        x.sum() > 0, [](const Tensor& y) { return y.sin(); }, [](const Tensor& y) { return y.cos(); }, x);
+        x.sum() > 0, [count](const Tensor& y) { return count.add_(1) * y; }, [](const Tensor& y) { return y.cos(); },
+        x);
   });
   f(waves({3}));
   const std::string text = message_of<tower::UnsupportedError>([&] { f.save(folder / "f"); });

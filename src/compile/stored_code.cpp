@@ -1,15 +1,13 @@
-#include "compile/stored_loops.h"
+#include "compile/stored_code.h"
 
 #include <algorithm>
 #include <bit>
 
 #include "compile/loop_backwards.h"
 #include "compile/loop_rules.h"
+#include "compile/traced_choice.h"
 
 namespace tower::compiler {
-namespace {
-
-enum class StoredCode : uint8_t { loop, pullback, end };
 
 KnownCode::Kind kind_of(const Graph& graph, ValueId id) {
   if (id == kNoValue) ByteReader::fail();
@@ -22,7 +20,7 @@ std::vector<KnownCode::Kind> kinds_of(const Graph& graph, const std::vector<Valu
   return kinds;
 }
 
-// What a step captures is an argument of it, and it writes to nothing.
+// What code captures is an argument of it, and it writes to nothing.
 void check_is_function(const Graph& graph) {
   const auto is_captured = [](const Value& v) { return v.origin == Origin::captured && v.tensor.defined(); };
   const auto has_effect = [](const Call& call) { return call.effect; };
@@ -30,6 +28,8 @@ void check_is_function(const Graph& graph) {
       std::any_of(graph.calls.begin(), graph.calls.end(), has_effect))
     ByteReader::fail();
 }
+
+namespace {
 
 // Either graph may leave an argument out that only the other reads; the state and elements are the step's.
 void check_loop(const Graph* predicate, const Graph& step, size_t states, size_t stacked) {
@@ -139,7 +139,7 @@ c10::intrusive_ptr<const Operator> LoopBackwards::read(GraphReader& graphs, Byte
   return known_operator(rules_of_pullback(loop, cotangents, needs), code);
 }
 
-c10::intrusive_ptr<const Operator> read_loop(GraphReader& graphs, ByteReader& in) {
+c10::intrusive_ptr<const Operator> read_code(GraphReader& graphs, ByteReader& in) {
   switch (static_cast<StoredCode>(in.index(static_cast<size_t>(StoredCode::end)))) {
     case StoredCode::loop: {
       const auto loop = Loop::read(graphs, in);
@@ -147,6 +147,10 @@ c10::intrusive_ptr<const Operator> read_loop(GraphReader& graphs, ByteReader& in
     }
     case StoredCode::pullback:
       return LoopBackwards::read(graphs, in);
+    case StoredCode::choice: {
+      const auto choice = Choice::read(graphs, in);
+      return known_operator(choice->rules(), choice);
+    }
     case StoredCode::end:
       break;
   }
