@@ -9,7 +9,12 @@ n = 1
 x, load = (ctypes.c_float * 3)(), (ctypes.c_float * 3)(1, 2, 3)
 matrix = (ctypes.c_float * 9)(5, 1, 0, 1, 5, 1, 0, 1, 5)
 following, norm = (ctypes.c_float * 3)(), (ctypes.c_float * 1)()
-pointers = lambda *arrays: (ctypes.c_void_p * len(arrays))(*(ctypes.addressof(a) for a in arrays))
+
+
+def pointers(*arrays):
+    return (ctypes.c_void_p * len(arrays))(*(ctypes.addressof(a) for a in arrays))
+
+
 work = ctypes.create_string_buffer(library.newton_work_bytes(n))
 for _ in range(5):
     assert library.newton(n, pointers(x, load, matrix), pointers(following, norm), work) == 0
