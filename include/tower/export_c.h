@@ -53,7 +53,8 @@ void export_c(const Compiled<F>& compiled, const std::string& name, const Export
 }
 
 namespace dynamic {
-/// The same for a function that dynamic::compile or dynamic::load gave. Throws ArgumentError for another one.
+/// Writes `compiled`, a function that dynamic::compile or dynamic::load gave, as a C function `name`, with `options` as
+/// above. Throws what that throws, and ArgumentError for another function.
 void export_c(const Function& compiled, const std::string& name, const ExportOptions& options = {});
 }  // namespace dynamic
 

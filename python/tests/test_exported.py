@@ -5,6 +5,8 @@ import torch
 import torch_tower
 from torch_tower import grad, hessian, jacrev, vmap
 
+pytestmark = pytest.mark.cpu("weights are loaded to the CPU")
+
 
 class Model(torch.nn.Module):
     def __init__(self):

@@ -259,6 +259,7 @@ OF_CPP = re.compile(
 )
 # Texts that only programs in C++ hear, of types of C++, or of a class of C++ that somebody wrote.
 ONLY_CPP = {
+    "compile/export_c.cpp",  # C's keywords, and options that only C++ has
     "operators/function.cpp",  # tower::Function
     "transforms/axes.cpp",
     "transforms/tree.cpp",

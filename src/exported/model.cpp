@@ -144,7 +144,7 @@ std::string chosen_model(const Archive& archive, const std::string& wanted) {
     if (name == wanted || (wanted.empty() && names.size() == 1)) return name;
     all += (all.empty() ? "" : ", ") + name;
   }
-  throw FileError(wanted.empty() ? "it has several models, of which ExportedOptions::model names one: " + all
+  throw FileError(wanted.empty() ? "it has several models, of which the option model names one: " + all
                                  : "it has no model \"" + wanted + "\", but " + all);
 }
 

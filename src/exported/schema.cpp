@@ -322,7 +322,7 @@ void check_version(const Json& json, bool any_version) {
   const int64_t major = json["major"].integer(), minor = json["minor"].integer();
   if (major != kMajor && !any_version)
     throw NotSupported("a file of version " + std::to_string(major) + "." + std::to_string(minor) +
-                       " of torch.export's schema: 8 is known. ExportedOptions::any_version reads it all the same");
+                       " of torch.export's schema: 8 is known. The option any_version reads it all the same");
 }
 
 }  // namespace

@@ -101,8 +101,9 @@ TEST(CompiledParts, AroundChoices) {
     const auto loss = [](const auto& g) { return [g](const Tensor& x) { return g(x).sum(); }; };
     EXPECT_TRUE(same(tower::vmap(tower::hessian(loss(f)))(x), tower::vmap(tower::hessian(loss(choosing)))(x)));
   }
+  // Branches that only compute are graphs: the function around them is one part.
   EXPECT_EQ(count_of("under vjp, recorded", f.report()), count_of("under vjp, pulled back", f.report()));
-  EXPECT_GE(count_of("under vjp, pulled back", f.report()), 2u) << f.report();
+  EXPECT_GE(count_of("under vjp, pulled back", f.report()), 1u) << f.report();
 }
 
 // A derivative that is declared, not true: nothing else gives it.

@@ -187,7 +187,10 @@ TEST(SmallFactorizations, AreThoseOfLapack) {
         EXPECT_EQ(support::difference(in_kernels(f, {a}, p.mapped), f({a}), {close(dtype), close(dtype)}), "");
         // And of one, without a vmap.
         if (n > 3) continue;
-        EXPECT_EQ(support::difference(in_kernels(of_one(p), {a[0]}), p.f(a[0]), {close(dtype), close(dtype)}), "");
+        // (Of 1 × 1, LibTorch's householder_product pads by nothing: what is empty is in no kernel.)
+        EXPECT_EQ(
+            support::difference(in_kernels(of_one(p), {a[0]}, m > 1 || n > 1), p.f(a[0]), {close(dtype), close(dtype)}),
+            "");
       }
 }
 
