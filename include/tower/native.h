@@ -49,7 +49,7 @@ class NativeCall {
 template <class T, std::size_t arguments>
 class Native {
  public:
-  /// Of Compiled::native. Throws ArgumentError where the function is of other arguments.
+  /// Of the `call` that Compiled::native has. Throws ArgumentError where the function is of other arguments.
   explicit Native(detail::NativeCall call) : call_(std::move(call)) { call_.check_arguments(arguments, dtype()); }
 
   /// Reads the tensors whose first elements are at `x` and writes the results to `y`, all of them laid out as in the
