@@ -44,16 +44,35 @@ if(NOT TARGET fmt::fmt-header-only AND EXISTS "${LibTorch_ROOT_DIR}/include/fmt/
   target_compile_definitions(fmt::fmt-header-only INTERFACE FMT_HEADER_ONLY=1)
 endif()
 
-# compiled_together(TARGET COUNT): a target's files COUNT at a time, where TOWER_UNITY is on: half of a file's cost is
-# what LibTorch's headers and the same templates cost in each. A file still includes what it uses: the preset debug and
-# script/tidy compile each by itself.
+# compiled_together(TARGET COUNT): a target's files, some COUNT of a folder at a time, where TOWER_UNITY is on: half of a
+# file's cost is what LibTorch's headers and the same templates cost in each. A file still includes what it uses: the
+# preset debug and script/tidy compile each by itself.
 function(compiled_together target count)
-  if(TOWER_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # It takes a file that another includes for a header.
-      target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
-    endif()
+  if(NOT TOWER_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source PARENT_PATH room)
+    cmake_path(GET room FILENAME room)
+    list(APPEND rooms ${room})
+    list(APPEND files_of_${room} ${source})
+  endforeach()
+  list(REMOVE_DUPLICATES rooms)
+  foreach(room IN LISTS rooms)
+    list(LENGTH files_of_${room} files)
+    math(EXPR batches "(${files} + ${count} - 1) / ${count}")
+    set(at 0)
+    foreach(source IN LISTS files_of_${room})
+      math(EXPR batch "${at} * ${batches} / ${files}")
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${room}_${batch})
+      math(EXPR at "${at} + 1")
+    endforeach()
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP UNITY_BUILD_RELOCATABLE ON)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # It takes a file that another includes for a header.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 

@@ -1,7 +1,7 @@
 // Compiled functions as C libraries (tower/export_c.h): a PointerProgram as files.
 //
-//   newton.h           what a caller has to know: the function, its arguments and results, its workspace, what it
-//   returns newton.c           the text that runs programs (kernels/by_pointers.h), this one's tables, and the function
+//   newton.h           what a caller has to know: the function, its arguments and results, workspace, what it returns
+//   newton.c           the text that runs programs (kernels/by_pointers.h), this one's tables, and the function
 //   newton_kernels.o   the machine code of its kernels, as it runs in the process
 //   newton.cmake       a library of these
 //
@@ -9,6 +9,8 @@
 // the machine code the kernels'.
 #include "tower/export_c.h"
 
+#include <ATen/TensorGeometry.h>
+#include <c10/util/StringUtil.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -126,13 +128,12 @@ std::string list_of(const std::vector<Extent>& extents) {
 bool lies_row_by_row(const PointerProgram::Operand& operand) {
   // For no number of examples would it be otherwise if it is so for one that is no other size.
   constexpr int64_t kSome = 1009;
-  int64_t expected = 1;
-  for (size_t d = operand.sizes.size(); d-- > 0;) {
-    const int64_t size = extent_for(operand.sizes[d], kSome);
-    if (size != 1 && extent_for(operand.strides[d], kSome) != expected) return false;
-    expected *= size;
-  }
-  return true;
+  const auto of_some = [](const std::vector<Extent>& extents) {
+    std::vector<int64_t> numbers;
+    for (const Extent extent : extents) numbers.push_back(extent_for(extent, kSome));
+    return numbers;
+  };
+  return at::geometry_is_contiguous(of_some(operand.sizes), of_some(operand.strides));
 }
 
 std::string described(const PointerProgram::Operand& operand) {
@@ -258,8 +259,7 @@ std::string Library::arguments_text() const {
 }
 
 std::string Library::header() const {
-  std::string cpu;
-  for (const std::string& feature : compiler::Cpu::get().features()) cpu += (cpu.empty() ? "" : ", ") + feature;
+  const std::string cpu = c10::Join(", ", compiler::Cpu::get().features());
   return filled(
       R"(
 /* {name}: a function that Tower {version} compiled, as a C function.

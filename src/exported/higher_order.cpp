@@ -7,6 +7,7 @@
 #include <map>
 
 #include "exported/program.h"
+#include "frontend/autocast.h"
 #include "tower/checkpoint.h"
 #include "tower/cond.h"
 #include "tower/errors.h"
@@ -176,34 +177,6 @@ Values run_with_grad_mode(const Step& step, const Values& values) {
   return run_body(*step.operands[1].program, values_from(step, values, 2), step);
 }
 
-/// Autocast of a device as it is asked for, until the end of the scope.
-class AutocastMode {
- public:
-  AutocastMode(at::DeviceType device, at::ScalarType dtype, bool enabled, bool cache)
-      : device_(device),
-        dtype_(at::autocast::get_autocast_dtype(device)),
-        enabled_(at::autocast::is_autocast_enabled(device)),
-        cache_(at::autocast::is_autocast_cache_enabled()) {
-    at::autocast::set_autocast_dtype(device, dtype);
-    at::autocast::set_autocast_enabled(device, enabled);
-    at::autocast::set_autocast_cache_enabled(cache);
-    at::autocast::increment_nesting();
-  }
-  ~AutocastMode() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_cache_enabled(cache_);
-    at::autocast::set_autocast_enabled(device_, enabled_);
-    at::autocast::set_autocast_dtype(device_, dtype_);
-  }
-  AutocastMode(const AutocastMode&) = delete;
-  AutocastMode& operator=(const AutocastMode&) = delete;
-
- private:
-  at::DeviceType device_;
-  at::ScalarType dtype_;
-  bool enabled_, cache_;
-};
-
 // wrap_with_autocast(device, dtype, enabled, cache, graph, operands...)
 Values run_with_autocast(const Step& step, const Values& values) {
   const auto given = [&](size_t i) { return value_of(step.operands[i], values, step); };
@@ -212,9 +185,13 @@ Values run_with_autocast(const Step& step, const Values& values) {
       !(cache.isBool() || cache.isNone()))
     throw ArgumentError("exported model: step " + step.name + " sets an autocast that is none.");
   const at::DeviceType type = at::Device(device.toStringRef()).type();
-  const AutocastMode mode(type, dtype.isInt() ? dtype.toScalarType() : at::autocast::get_autocast_dtype(type),
-                          enabled.toBool(),
-                          cache.isBool() ? cache.toBool() : at::autocast::is_autocast_cache_enabled());
+  const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(type);
+  frontend::Autocast wanted = frontend::autocast_here();
+  wanted.active = enabled.toBool() ? wanted.active.add(key) : wanted.active.remove(key);
+  for (auto& [other, its] : wanted.dtypes)
+    if (other == type && dtype.isInt()) its = dtype.toScalarType();
+  // Whether casts are kept (`cache`) changes no values.
+  const frontend::AutocastAs mode(wanted);
   return run_body(*step.operands[4].program, values_from(step, values, 5), step);
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <c10/util/Type.h>
 
 #include <algorithm>
@@ -18,18 +19,6 @@ namespace {
 
 constexpr const char* kWeights = "data/weights/";
 constexpr const char* kConstants = "data/constants/";
-
-std::string text_of(const IValue& v) {
-  if (v.isNone()) return "None";
-  if (v.isBool()) return v.toBool() ? "True" : "False";
-  if (v.isInt()) return std::to_string(v.toInt());
-  if (v.isDouble()) {
-    std::string text = std::to_string(v.toDouble());
-    while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
-    return text;
-  }
-  return v.isString() ? "\"" + v.toStringRef() + "\"" : v.tagKind();
-}
 
 ExportedTree::Leaf kind_of(const IValue& v) {
   using Leaf = ExportedTree::Leaf;
@@ -139,11 +128,9 @@ std::string chosen_model(const Archive& archive, const std::string& wanted) {
     throw FileError(archive.names_between("data/aotinductor/", "").empty()
                         ? "it has no model"
                         : "it has machine code of AOTInductor but no graph: save the exported program itself");
-  std::string all;
-  for (const std::string& name : names) {
-    if (name == wanted || (wanted.empty() && names.size() == 1)) return name;
-    all += (all.empty() ? "" : ", ") + name;
-  }
+  if (wanted.empty() && names.size() == 1) return names.front();
+  if (std::find(names.begin(), names.end(), wanted) != names.end()) return wanted;
+  const std::string all = c10::Join(", ", names);
   throw FileError(wanted.empty() ? "it has several models, of which the option model names one: " + all
                                  : "it has no model \"" + wanted + "\", but " + all);
 }
@@ -166,13 +153,10 @@ Model::Model(const std::string& path, const ExportedOptions& options) {
   ExportedProgram program = read_program(archive.text("models/" + model + ".json"), options.any_version);
   Missing missing;
   program_ = std::make_shared<const Program>(program.graph, missing);
-  if (!missing.empty()) {
-    std::string all;
-    for (const std::string& target : missing) all += (all.empty() ? "" : ", ") + target;
-    throw NotSupported("operators that are not there: " + all +
+  if (!missing.empty())
+    throw NotSupported("operators that are not there: " + c10::Join(", ", missing) +
                        ". Load the library that registers them before, or export the model without them "
                        "(run_decompositions)");
-  }
   ranges_ = std::move(program.ranges);
   read_inputs(program);
   read_outputs(program);

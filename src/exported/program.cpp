@@ -110,15 +110,11 @@ As as_list(As element, bool optional) {
 
 bool is_number(const IValue& v) { return v.isInt() || v.isDouble() || v.isBool() || v.isComplexDouble(); }
 
-/// What Python calls it.
+/// For messages.
 std::string described(const IValue& v) {
-  if (v.isNone()) return "None";
   if (v.isTensor()) return "a tensor";
-  if (v.isBool()) return v.toBool() ? "True" : "False";
-  if (v.isInt()) return std::to_string(v.toInt());
-  if (v.isDouble()) return std::to_string(v.toDouble());
-  if (v.isString()) return "\"" + v.toStringRef() + "\"";
-  return "of the type " + v.tagKind();
+  return v.isNone() || v.isString() || (is_number(v) && !v.isComplexDouble()) ? text_of(v)
+                                                                              : "of the type " + v.tagKind();
 }
 
 [[noreturn]] void refuse_operand(const Step& step, const IValue& v) {
@@ -280,6 +276,18 @@ void flatten_results(Step& step) {
 }
 
 }  // namespace
+
+std::string text_of(const IValue& v) {
+  if (v.isNone()) return "None";
+  if (v.isBool()) return v.toBool() ? "True" : "False";
+  if (v.isInt()) return std::to_string(v.toInt());
+  if (v.isDouble()) {
+    std::string text = std::to_string(v.toDouble());
+    while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
+    return text;
+  }
+  return v.isString() ? "\"" + v.toStringRef() + "\"" : v.tagKind();
+}
 
 IValue value_of(const Operand& operand, const Values& values, const Step& step) {
   if (operand.kind == Kind::value) return single(values[operand.place], operand.as, operand.optional, step);

@@ -86,6 +86,9 @@ struct Step {
 /// Targets of a file that are not to be had, each with the reason.
 using Missing = std::set<std::string>;
 
+/// What Python prints of a constant.
+std::string text_of(const IValue& v);
+
 class Program {
  public:
   /// Adds to `missing` what it has no operator for: then it cannot be run. Throws FileError.

@@ -1,6 +1,7 @@
 // What programs compute of sizes: Python's operators on numbers, as Python defines them, and questions for a tensor's
 // shape. Integers that overflow are errors.
 #include <ATen/core/Tensor.h>
+#include <c10/util/generic_math.h>
 
 #include <cmath>
 #include <functional>
@@ -99,7 +100,7 @@ IValue floor_divide(const Values& o) {
       o,
       [](int64_t a, int64_t b) {
         check_divisor(a, b);
-        return IValue(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+        return IValue(c10::div_floor_integer(a, b));
       },
       [](double a, double b) {
         if (b == 0) refuse("divides by zero");

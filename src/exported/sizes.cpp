@@ -1,5 +1,7 @@
 #include "exported/sizes.h"
 
+#include <c10/util/generic_math.h>
+
 #include <cctype>
 #include <charconv>
 #include <limits>
@@ -19,11 +21,6 @@ Wide magnitude(Wide n) { return n < 0 ? -n : n; }
 Wide common_divisor(Wide a, Wide b) {
   while (b != 0) a = std::exchange(b, a % b);
   return magnitude(a);
-}
-
-int64_t floor_of(int64_t a, int64_t b) {
-  const int64_t quotient = a / b;
-  return quotient - (a % b != 0 && (a < 0) != (b < 0));
 }
 
 }  // namespace
@@ -201,7 +198,7 @@ std::optional<SizeExpression::Fraction> SizeExpression::fraction(const Symbols& 
       case Kind::modulo: {
         constexpr int64_t least = std::numeric_limits<int64_t>::min();
         if (a.below != 1 || b.below != 1 || b.above == 0 || a.above == least || b.above == least) return std::nullopt;
-        const int64_t quotient = floor_of(a.above, b.above), rest = a.above - quotient * b.above;
+        const int64_t quotient = c10::div_floor_integer(a.above, b.above), rest = a.above - quotient * b.above;
         result = kind_ == Kind::modulo ? Fraction{rest, 1}
                                        : Fraction{quotient + (kind_ == Kind::ceil_divide && rest != 0), 1};
         break;

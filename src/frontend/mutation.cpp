@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 
@@ -134,12 +135,6 @@ void give_strides(const Operator& op, Wrapper& w, const Operator& as_strided, Vi
   copy_place(w, other);
 }
 
-std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
-  std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
-  return strides;
-}
-
 // Fewer elements are a view of the first ones in memory. More have no memory to be in.
 void resize_in_place(const Operator& op, Stack& stack, const Tensor& target) {
   Wrapper& w = *as_wrapper(target);
@@ -155,7 +150,7 @@ void resize_in_place(const Operator& op, Stack& stack, const Tensor& target) {
            "and give it more elements than it has memory for. Make a tensor of the new size, and copy the old one into "
            "a part of it.");
   static const Operator& as_strided = *Operator::find("aten::as_strided", "");
-  View::Args args{target, sizes, contiguous_strides(sizes), IValue()};
+  View::Args args{target, sizes, at::IntArrayRef(c10::contiguous_strides(sizes)), IValue()};
   give_strides(op, w, as_strided, std::move(args));
 }
 

@@ -5,6 +5,7 @@
 #include "fuse/elsewhere.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <limits>
@@ -20,12 +21,6 @@ constexpr int64_t kNowhere = -1;
 bool has_table_type(const Value& v) {
   const auto type = type_of(v.dtype);
   return v.device.is_cpu() && type && !is_half(*type) && *type != Type::b1;
-}
-
-Sizes row_by_row(const Sizes& sizes) {
-  Sizes strides(sizes.size(), 1);
-  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
-  return strides;
 }
 
 // A table is read row by row; a large one that lies otherwise would be copied.
@@ -148,7 +143,7 @@ std::optional<Sizes> strides_of_examples(const Graph& graph, const Call& call, s
   const size_t mapped = sizes.size() - s.of_example.size();
   for (size_t d = 0; d < s.of_example.size(); ++d)
     if (s.of_example[d] != static_cast<int64_t>(mapped + d)) return std::nullopt;
-  const Sizes of_all = row_by_row(sizes);
+  const at::DimVector of_all = c10::contiguous_strides(sizes);
   Sizes strides;
   for (const int64_t d : s.of_vmaps) strides.push_back(d < 0 ? 0 : along(of_all, d));
   return strides;
@@ -242,7 +237,7 @@ std::optional<Elsewhere> looked_up_elsewhere(const Graph& graph, const Call& cal
   const Places in_table = in(how_seen[0], how->of_table), in_index = in(how_seen[how->index], how->of_index);
   const Sizes& lanes = result.sizes;
   if (in_table.size() != lanes.size() || in_index.size() != lanes.size()) return std::nullopt;
-  const Sizes of_table = row_by_row(table.sizes);
+  const at::DimVector of_table = c10::contiguous_strides(table.sizes);
   const auto stride = [&](size_t d) { return in_table[d] < 0 || lanes[d] == 1 ? 0 : along(of_table, in_table[d]); };
   Elsewhere::LookedUp look_up{*how, count(table.sizes), 1, 0, in_index};
   if (how->along != LookUp::kAll) {

@@ -1,6 +1,7 @@
 #include "fuse/row_kernel.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/TensorGeometry.h>
 #include <ATen/ops/copy.h>
 
 #include <algorithm>
@@ -56,8 +57,9 @@ class RowKernel final : public MemoryKernel, public LaneCalls {
         from.push_back(reading.own.const_data_ptr());
       } else if (const InMemory& t = operands[reading.operand]; reading.table) {
         strides = *reading.table;
-        if (!lies_row_by_row(t)) copies.push_back(t.tensor().contiguous());
-        from.push_back(lies_row_by_row(t) ? t.data : copies.back().const_data_ptr());
+        const bool row_by_row = at::geometry_is_contiguous(t.sizes, t.strides);
+        if (!row_by_row) copies.push_back(t.tensor().contiguous());
+        from.push_back(row_by_row ? t.data : copies.back().const_data_ptr());
       } else {
         strides = strides_of(t.sizes, t.strides, reading.places);
         if (is_read_as_it_lies(reading, strides)) {
@@ -110,13 +112,6 @@ class RowKernel final : public MemoryKernel, public LaneCalls {
     Sizes at_lanes;
     for (const int64_t d : places) at_lanes.push_back(d < 0 || along(sizes, d) == 1 ? 0 : along(strides, d));
     return at_lanes;
-  }
-
-  static bool lies_row_by_row(const InMemory& t) {
-    int64_t expected = 1;
-    for (size_t d = t.sizes.size(); d-- > 0; expected *= t.sizes[d])
-      if (t.sizes[d] != 1 && t.strides[d] != expected) return false;
-    return true;
   }
 
   // Whether the lanes of each row that is read lie next to each other, or are one. `strides`: over all lanes.
