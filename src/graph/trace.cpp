@@ -333,6 +333,19 @@ void Trace::process(const Operator& op, Stack& stack) {
     }
   }
   const bool recorded = depends(op, base, stack);
+  if (!recorded || Trying::depth() > tries_) return note(op, stack, recorded, memory, viewed);
+  try {
+    note(op, stack, recorded, memory, viewed);
+  } catch (const InvisibleTensorError&) {
+    throw;  // the call is made again, with that tensor as an operand
+  } catch (...) {
+    if (raised_.empty()) raised_ = base.name();
+    throw;
+  }
+}
+
+void Trace::note(const Operator& op, Stack& stack, bool recorded, const Tensor& memory, const Tensor& viewed) {
+  const Operator& base = innermost(op);
   Call call = described(op, stack);
   if (refuses_effects_ && (op.mutates() || call.random() || call.opaque()))
     throw UnsupportedError(describe() + ": " + base.name() + " does more than to compute what it returns.");
@@ -413,6 +426,16 @@ void Trace::process(const Operator& op, Stack& stack) {
   graph_.calls.push_back(std::move(call));
 }
 
+void Trace::check_unraised() const {
+  if (raised_.empty()) return;
+  throw UnsupportedError(
+      describe() + ": the function caught what " + raised_ +
+      " raised, and went on. Whether that happens can differ from call to call, and what the function does about it would "
+      "not be done again. Choose by " +
+      tower::detail::spellings().cond +
+      " or where() (operators that end in _ex return what went wrong), or leave it outside of the compiled function.");
+}
+
 void Trace::forget() {
   plain_.clear();
   made_here_.clear();
@@ -483,6 +506,7 @@ Traced trace_at(const c10::intrusive_ptr<Trace>& level, const dynamic::Function&
       const frontend::Arguments arguments(*level, inside, args);
       return f(inside);
     }();
+    level->check_unraised();
     check_outputs(outs, label);
     const std::vector<size_t> writes = check_writes(*level, inside, args);
     const auto is_written = [&](const Wrapper& w) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -65,6 +66,9 @@ class Trace final : public Level {
   void allow_reads() { may_read_ = true; }
   const std::vector<std::pair<ValueId, bool>>& reads() const { return reads_; }
 
+  /// Throws an UnsupportedError if a call raised something that the function caught: it may raise for some values only.
+  void check_unraised() const;
+
   /// What was recorded. The trace is of no use afterwards.
   Graph take_graph() { return std::move(graph_); }
   /// Lets go of the tensors that it knows, wrappers of its own among them, so that it can end.
@@ -72,6 +76,9 @@ class Trace final : public Level {
   Assumptions assumptions() { return std::move(assumptions_); }
 
  private:
+  /// Makes the call and notes it; `recorded`: as one that differs from call to call. `viewed`, where it is defined, is
+  /// the operand of a view, which shows `memory` from outside.
+  void note(const Operator& op, Stack& stack, bool recorded, const Tensor& memory, const Tensor& viewed);
   bool run_at_once(const Operator& op, const Call& call, Stack& stack);
   bool give_zeros(const Operator& op, const Call& call, Stack& stack);
   struct Values;
@@ -99,6 +106,7 @@ class Trace final : public Level {
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> tied_;  // memory from outside with views that are computed
   Assumptions assumptions_;
   std::vector<std::pair<ValueId, bool>> reads_;  // what was read, and what it was
+  std::string raised_;                           // the first operator that raised something
   bool may_read_ = false;
   ForKernel kernels_know_;
   bool refuses_effects_ = false;

@@ -42,6 +42,44 @@ TEST(CompileRefusals, AConstantMayBeRead) {
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(same(f(waves({3}) + i), (waves({3}) + i) * 3));
 }
 
+// What a function does about an error is done once, when it is traced: another call's values may raise none.
+TEST(CompileRefusals, ErrorsThatAreCaught) {
+  const auto factor = [](const Tensor& m) {
+    try {
+      return at::linalg_cholesky(m);
+    } catch (const c10::Error&) {
+      return at::linalg_cholesky(m + 9 * at::eye(2, at::kDouble));
+    }
+  };
+  const Tensor indefinite = vec({1, 2, 2, 1}).reshape({2, 2}), definite = vec({2, 1, 1, 2}).reshape({2, 2});
+  const std::string caught =
+      refusal<tower::UnsupportedError>([&] { tower::compile(tower::vmap(factor))(indefinite.unsqueeze(0)); });
+  EXPECT_TRUE(says(caught, {"compile (level 1)", "caught what aten::", "raised", "tower::cond"})) << caught;
+  EXPECT_TRUE(same(tower::compile(factor)(definite), at::linalg_cholesky(definite)));
+  const auto divide = [](const Tensor& n) {
+    try {
+      return n.div(n, "floor");
+    } catch (const c10::Error&) {
+      return n;
+    }
+  };
+  const Tensor numbers = at::arange(3);
+  refusal<tower::UnsupportedError>([&] { tower::compile(divide)(numbers); });
+  refusal<tower::UnsupportedError>([&] { tower::compile(tower::grad([&](const Tensor& x) {
+                                           return (x * divide(numbers * (x > 9))).sum();
+                                         }))(vec({1, 2, 3})); });
+
+  // What only constants decide is the same at each call.
+  const auto constant = tower::compile([](const Tensor& x) {
+    try {
+      return x * at::zeros({2}).dot(at::zeros({3}));
+    } catch (const c10::Error&) {
+      return x + 1;
+    }
+  });
+  EXPECT_TRUE(same(constant(vec({1, 2})), vec({2, 3})));
+}
+
 TEST(CompileRefusals, LibtorchsAutogradInside) {
   const auto f = tower::compile([](const Tensor& x) {
     const Tensor y = x.square().sum();
