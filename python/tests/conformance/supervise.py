@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing.connection
 import os
@@ -110,6 +111,9 @@ def run(entries, rows, backends, count, jobs, limit, folder):
     """
     for backend in backends:
         backend.warm_up()
+    # What is there already would be copied into each process by its first collection.
+    gc.collect()
+    gc.freeze()
     state = _Run(entries, folder)
     try:
         while state.waiting or state.running:
