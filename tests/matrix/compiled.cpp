@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "matrix/matrix.h"
+#include "support/generated_once.h"
 
 namespace matrix {
 namespace {
@@ -69,9 +70,9 @@ void compare_compiled(const std::vector<std::string>& outer_to_inner, const Case
 
   const Problem plain = nested(outer_to_inner, problem);
   Problem compiled = problem;
-  compiled.f = td::compile(problem.f);
+  compiled.f = td::compile(problem.f, support::generated_once());
   const Problem outside = nested(outer_to_inner, compiled);
-  const td::Function inside = td::compile(plain.f);
+  const td::Function inside = td::compile(plain.f, support::generated_once());
   for (const size_t example : {0, 1}) {
     const Tensors& x = plain.examples[example];
     const Tensors expected = plain.f(x);

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "matrix/matrix.h"
+#include "support/generated_once.h"
 #include "support/oracles.h"
 
 namespace matrix {
@@ -49,7 +50,7 @@ class OverExamples {
       : name_(std::move(name)), problem_(std::move(problem)), dims_(zero_dims(problem_.mappable)), c_(c) {
     const td::Function f = [inner = problem_.f](const Tensors& x) { return each_negated(inner(x)); };
     mapped_ = td::vmap(f, dims_, {0});
-    compiled_ = td::compile(mapped_);
+    compiled_ = td::compile(mapped_, support::generated_once());
   }
 
   bool takes_examples() const { return takes(mapped_, batch(2)); }
@@ -86,7 +87,7 @@ class OverExamples {
       if (dim) dim = -1;
     const td::Function mapped =
         td::vmap([inner = problem_.f](const Tensors& x) { return each_negated(inner(x)); }, last, {0});
-    compare("examples in the last dimension", mapped, td::compile(mapped),
+    compare("examples in the last dimension", mapped, td::compile(mapped, support::generated_once()),
             changed(apart, [](size_t, const auto& t) { return t.movedim(0, -1).contiguous(); }));
   }
 

@@ -5,6 +5,7 @@
 #include <tower/dynamic.h>
 
 #include "programs/program.h"
+#include "support/generated_once.h"
 #include "support/prelude.h"
 
 namespace programs {
@@ -59,9 +60,10 @@ std::vector<Way> ways() {
 // Empty if all calls agree; results and what was written to the inputs.
 std::string disagreement(const Program& program) {
   const Function plain = [&](const Tensors& in) { return program(in); };
-  const Function compiled = td::compile(plain);
+  const Function compiled = td::compile(plain, support::generated_once());
   for (const Way& way : ways()) {
-    const Function expected_of = way.of(plain), outside = way.of(compiled), inside = td::compile(way.of(plain));
+    const Function expected_of = way.of(plain), outside = way.of(compiled),
+                   inside = td::compile(way.of(plain), support::generated_once());
     // Each way to lie has a graph of its own, which the second call runs.
     for (const auto& [phase, in_columns] : {std::pair(0.0, false), {0.3, false}, {0.0, true}, {0.6, true}}) {
       const Tensors batch = examples_for(program, phase, in_columns), x = way.batch ? batch : first_of(batch);
