@@ -5,7 +5,7 @@ pytest -qq --no-summary -p in_lines
 
 import pytest
 
-outcomes = {}
+outcomes, seconds = {}, {}
 
 
 def pytest_report_teststatus(report):
@@ -23,6 +23,7 @@ def pytest_runtest_logstart(nodeid):
 
 
 def pytest_runtest_logreport(report):
+    seconds[report.nodeid] = seconds.get(report.nodeid, 0) + report.duration
     kind = {"passed": "      OK", "failed": " FAILED ", "skipped": " SKIPPED"}[report.outcome]
     if report.failed or outcomes.get(report.nodeid, "      OK") == "      OK":
         outcomes[report.nodeid] = kind
@@ -36,4 +37,4 @@ def pytest_runtest_logreport(report):
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish(nodeid):
-    print(f"[ {outcomes.pop(nodeid)} ] {nodeid}", flush=True)
+    print(f"[ {outcomes.pop(nodeid)} ] {nodeid} ({1000 * seconds.pop(nodeid):.0f} ms)", flush=True)

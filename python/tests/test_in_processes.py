@@ -68,6 +68,28 @@ def test_all_tests_of_a_good_suite_run():
     assert "4 passed, 0 failed, 0 died, 1 left out, 0 not run, of 5" in said
 
 
+MANY = """
+import sys
+
+names = [f"test_{i}_" + 100 * "x" for i in range(3000)]
+if "--gtest_list_tests" in sys.argv:
+    print("Suite.", *names, sep="\\n  ")
+    sys.exit()
+chosen = set(sys.argv[-1].removeprefix("--gtest_filter=").split(":"))
+for name in names:
+    if "Suite." + name in chosen:
+        print("[ RUN      ] Suite." + name)
+        print("[       OK ] Suite." + name + " (1 ms)")
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_names_of_many_tests_are_no_longer_than_an_argument_may_be(processes):
+    status, said = in_processes(sys.executable, "-c", MANY, processes=processes)
+    assert status == 0, said
+    assert "3000 passed, 0 failed, 0 died, 0 left out, 0 not run, of 3000" in said
+
+
 @pytest.mark.parametrize("processes", [1, 3])
 def test_a_test_that_ends_its_process_costs_itself(processes):
     status, said = suite("a dies b loses_the_device c d e f g h i j", processes=processes)
@@ -95,7 +117,7 @@ def test_failures_of_one_reason_are_told_together():
 
 
 def test_calls_that_the_device_cannot_run_are_added_up():
-    _, said = suite("a b", processes=1)
+    _, said = suite("a b c d e f g h i", processes=1)  # more than one process takes
     assert "6 plain calls ran on the device; 2 with wrong values, which would lose a GPU, were left out" in said
     assert "and 4 that it cannot run:\n  gru in place, 4 times: because" in said
 
