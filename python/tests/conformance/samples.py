@@ -3,7 +3,8 @@
 A sample of an entry becomes a `Call`: the operator as a function of its tensors alone, with several examples of those
 tensors. The examples come from drawing the entry's samples again with other seeds, so they are as valid as the
 database's own (positive definite matrices, indices in range) and differ from each other: identical examples would hide
-that a transform mixes them.
+that a transform mixes them. A database that seeds itself before each sample, as LibTorch 2.13's does, draws the same
+again; then the examples are the sample's values nudged, or at other places.
 """
 
 from __future__ import annotations
