@@ -6,16 +6,23 @@
 //   tower::export_c(step, "newton", {.folder = "out"});
 //
 // writes newton.h, which says how the function is called and with what, newton_kernels.o with the machine code of its
-// kernels, newton.c, which calls them in order, and newton.cmake, which makes a library of these. docs/c_libraries.md
-// shows how they are used.
+// kernels, newton.c, which calls them in order, newton.cmake, which makes a library of these, and newton.f90, an
+// interface for Fortran. docs/c_libraries.md shows how they are used, and how a function is one of CasADi's.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tower/compile.h"
 
 namespace tower {
+
+/// How a C function is called.
+enum class CAbi : std::uint8_t {
+  tower,   ///< `int f(int64_t n, const double* const x[], double* const y[], void* work)`, for n examples
+  casadi,  ///< as CasADi calls external functions, with what it looks for when it differentiates them
+};
 
 /// How `export_c` writes.
 struct ExportOptions {
@@ -37,6 +44,18 @@ struct ExportOptions {
   };
   /// The same.
   Functions functions = Functions::none;
+
+  /// How the function is called.
+  CAbi abi = CAbi::tower;
+  /// For CasADi, how often it can differentiate the function: with 1, there are Jacobians and derivatives along
+  /// directions, with 2, Hessians as well. Each is a function of its own in the library.
+  int derivatives = 2;
+  /// For CasADi, positions of arguments that nothing is differentiated by.
+  std::vector<std::int64_t> parameters = {};
+  /// For CasADi, the names of arguments; empty: i0, i1, …
+  std::vector<std::string> argument_names = {};
+  /// For CasADi, the names of results; empty: o0, o1, …
+  std::vector<std::string> result_names = {};
 };
 
 namespace detail {
@@ -46,7 +65,8 @@ void export_c(const Specialisations& function, const std::string& name, const Ex
 /// Writes `compiled`, for arguments of the kind that it was last called with, as a C function `name` for this CPU. It
 /// is for any number of examples where the function was called with two; otherwise for the sizes of that call. Throws
 /// UnsupportedError where something in it is no kernel, and says what; ArgumentError where `name` is not one that C
-/// has for functions, where the function was not called, and where a file cannot be written.
+/// has for functions, where the function was not called, and where a file cannot be written. For CasADi the function is
+/// of one number of examples, and of tensors of float64 with up to two dimensions; captured tensors are constants.
 template <class F>
 void export_c(const Compiled<F>& compiled, const std::string& name, const ExportOptions& options = {}) {
   detail::export_c(compiled.specialisations(), name, options);

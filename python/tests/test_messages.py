@@ -259,7 +259,9 @@ OF_CPP = re.compile(
 )
 # Texts that only programs in C++ hear, of types of C++, or of a class of C++ that somebody wrote.
 ONLY_CPP = {
-    "compile/export_c.cpp",  # C's keywords, and options that only C++ has
+    "compile/export_c.cpp",  # C's keywords, and names of headers
+    "compile/casadi_function.cpp",  # C
+    "compile/export_casadi.cpp",
     "operators/function.cpp",  # tower::Function
     "transforms/axes.cpp",
     "transforms/tree.cpp",

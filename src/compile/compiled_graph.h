@@ -14,7 +14,8 @@
 //   graph_operator.h                    what only computes, as an operator that has images under transforms
 //   traced_loop.h, loop_in_kernel.cpp   a while_loop as one call of a graph, and inside of a kernel
 //   saved.cpp                           the graphs of a function, and their machine code, in a file and back
-//   native.cpp, export_c.cpp            a graph that is kernels alone, by pointers: in the process, and as a C library
+//   native.cpp, export_c.cpp            a graph that is kernels alone, by pointers: in the process, and as a C library;
+//   export_casadi.cpp                   with its derivatives, as CasADi calls it
 //
 // What always holds:
 //

@@ -25,8 +25,8 @@ std::shared_ptr<const compiler::PointerProgram> detail::Specialisations::by_poin
                         ": a captured tensor has changed its shape since the function was called. Call it again.");
   for (const auto& family : known->families)
     if (family->modes == last.modes && family->statics == last.statics && family->tensors.count(last.tensors))
-      return std::make_shared<const compiler::PointerProgram>(family->graph, *state_->kernels, who, frozen);
-  return std::make_shared<const compiler::PointerProgram>(last.graph->graph(), *state_->kernels, who, frozen);
+      return std::make_shared<const compiler::PointerProgram>(family->graph, state_->kernels, who, frozen);
+  return std::make_shared<const compiler::PointerProgram>(last.graph->graph(), state_->kernels, who, frozen);
 }
 
 namespace {

@@ -366,16 +366,18 @@ int64_t aligned(size_t bytes) { return static_cast<int64_t>((bytes + kAlignment 
 
 }  // namespace
 
-PointerProgram::PointerProgram(const Graph& graph, Kernels& kernels, const char* who, bool frozen) {
-  settle(draft_of(graph, kernels, who, frozen), 1, /*any=*/false);
+PointerProgram::PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who, bool frozen)
+    : graph_(graph), compiled_by_(std::move(kernels)) {
+  settle(draft_of(graph, *compiled_by_, who, frozen), 1, /*any=*/false);
 }
 
-PointerProgram::PointerProgram(const LaneGraph& graph, Kernels& kernels, const char* who, bool frozen) {
+PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who, bool frozen)
+    : compiled_by_(std::move(kernels)) {
   std::array<Draft, 3> drafts;
   std::array<int64_t, 3> numbers = kNumbers;
   for (size_t k = 0; k < 3; ++k) {
     numbers[k] += graph.fewest();
-    drafts[k] = draft_of(graph.with(numbers[k]), kernels, who, frozen, numbers[k]);
+    drafts[k] = draft_of(graph.with(numbers[k]), *compiled_by_, who, frozen, numbers[k]);
   }
   auto draft = following(std::move(drafts), numbers);
   if (!draft) refuse(who, "what it reads and writes does not grow evenly with the number of examples");

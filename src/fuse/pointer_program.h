@@ -20,8 +20,8 @@ class PointerProgram {
  public:
   /// Throws UnsupportedError, for `who`, where a call is no such kernel, and says which and why. `frozen`: captured
   /// tensors are constants, of which kernels have the numbers.
-  PointerProgram(const Graph& graph, Kernels& kernels, const char* who, bool frozen);
-  PointerProgram(const LaneGraph& graph, Kernels& kernels, const char* who, bool frozen);
+  PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who, bool frozen);
+  PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who, bool frozen);
   ~PointerProgram();
   PointerProgram(const PointerProgram&) = delete;
   PointerProgram& operator=(const PointerProgram&) = delete;
@@ -43,6 +43,9 @@ class PointerProgram {
   const std::vector<Constant>& constants() const { return constants_; }
   /// Of each step; null: it copies.
   const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
+  /// What it was made of, if that is of one number of examples, and by what: for derivatives of it.
+  const Graph& graph() const { return graph_; }
+  const std::shared_ptr<Kernels>& compiled_by() const { return compiled_by_; }
   /// How many values have a place in the workspace.
   size_t made() const { return made_.size(); }
 
@@ -55,6 +58,8 @@ class PointerProgram {
  private:
   void settle(Draft draft, int64_t fewest, bool any);
 
+  Graph graph_;
+  std::shared_ptr<Kernels> compiled_by_;
   ProgramTables tables_{};
   std::vector<Operand> arguments_, results_;
   std::vector<Constant> constants_;

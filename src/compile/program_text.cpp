@@ -1,0 +1,190 @@
+#include "compile/program_text.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/template.h"
+#include "tower/errors.h"
+
+namespace tower::compiler {
+
+extern const char* const by_pointers_text;
+
+namespace {
+
+std::string text_of(Extent extent) {
+  return "{" + std::to_string(extent.fixed) + ", " + std::to_string(extent.each) + "}";
+}
+
+}  // namespace
+
+std::string text_that_runs_programs() {
+  std::string text(by_pointers_text);
+  // That is for headers.
+  if (const size_t once = text.find("#pragma once\n"); once != std::string::npos) text.erase(once, 13);
+  return text;
+}
+
+std::string cpu_text() {
+  const std::string cpu = c10::Join(", ", Cpu::get().features());
+  return cpu.empty() ? "no extensions" : cpu;
+}
+
+ProgramText::ProgramText(const PointerProgram& program, std::string name, const ExportOptions& options)
+    : program_(program), name_(std::move(name)), options_(options), tables_(program.tables()) {
+  for (const auto& kernel : program.kernels())
+    if (kernel && std::find(kernels_.begin(), kernels_.end(), kernel.get()) == kernels_.end())
+      kernels_.push_back(kernel.get());
+  for (const Kernel* kernel : kernels_) {
+    code_.push_back({name_ + "_kernel" + std::to_string(code_.size()), kernel->code().binary()});
+    check_imports(code_.back().binary);
+  }
+  for (const auto& constant : program.constants())
+    if (is_argument(constant)) captured_.push_back(constant);
+}
+
+void ProgramText::check_imports(const Binary& binary) {
+  for (const Binary::Import& import : binary.imports) {
+    if (import.name.rfind("Sleef_", 0) != 0) continue;
+    needs_sleef_ = true;
+    if (options_.functions == ExportOptions::Functions::none)
+      throw UnsupportedError("export_c: a kernel calls " + import.name +
+                             ", a function of Sleef, which LibTorch has inside and another program has not. The option "
+                             "functions can leave such functions to be linked with Sleef (-lsleef).");
+  }
+}
+
+size_t ProgramText::number_of(const Kernel* kernel) const {
+  return static_cast<size_t>(std::find(kernels_.begin(), kernels_.end(), kernel) - kernels_.begin());
+}
+
+// Arguments, captured tensors that are arguments, results, constants, what is made.
+int64_t ProgramText::memory(int64_t number) const {
+  const auto captured_count = static_cast<int64_t>(captured_.size());
+  const int64_t first_constant = tables_.arguments + tables_.results;
+  if (number < tables_.arguments) return number;
+  if (number < first_constant) return number + captured_count;
+  if (number >= first_constant + tables_.constants) return number;
+  int64_t captured = 0, others = 0;
+  for (int64_t k = 0; k < number - first_constant; ++k)
+    (is_argument(program_.constants()[static_cast<size_t>(k)]) ? captured : others) += 1;
+  return is_argument(program_.constants()[static_cast<size_t>(number - first_constant)])
+             ? tables_.arguments + captured
+             : first_constant + captured_count + others;
+}
+
+template <class T>
+std::string elements_text(const at::Tensor& t, size_t bytes, const char* type, const std::string& name) {
+  std::vector<T> elements(bytes / sizeof(T));
+  std::memcpy(elements.data(), t.const_data_ptr(), elements.size() * sizeof(T));
+  return std::string("static const ") + type + " " + name + "[] = {" +
+         rows_of(elements, [](T bits) { return std::to_string(bits) + "u"; }) + "};\n";
+}
+
+// By their bits.
+std::string ProgramText::constants_text() const {
+  std::string text, list;
+  size_t k = 0;
+  for (const auto& [t, captured] : program_.constants()) {
+    if (is_argument({t, captured})) continue;
+    const std::string name = name_ + "_constant" + std::to_string(k++);
+    const size_t bytes = MemoryKernel::Result{Sizes(t.sizes()), Sizes(t.strides()), t.scalar_type()}.bytes();
+    switch (t.element_size()) {
+      case 8:
+        text += elements_text<uint64_t>(t, bytes, "uint64_t", name);
+        break;
+      case 4:
+        text += elements_text<uint32_t>(t, bytes, "uint32_t", name);
+        break;
+      case 2:
+        text += elements_text<uint16_t>(t, bytes, "uint16_t", name);
+        break;
+      default:
+        text += elements_text<uint8_t>(t, bytes, "uint8_t", name);
+    }
+    list += " " + name + ",";
+  }
+  return text + "static const void* const " + name_ + "_constants[] = {" + (list.empty() ? " 0" : list) + " };\n";
+}
+
+std::string ProgramText::kernels_text() const {
+  std::string kernels;
+  for (size_t k = 0; k < kernels_.size(); ++k) {
+    const LaneCode& code = kernels_[k]->lane_code();
+    const std::vector<uint8_t> bytes(code.bytes, code.bytes + code.inputs + code.outputs);
+    kernels += filled(R"(
+LaneFunction {function};
+static const uint8_t {name}_bytes{k}[] = {{bytes}};
+static const LaneCode {name}_code{k} = {{function}, {vector}, {inputs}, {outputs}, {name}_bytes{k}};
+)",
+                      Holes{{"function", code_[k].name},
+                            {"name", name_},
+                            {"k", std::to_string(k)},
+                            {"bytes", rows_of(bytes, [](uint8_t b) { return std::to_string(b); })},
+                            {"vector", std::to_string(code.vector)},
+                            {"inputs", std::to_string(code.inputs)},
+                            {"outputs", std::to_string(code.outputs)}});
+  }
+  return kernels;
+}
+
+std::string ProgramText::text() const {
+  std::string steps;
+  std::vector<ProgramPlace> places;
+  for (int64_t s = 0; s < tables_.steps; ++s) {
+    const auto& step = tables_.step[s];
+    const std::string code =
+        step.code ? "&" + name_ + "_code" + std::to_string(number_of(program_.kernels()[static_cast<size_t>(s)].get()))
+                  : "0";
+    steps += "  {" + code + ", " + std::to_string(step.bytes) + ", " + text_of(step.lanes) + ", " + name_ +
+             "_places + " + std::to_string(places.size()) + "},\n";
+    const int64_t count = step.code ? step.code->inputs + step.code->outputs : 2;
+    places.insert(places.end(), step.places, step.places + count);
+  }
+  const auto text_of_place = [&](const ProgramPlace& place) {
+    return "{" + std::to_string(memory(place.memory)) + ", " + text_of(place.offset) + ", " + text_of(place.stride) +
+           "}";
+  };
+  const std::vector<Extent> made(tables_.made, tables_.made + program_.made());
+  return filled(
+      R"(
+
+/* ---- {name} ---- */
+
+{kernels}
+{constants}
+static const Extent {name}_made[] = {{made}};
+
+static const ProgramPlace {name}_places[] = {{places}};
+
+static const ProgramStep {name}_steps[] = {
+{steps}};
+
+static const ProgramTables {name}_tables = {
+  {arguments}, {results}, {number_of_constants}, {number_of_steps}, {name}_constants, {name}_made, {name}_steps,
+  {most_inputs}, {most_outputs}, {memories}, {column_bytes}, {work}, {fewest}, {any_number}
+};
+)",
+      Holes{{"name", name_},
+            {"kernels", kernels_text()},
+            {"constants", constants_text()},
+            {"made", rows_of(made, text_of, "{0, 0}")},
+            {"places", rows_of(places, text_of_place, "{0, {0, 0}, {0, 0}}")},
+            {"steps", steps.empty() ? "  {0, 0, {0, 0}, " + name_ + "_places}\n" : steps},
+            {"arguments", std::to_string(tables_.arguments + static_cast<int64_t>(captured_.size()))},
+            {"results", std::to_string(tables_.results)},
+            {"number_of_constants", std::to_string(tables_.constants - static_cast<int64_t>(captured_.size()))},
+            {"number_of_steps", std::to_string(tables_.steps)},
+            {"most_inputs", std::to_string(tables_.most_inputs)},
+            {"most_outputs", std::to_string(tables_.most_outputs)},
+            {"memories", std::to_string(tables_.memories)},
+            {"column_bytes", std::to_string(tables_.column_bytes)},
+            {"work", text_of(tables_.work)},
+            {"fewest", std::to_string(tables_.fewest)},
+            {"any_number", std::to_string(tables_.any_number)}});
+}
+
+}  // namespace tower::compiler
