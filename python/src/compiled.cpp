@@ -5,6 +5,7 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <tower/compile.h>
+#include <tower/export_c.h>
 #include <tower/graph.h>
 
 #include "function.h"
@@ -57,6 +58,21 @@ void save_compiled(const std::string& path, const std::vector<Specialisations>& 
   without_gil([&] { Specialisations::save(path, functions); });
 }
 
+// The options are words that the veneer has checked.
+void export_compiled(const Specialisations& function, const std::string& name, const py::dict& options) {
+  const auto is = [&](const char* option, const char* word) { return options[option].cast<std::string>() == word; };
+  ExportOptions given;
+  given.folder = options["folder"].cast<std::string>();
+  if (is("captured", "arguments")) given.captured = ExportOptions::Captured::arguments;
+  if (is("functions", "sleef")) given.functions = ExportOptions::Functions::sleef;
+  if (is("abi", "casadi")) given.abi = CAbi::casadi;
+  given.derivatives = options["derivatives"].cast<int>();
+  given.parameters = options["parameters"].cast<std::vector<int64_t>>();
+  given.argument_names = options["argument_names"].cast<std::vector<std::string>>();
+  given.result_names = options["result_names"].cast<std::vector<std::string>>();
+  without_gil([&] { detail::export_c(function, name, given); });
+}
+
 // `restore` makes the tree for a graph of the function with a number.
 std::vector<Specialisations> load(const std::string& path, py::handle restore) {
   const auto restored = [&](size_t function, const std::string& stored) {
@@ -102,6 +118,7 @@ void define_compiled(py::module_& module) {
       .def("listing", [](const Specialisations& s) { return without_gil([&] { return s.listing(); }); });
   module.def("save_compiled", &save_compiled);
   module.def("load_compiled", &load);
+  module.def("export_compiled", &export_compiled);
   py::class_<MappedOver>(module, "MappedOver", "One vmap around a call of a graph.")
       .def_readonly("axis", &MappedOver::axis, "Which vmap: equal numbers are the same examples.")
       .def_readonly("batch_size", &MappedOver::batch_size, "How many examples.")

@@ -5,11 +5,11 @@
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
-`compile`, `load`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`, `fixed_point`),
-`load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`,
-`sparse_jacobian`, `sparse_hessian`), control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`,
-`associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`,
-`register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`, `register_container` and
+`compile`, `load`, `export_c`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`,
+`fixed_point`), `load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`,
+`hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), control flow (`cond`, `while_loop`, `try_while_loop`,
+`fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`,
+`linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`, `register_container` and
 `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the
 cache of temporaries.
 """
@@ -31,7 +31,7 @@ from . import (  # noqa: E402
     _torch_higher_order,
     memory,
 )
-from ._compiled import compile, graph, load  # noqa: E402
+from ._compiled import compile, export_c, graph, load  # noqa: E402
 from ._containers import register_container, register_tensor_subclass  # noqa: E402
 from ._control_flow import (  # noqa: E402
     LoopResult,
@@ -116,6 +116,7 @@ __all__ = [
     "cond",
     "coverage",
     "explain",
+    "export_c",
     "fixed_point",
     "fori_loop",
     "functional_call",

@@ -64,6 +64,7 @@ class _Kinds:
         compiled.listing = lambda: "".join(of_kind.listing() for _, of_kind in self.known)
         compiled.graphs = lambda: sum(of_kind.graphs() for _, of_kind in self.known)
         compiled.save = self.save
+        compiled._kinds = self
         return compiled
 
     def save(self, path: str | os.PathLike) -> None:
@@ -123,6 +124,65 @@ def load(path: str | os.PathLike) -> Callable:
     functions = _C.load_compiled(name, restore)
     kinds.known = tuple((keys[i], function) for i, function in enumerate(functions) if i in keys)
     return kinds.function()
+
+
+_EXPORT_WORDS = {
+    "captured": ("constants", "arguments"),
+    "functions": ("none", "sleef"),
+    "abi": ("tower", "casadi"),
+}
+
+
+@uncompiled
+def export_c(
+    compiled: Callable,
+    name: str,
+    *,
+    folder: str | os.PathLike = ".",
+    captured: str = "constants",
+    functions: str = "none",
+    abi: str = "tower",
+    derivatives: int = 2,
+    parameters: Iterable[int] = (),
+    argument_names: Iterable[str] = (),
+    result_names: Iterable[str] = (),
+) -> None:
+    """Writes `compiled`, which `compile` or `load` gave, as a C function `name`, for arguments of the kind that it was
+    last called with: name.h, name.c, name_kernels.o and name.cmake in `folder`.
+
+    It is for any number of examples where the function was called with two. Its arguments and results are the tensors
+    among those of `compiled`, as they come. Tensors that it `captured` become "constants", with the values that they
+    have now, or further "arguments". A kernel that calls a function such as exp is refused, unless `functions` is
+    "sleef": such functions are then left to be linked with Sleef.
+
+    With `abi` "casadi", it is called as CasADi calls external functions, for one example, with the `derivatives` that
+    CasADi looks for: 1, Jacobians and derivatives along directions, 2, Hessians as well. `parameters` are the positions
+    of tensors that nothing is differentiated by; `argument_names` and `result_names` are those that CasADi has.
+
+    RuntimeError where something in the function is no kernel.
+    """
+    kinds = getattr(compiled, "_kinds", None)
+    if not isinstance(kinds, _Kinds):
+        raise TypeError(f"export_c: {describe(compiled)} is not a function that compile or load gave.")
+    words = {"captured": captured, "functions": functions, "abi": abi}
+    for option, word in words.items():
+        if word not in _EXPORT_WORDS[option]:
+            one, other = _EXPORT_WORDS[option]
+            raise ValueError(f'export_c: {option} is "{one}" or "{other}", not {word!r}.')
+    if not kinds.known:
+        raise RuntimeError(
+            "export_c: the function has no graph yet. Call it with arguments of the kind that it is wanted for; with "
+            "two numbers of examples, for any."
+        )
+    options = {
+        **words,
+        "folder": os.fspath(folder),
+        "derivatives": derivatives,
+        "parameters": list(parameters),
+        "argument_names": list(argument_names),
+        "result_names": list(result_names),
+    }
+    _C.export_compiled(kinds.known[0][1], name, options)
 
 
 @uncompiled
