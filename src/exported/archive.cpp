@@ -9,6 +9,8 @@
 #include <array>
 #include <cstring>
 
+#include "exported/crc32.h"
+
 namespace tower::exported {
 namespace {
 
@@ -40,37 +42,6 @@ class Bytes {
   [[noreturn]] void fail() const { throw FileError(std::string(what_) + " is cut off"); }
   std::string_view bytes_;
   const char* what_;
-};
-
-/// The CRC-32 of zip files, eight bytes at a time ("slicing by eight", Kounavis and Berry 2005).
-class Crc32 {
- public:
-  static uint32_t of(const char* bytes, uint64_t size) {
-    static const Crc32 tables;
-    uint32_t crc = ~uint32_t{0};
-    for (; size >= 8; size -= 8, bytes += 8) {
-      uint64_t word;
-      std::memcpy(&word, bytes, sizeof word);
-      word ^= crc;
-      crc = 0;
-      for (size_t k = 0; k < 8; ++k) crc ^= tables.table_[7 - k][word >> (8 * k) & 0xff];
-    }
-    for (; size > 0; --size, ++bytes) crc = crc >> 8 ^ tables.table_[0][(crc ^ static_cast<uint8_t>(*bytes)) & 0xff];
-    return ~crc;
-  }
-
- private:
-  Crc32() {
-    for (uint32_t byte = 0; byte < 256; ++byte) {
-      uint32_t crc = byte;
-      for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
-      table_[0][byte] = crc;
-    }
-    for (size_t k = 1; k < 8; ++k)
-      for (size_t byte = 0; byte < 256; ++byte)
-        table_[k][byte] = table_[k - 1][byte] >> 8 ^ table_[0][table_[k - 1][byte] & 0xff];
-  }
-  std::array<std::array<uint32_t, 256>, 8> table_;
 };
 
 /// The numbers of a directory's entry that stand in its extra field, in this order, because they need 64 bits.
@@ -218,7 +189,7 @@ void Archive::read_record(const std::string& name, const Record& record, char* t
   if (own != folder_ + name) throw FileError(what + " is not where the directory says");
   read_bytes(record.header + kHeaderSize + name_size + extra_size, record.size, to, what);
   // A writer that computes none (torch.serialization.set_crc32_options) leaves zero.
-  if (record.crc != 0 && Crc32::of(to, record.size) != record.crc)
+  if (record.crc != 0 && crc32_of(to, record.size) != record.crc)
     throw FileError(what + " is damaged: its CRC-32 is another");
 }
 
