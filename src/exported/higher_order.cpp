@@ -168,6 +168,16 @@ Values run_checkpoint(const Step& step, const Values& values) {
   return as_values(dynamic::checkpoint(passed.function_of(step.operands[0], step), passed.tensors));
 }
 
+// invoke_subgraph(graph, name, operands...)
+Values run_invoke_subgraph(const Step& step, const Values& values) {
+  return run_body(*step.operands[0].program, values_from(step, values, 2), step);
+}
+
+// hints_wrapper(graph, operands, {})
+Values run_hints_wrapper(const Step& step, const Values& values) {
+  return run_body(*step.operands[0].program, values_from(step, values, 1), step);
+}
+
 // wrap_with_set_grad_enabled(enabled, graph, operands...)
 Values run_with_grad_mode(const Step& step, const Values& values) {
   const IValue enabled = value_of(step.operands[0], values, step);
@@ -197,7 +207,8 @@ Values run_with_autocast(const Step& step, const Values& values) {
 
 struct Known {
   HigherOrder run;
-  const char* operands;  // g: a graph, l: a list, v: a value, +: any number more
+  const char* operands;              // g: a graph, l: a list, e: an empty list, v: a value, +: any number more
+  bool options_say_nothing = false;  // options are of how Python does it, or for other compilers
 };
 
 const Known* find_known(const std::string& target) {
@@ -207,7 +218,9 @@ const Known* find_known(const std::string& target) {
       {"scan", {run_scan, "glll"}},
       {"map_impl", {run_map, "gll"}},
       {"associative_scan", {run_associative_scan, "gll"}},
-      {"tag_activation_checkpoint", {run_checkpoint, "g+"}},
+      {"tag_activation_checkpoint", {run_checkpoint, "g+", /*options_say_nothing=*/true}},
+      {"invoke_subgraph", {run_invoke_subgraph, "gv+"}},
+      {"hints_wrapper", {run_hints_wrapper, "gle", /*options_say_nothing=*/true}},
       {"wrap_with_set_grad_enabled", {run_with_grad_mode, "vg+"}},
       {"wrap_with_autocast", {run_with_autocast, "vvvvg+"}},
   };
@@ -224,25 +237,46 @@ HigherOrder find_higher_order(const std::string& target) {
   return known ? known->run : nullptr;
 }
 
+std::string_view why_missing(const std::string& target) {
+  constexpr std::string_view functorch = "torch._functorch.", higher_order = "torch.ops.higher_order.";
+  if (target.compare(0, functorch.size(), functorch) == 0)
+    return " (a transform of torch.func that was left open: program.run_decompositions() writes it as operators)";
+  if (target.compare(0, higher_order.size(), higher_order) != 0)
+    return " (load the library that registers it before the model, or export without it: run_decompositions)";
+  static const std::map<std::string, std::string_view> known = {
+      {"print", " (it formats as Python does: export the model without it)"},
+      {"call_torchbind", " (methods of custom classes: export the model with operators in their place)"},
+      {"flex_attention", " (its score is Python's: scaled_dot_product_attention is exported as operators)"},
+      {"triton_kernel_wrapper_functional", " (Triton's kernels are not in the file: make a custom operator of it)"},
+      {"triton_kernel_wrapper_mutation", " (Triton's kernels are not in the file: make a custom operator of it)"},
+      {"aoti_call_delegate", " (compiled code of others: export the model before it is compiled)"},
+      {"executorch_call_delegate", " (compiled code of others: export the model before it is lowered)"},
+  };
+  const auto found = known.find(target.substr(higher_order.size()));
+  if (found != known.end()) return found->second;
+  return " (Tower has none of that: program.run_decompositions() may write it as operators)";
+}
+
 void check_higher_order(const Node& node, Step& step) {
   using Kind = Operand::Kind;
   const Known* known = find_known(step.target);
   std::string_view expected = known->operands;
   const auto fail = [&] {
     throw FileError("step " + step.name + " (" + step.target + ") has other operands than that operator: " +
-                    known->operands + " (g: a graph, l: a list, v: a value, +: more values)");
+                    known->operands + " (g: a graph, l: a list, e: an empty list, v: a value, +: more values)");
   };
   size_t positional = 0;
   while (positional < node.inputs.size() && node.inputs[positional].name.empty()) ++positional;
-  // A checkpoint's options say how Python does it; elsewhere an option that is passed over could mean something.
-  if (positional < node.inputs.size() && known->run != run_checkpoint)
+  // An option that is passed over could mean something.
+  if (positional < node.inputs.size() && !known->options_say_nothing)
     throw NotSupported("step " + step.name + ": the option " + node.inputs[positional].name + " of " + step.target);
   step.operands.resize(positional);
   for (const Operand& operand : step.operands) {
     if (expected.empty()) fail();
     const char kind = expected.front();
     const bool graph = operand.kind == Kind::program;
-    if (kind == 'g' ? !graph : kind == 'l' ? operand.kind != Kind::list : graph) fail();
+    const bool list = operand.kind == Kind::list;
+    if (kind == 'g' ? !graph : kind == 'l' ? !list : kind == 'e' ? !list || !operand.list.empty() : graph) fail();
     if (kind != '+') expected.remove_prefix(1);
   }
   if (!expected.empty() && expected != "+") fail();

@@ -153,14 +153,12 @@ Model::Model(const std::string& path, const ExportedOptions& options) {
   ExportedProgram program = read_program(archive.text("models/" + model + ".json"), options.any_version);
   Missing missing;
   program_ = std::make_shared<const Program>(program.graph, missing);
-  if (!missing.empty())
-    throw NotSupported("operators that are not there: " + c10::Join(", ", missing) +
-                       ". Load the library that registers them before, or export the model without them "
-                       "(run_decompositions)");
+  if (!missing.empty()) throw NotSupported("operators that are not there: " + c10::Join(", ", missing));
   ranges_ = std::move(program.ranges);
   read_inputs(program);
   read_outputs(program);
   shape_arguments(program);
+  for (const std::string& guard : program.guards) guards_.emplace_back(guard, user_names_);
   read_weights(archive, model);
 }
 
@@ -330,6 +328,22 @@ void Model::check_symbols(const Symbols& symbols) const {
   }
 }
 
+void Model::check_guards(const std::vector<ExportedLeaf>& leaves) const {
+  const Guard::Find find = [&](size_t leaf, std::optional<int64_t> dim) -> std::optional<int64_t> {
+    if (!dim) {
+      const auto* number = std::get_if<int64_t>(&leaves[leaf]);
+      return number ? std::optional(*number) : std::nullopt;
+    }
+    const auto* tensor = std::get_if<at::Tensor>(&leaves[leaf]);
+    if (!tensor || *dim < 0 || *dim >= tensor->dim()) return std::nullopt;
+    return tensor->size(*dim);
+  };
+  for (const Guard& guard : guards_)
+    if (!guard.holds(find).value_or(false))
+      throw ArgumentError("exported model: it was exported for arguments where " + guard.text() +
+                          ", which these are not.");
+}
+
 std::vector<ExportedLeaf> Model::leaves_of(const dynamic::Tensors& tensors) const {
   std::vector<ExportedLeaf> leaves;
   size_t next = 0;
@@ -369,6 +383,7 @@ std::vector<ExportedLeaf> Model::call(const NamedTensors& weights, const std::ve
       inputs[user_inputs_[leaf]] =
           checked_input(inputs_[user_inputs_[leaf]], leaves[leaf], user_names_[leaf], symbols, last_look);
   check_symbols(symbols);
+  check_guards(leaves);
 
   const bool writes = std::any_of(outputs_.begin(), outputs_.end(),
                                   [](const OutputSpec& o) { return o.kind != OutputSpec::Kind::user; });

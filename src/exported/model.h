@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "exported/guards.h"
 #include "exported/program.h"
 #include "exported/schema.h"
 #include "tower/exported.h"
@@ -46,6 +47,7 @@ class Model {
   IValue checked_input(const Input& input, const ExportedLeaf& leaf, const std::string& what, Symbols& symbols,
                        bool last_look) const;
   void check_symbols(const Symbols& symbols) const;
+  void check_guards(const std::vector<ExportedLeaf>& leaves) const;
 
   std::shared_ptr<const Program> program_;
   std::vector<Input> inputs_;
@@ -54,6 +56,7 @@ class Model {
   std::vector<size_t> user_inputs_;      // places in inputs_
   std::vector<std::string> user_names_;  // theirs: "x", "options.scale"
   std::map<std::string, Range> ranges_;
+  std::vector<Guard> guards_;
   std::map<std::string, size_t> weights_;  // by name: the input
   NamedTensors parameters_, buffers_, constants_;
   ExportedTree arguments_, results_;

@@ -170,20 +170,22 @@ IValue list_of(const Operand& operand, const Values& values, const Step& step, A
   return list;
 }
 
-/// The operator that a target names.
-std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
-  constexpr std::string_view begin = "torch.ops.";
-  if (target.compare(0, begin.size(), begin) != 0) return std::nullopt;
-  const size_t space_end = target.find('.', begin.size()), name_end = target.rfind('.');
-  if (space_end == target.npos || name_end <= space_end) return std::nullopt;
-  const std::string overload = target.substr(name_end + 1);
-  return c10::Dispatcher::singleton().findSchema({target.substr(begin.size(), space_end - begin.size()) +
-                                                      "::" + target.substr(space_end + 1, name_end - space_end - 1),
-                                                  overload == "default" ? "" : overload});
-}
-
 /// A file's calls reach what operators compute; one that opens files by itself is another matter.
 bool opens_files(const c10::OperatorHandle& op) { return op.operator_name().name == "aten::from_file"; }
+
+/// Whether a node writes to one of its arguments.
+bool writes(const Node& node) {
+  const auto op = find_operator(node.target);
+  return op && op->schema().is_mutable();
+}
+
+/// The exporter writes `view` where it saw strides that allow one; those of a kernel's result are another's under a
+/// transform. `reshape` is the same view where there is one, and else a copy, which is no different where nothing
+/// writes.
+c10::OperatorHandle of_any_strides(const c10::OperatorHandle& op) {
+  static const auto reshape = c10::Dispatcher::singleton().findSchemaOrThrow("aten::reshape", "");
+  return op.operator_name() == c10::OperatorName("aten::view", "") ? reshape : op;
+}
 
 /// What a step is given, in the order of the operator's signature, with defaults for what it is not given.
 std::vector<Operand> in_order_of_signature(const Node& node, std::vector<Operand> given,
@@ -277,6 +279,17 @@ void flatten_results(Step& step) {
 
 }  // namespace
 
+std::optional<c10::OperatorHandle> find_operator(const std::string& target) {
+  constexpr std::string_view begin = "torch.ops.";
+  if (target.compare(0, begin.size(), begin) != 0) return std::nullopt;
+  const size_t space_end = target.find('.', begin.size()), name_end = target.rfind('.');
+  if (space_end == target.npos || name_end <= space_end) return std::nullopt;
+  const std::string overload = target.substr(name_end + 1);
+  return c10::Dispatcher::singleton().findSchema({target.substr(begin.size(), space_end - begin.size()) +
+                                                      "::" + target.substr(space_end + 1, name_end - space_end - 1),
+                                                  overload == "default" ? "" : overload});
+}
+
 std::string text_of(const IValue& v) {
   if (v.isNone()) return "None";
   if (v.isBool()) return v.toBool() ? "True" : "False";
@@ -328,6 +341,7 @@ Program::Program(const Graph& graph, Missing& missing) {
     const auto* name = std::get_if<Name>(&input.value);
     inputs_.push_back(name ? Target(scope.define(name->text)) : std::nullopt);
   }
+  const bool any_writes = std::any_of(graph.nodes.begin(), graph.nodes.end(), writes);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     Step step;
@@ -345,14 +359,14 @@ Program::Program(const Graph& graph, Missing& missing) {
       flatten_results(step);
       check_higher_order(node, step);
     } else if (op && !opens_files(*op)) {
-      step.op = op;
+      step.op = any_writes ? *op : of_any_strides(*op);
       const c10::FunctionSchema& schema = op->schema();
       step.operands = in_order_of_signature(node, std::move(step.operands), schema, reader);
       if (step.results.size() != schema.returns().size())
         throw FileError(reader + " has " + std::to_string(step.results.size()) + " results where the operator has " +
                         std::to_string(schema.returns().size()));
     } else {
-      missing.insert(node.target);
+      missing.insert(node.target + std::string(why_missing(node.target)));
     }
     steps_.push_back(std::move(step));
   }

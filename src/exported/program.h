@@ -107,9 +107,13 @@ class Program {
   size_t places_ = 0;
 };
 
+/// The operator that a target names; none where nobody registered it.
+std::optional<c10::OperatorHandle> find_operator(const std::string& target);
 /// By their names in a file; null where there is none.
 SizeFunction find_size_function(const std::string& target);
 HigherOrder find_higher_order(const std::string& target);
+/// Why a target that is none of these cannot be called, and what to do.
+std::string_view why_missing(const std::string& target);
 /// Checks number and kinds of the operands of a higher-order operator, and lets go of those that say nothing to it.
 /// Throws FileError, and NotSupported where it is given what it does not know.
 void check_higher_order(const Node& node, Step& step);

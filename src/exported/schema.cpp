@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "exported/json.h"
+#include "exported/unwrapped.h"
 
 namespace tower::exported {
 namespace {
@@ -171,15 +172,19 @@ Argument read_argument(const Json& json, int depth) {
       {"as_device", [](const Json& v) { return Argument{IValue(read_device(v))}; }},
       {"as_complex",
        [](const Json& v) { return Argument{IValue(c10::complex<double>(v["real"].number(), v["imag"].number()))}; }},
-      // Of these only the name is kept, for the message that refuses the call.
       {"as_operator", read_text},
+      // Of this only the name is kept, for the message that refuses the call.
       {"as_custom_obj", [](const Json& v) { return Argument{IValue(v["class_fqn"].text())}; }},
-      {"as_string_to_argument", [](const Json&) { return Argument{IValue("a dict")}; }},
   };
   Argument result;
   read_union(json, [&](const std::string& type, const Json& value) {
     if (type == "as_graph") {
       result = {std::make_shared<const Graph>(read_graph(value["graph"], depth + 1))};
+    } else if (type == "as_string_to_argument") {
+      // A dict: its values, in the order of its keys.
+      std::vector<Argument> values;
+      value.each_field([&](const std::string&, const Json& v) { values.push_back(read_argument(v, depth)); });
+      result = {std::move(values)};
     } else if (const auto found = types.find(type); found != types.end()) {
       result = found->second(value);
     } else {
@@ -216,8 +221,10 @@ Graph read_graph(const Json& json, int depth) {
   json["inputs"].each([&](const Json& input) { graph.inputs.push_back(read_argument(input, depth)); });
   json["nodes"].each([&](const Json& node) { graph.nodes.push_back(read_node(node, depth)); });
   json["outputs"].each([&](const Json& output) { graph.outputs.push_back(read_argument(output, depth)); });
+  const Json tensors = json["tensor_values"];
+  unwrap_calls(graph, [&](const std::string& name) { return read_meta(tensors[name.c_str()]); });
   if (depth == 0) {
-    const Json tensors = json["tensor_values"], integers = json["sym_int_values"];
+    const Json integers = json["sym_int_values"];
     keep_metas(tensors, integers, graph.inputs, graph);
     keep_metas(tensors, integers, graph.outputs, graph);
   }
@@ -248,6 +255,11 @@ InputSpec read_input_spec(const Json& json) {
       spec = {Kind::constant, value["tensor_constant_name"].text(), false, {}};
     } else if (type == "constant_input") {
       spec = {Kind::fixed, value["name"].text(), false, read_fixed(value["value"])};
+    } else if (type == "token") {
+      spec.kind = Kind::token;
+    } else if (type == "custom_obj") {
+      throw NotSupported(value.place() + ": an object of a custom class (" + value["custom_obj_name"].text() +
+                         "). Export the model with operators in the place of the object's methods");
     } else if (type != "user_input") {
       throw NotSupported(value.place() + ": an input of the type " + type);
     }
@@ -262,10 +274,33 @@ OutputSpec read_output_spec(const Json& json) {
     if (type == "buffer_mutation") spec = {Kind::writes_weight, value["buffer_name"].text()};
     else if (type == "parameter_mutation") spec = {Kind::writes_weight, value["parameter_name"].text()};
     else if (type == "user_input_mutation") spec = {Kind::writes_input, value["user_input_name"].text()};
+    else if (type == "token") spec.kind = Kind::token;
     else if (type != "user_output" && type != "loss_output")
       throw NotSupported(value.place() + ": an output of the type " + type);
   });
   return spec;
+}
+
+/// Takes the elements out of `list` whose specs are tokens. (Where numbers differ, the model is refused later.)
+template <class Spec>
+void drop_tokens(std::vector<Argument>& list, std::vector<Spec>& specs) {
+  if (list.size() != specs.size()) return;
+  size_t kept = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].kind == Spec::Kind::token) continue;
+    if (kept != i) {
+      list[kept] = std::move(list[i]);
+      specs[kept] = std::move(specs[i]);
+    }
+    ++kept;
+  }
+  list.resize(kept);
+  specs.resize(kept);
+}
+/// Tokens keep calls in their order, which is that of the file (unwrapped.h).
+void drop_tokens(ExportedProgram& program) {
+  drop_tokens(program.graph.inputs, program.inputs);
+  drop_tokens(program.graph.outputs, program.outputs);
 }
 
 /// The keys of a dict, from the context of its tree spec.
@@ -337,6 +372,7 @@ ExportedProgram read_program(const std::string& text, bool any_version) {
   const Json signature = module["signature"];
   signature["input_specs"].each([&](const Json& spec) { program.inputs.push_back(read_input_spec(spec)); });
   signature["output_specs"].each([&](const Json& spec) { program.outputs.push_back(read_output_spec(spec)); });
+  drop_tokens(program);
   bool found = false;
   module["module_call_graph"].each([&](const Json& entry) {
     // The model itself is the module without a name.
@@ -354,6 +390,8 @@ ExportedProgram read_program(const std::string& text, bool any_version) {
     if (range.has("min_val")) bounds.least = range["min_val"].integer();
     if (range.has("max_val")) bounds.most = range["max_val"].integer();
   });
+  if (root.has("guards_code"))
+    root["guards_code"].each([&](const Json& guard) { program.guards.push_back(guard.text()); });
   if (root.has("torch_version")) program.torch_version = root["torch_version"].text();
   return program;
 }

@@ -62,7 +62,7 @@ struct Graph {
 
 /// What an input of the graph is.
 struct InputSpec {
-  enum class Kind : uint8_t { user, fixed, parameter, buffer, constant } kind;
+  enum class Kind : uint8_t { user, fixed, parameter, buffer, constant, token } kind;
   std::string target;  // the name of a parameter, buffer or constant
   bool persistent;     // a buffer that is in the state dict
   c10::IValue value;   // of a user's input that is fixed
@@ -70,7 +70,7 @@ struct InputSpec {
 
 /// What an output of the graph is.
 struct OutputSpec {
-  enum class Kind : uint8_t { user, writes_weight, writes_input } kind;
+  enum class Kind : uint8_t { user, writes_weight, writes_input, token } kind;
   std::string target;  // the parameter, buffer or input that it becomes
 };
 
@@ -85,6 +85,7 @@ struct ExportedProgram {
   ExportedTree arguments, results;  // as Python nests them: ((positional, …), {keyword, …})
   std::vector<std::string> argument_names;
   std::map<std::string, Range> ranges;
+  std::vector<std::string> guards;
   std::string torch_version;
 };
 

@@ -6,6 +6,8 @@
 #include <random>
 
 #include "exported/archive.h"
+#include "exported/crc32.h"
+#include "exported/guards.h"
 #include "exported/models.h"
 #include "exported/rewritten.h"
 #include "exported/sizes.h"
@@ -13,6 +15,8 @@
 #include "tower/exported.h"
 
 namespace {
+
+using namespace std::string_literals;
 
 using exported_models::entries_of;
 using exported_models::Entry;
@@ -171,7 +175,11 @@ TEST_F(Exported, WhatIsWrongIsNamedWithItsPlace) {
       {kModel, "\"as_tensor\": {\"name\": \"x\"}", "\"as_void\": {\"name\": \"x\"}", "an argument of the type as_void"},
       {kModel, "\"major\": 8", "\"major\": 9", "a file of version 9."},
       {kModel, "\"parameter_name\": \"gate.weight\"", "\"parameter_name\": \"gate\"", "weight \"gate\" is missing"},
-      {kModel, "\"input_specs\": [", "\"input_specs\": [{\"token\": {}}, ", "an input of the type token"},
+      {kModel, "\"input_specs\": [", "\"input_specs\": [{\"token\": {}}, ",
+       "the signature has 10 inputs, and the graph 9"},
+      {kModel, "\"input_specs\": [", "\"input_specs\": [{\"soul\": {}}, ", "an input of the type soul"},
+      {kModel, "\"guards_code\": []", "\"guards_code\": [\"os.remove('x')\"]", "the guard \"os.remove('x')\""},
+      {kModel, "\"guards_code\": []", "\"guards_code\": [\"L['z'].size()[0] == 1\"]", "an argument that is not there"},
       {kWeights, "\"path_name\": \"weight_0\"", "\"path_name\": \"../../weight_0\"",
        "\"data/weights/../../weight_0\" is missing"},
       {kWeights, "\"use_pickle\": false", "\"use_pickle\": true", "which would be run as code"},
@@ -225,6 +233,24 @@ TEST_F(Exported, AWeightThatIsDamagedIsFoundByItsChecksum) {
   EXPECT_TRUE(contains(text, "record \"data/weights/weight_0\" is damaged")) << text;
 }
 
+TEST(ExportedFiles, HaveTheChecksumOfTheirDefinition) {
+  using tower::exported::crc32_of;
+  EXPECT_EQ(crc32_of("123456789", 9), 0xcbf43926);  // the check value of this CRC
+  std::mt19937 random(4);
+  std::string bytes(1100, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  // A bit at a time, of all lengths where the ways to compute it change, at even and odd addresses.
+  for (size_t size = 0; size < bytes.size() - 3; size += size < 300 ? 1 : 67) {
+    const size_t at = size % 3;
+    uint32_t crc = ~uint32_t{0};
+    for (size_t bit = 0; bit < 8 * size; ++bit) {
+      const uint32_t next = static_cast<uint8_t>(bytes[at + bit / 8]) >> bit % 8 & 1;
+      crc = (crc >> 1) ^ ((crc ^ next) & 1 ? 0xedb88320 : 0);
+    }
+    EXPECT_EQ(crc32_of(bytes.data() + at, size), ~crc) << size;
+  }
+}
+
 TEST(ExportedSizes, AreParsedAndEvaluated) {
   using tower::exported::SizeExpression;
   const auto s = "Symbol('s0', positive=True, integer=True)";
@@ -245,6 +271,49 @@ TEST(ExportedSizes, AreParsedAndEvaluated) {
   EXPECT_EQ(at("Min(Integer(3), " + S + ")", 2), 2);
   EXPECT_EQ(at("Mul(Integer(9223372036854775807), " + S + ")", 2), -1);
   EXPECT_EQ(at("FloorDiv(" + S + ", Integer(0))", 2), -1);
+}
+
+TEST(ExportedGuards, AreArithmeticAsPythonHasIt) {
+  using tower::exported::Guard;
+  const auto holds = [](const std::string& text, int64_t x, int64_t n) {
+    const auto found = Guard(text, {"x", "options.n", "pair[0]", "args_1"}).holds([&](size_t leaf, auto dim) {
+      return leaf == 1 && !dim ? std::optional(n) : dim == 1 ? std::optional(x) : std::nullopt;
+    });
+    return found ? *found ? "yes" : "no" : "unknown";
+  };
+  const std::string X = "L['x'].size()[1]", N = "L['options']['n']";
+  EXPECT_EQ(holds("(" + X + " % 2) == 0", 6, 0), "yes"s);
+  EXPECT_EQ(holds("(" + X + " % 2) == 0", 7, 0), "no"s);
+  EXPECT_EQ(holds(N + " // 2 == -4", 0, -7), "yes"s);
+  EXPECT_EQ(holds("((-1)*" + N + ") % 3 == 2", 0, 7), "yes"s);
+  EXPECT_EQ(holds("1 + 2*" + X + " - 3 >= 2*2", 3, 0), "yes"s);
+  EXPECT_EQ(holds(X + " < 3 or " + X + " > 5 and not " + N + " == 1", 6, 1), "no"s);
+  EXPECT_EQ(holds(X + " < 3 or " + X + " > 5 and not " + N + " == 1", 2, 1), "yes"s);
+  EXPECT_EQ(holds("max(" + X + ", 4, " + N + ") == abs(-9) and min(3, 2) <= 2", 9, 5), "yes"s);
+  EXPECT_EQ(holds("L['pair'][0].size()[1] != L['args'][1].size()[1]", 4, 0), "no"s);
+  EXPECT_EQ(holds(X + "*" + X + " > 0", 4000000000000, 0), "unknown"s);
+  EXPECT_EQ(holds(X + " % " + N + " == 0", 4, 0), "unknown"s);
+  EXPECT_EQ(holds(N + " == 0 or " + X + " % " + N + " == 0", 4, 0), "yes"s);
+  EXPECT_EQ(holds("L['x'].size()[0] == 1", 1, 1), "unknown"s);
+  // Values do not depend on strides, and tensors of transforms have others.
+  EXPECT_EQ(holds("L['x'].stride()[0] == 5 and L['x'].storage_offset() == 7", 1, 1), "yes"s);
+  EXPECT_EQ(Guard("(" + X + " % 2) == " + N, {"x", "options.n"}).text(), "(x.size()[1] % 2) == options.n");
+}
+
+TEST(ExportedGuards, ThatAreNoneAreRefused) {
+  using tower::exported::Guard;
+  for (const std::string text :
+       {"", "1 +", "(1", "1)", "L['x'", "L['x'].size()[", "L['x'].shape[0] == 1", "__import__('os')", "1.5 == 1",
+        "2 ** 3 == 8", "math.inf == 1", "max()", "abs(1, 2) == 1", "99999999999999999999 == 1", "not", "1 == 2 == 3"})
+    EXPECT_THROW(Guard(text, {"x"}), tower::exported::NotSupported) << text;
+  for (const std::string deep : {"(", "-", "not "}) {
+    std::string text;
+    for (int n = 0; n < 100000; ++n) text += deep;
+    EXPECT_THROW(Guard(text, {"x"}), tower::exported::NotSupported);
+  }
+  std::string wide = "1";
+  for (int n = 0; n < 100000; ++n) wide += " + 1";
+  EXPECT_THROW(Guard(wide, {"x"}), tower::exported::NotSupported);
 }
 
 TEST(ExportedSizes, AreSolvedForASizeThatIsKnown) {

@@ -166,4 +166,36 @@ TEST_P(Families, TakeBatchesOfAllSizesWhereTheyWereExportedForThat) {
 INSTANTIATE_TEST_SUITE_P(Exported, Families, testing::ValuesIn(kFamilies),
                          [](const auto& info) { return std::string(info.param); });
 
+/// What else the exporter makes of a family: decomposed to fewer operators, and as its strict tracer sees it.
+class FamiliesInOtherForms : public Families {
+ protected:
+  void load(const std::string& form) {
+    model_.emplace(td::load_exported(exported_models::file(GetParam() + ("." + form))));
+  }
+  void check() {
+    EXPECT_ALL_SAME((*model_)(list(0, "arg")), list(0, "out"));
+    const Tensors args = stacked([&](int k) { return with_cotangents(k); });
+    const Function per_example = td::vmap(td::grad(loss(), floats_), mapped(args.size()), {0});
+    EXPECT_ALL_SAME(per_example(args), stacked([&](int k) { return list(k, "grad"); }));
+    Tensors directions = tangents(0);
+    directions.resize(with_cotangents(0).size());
+    EXPECT_ALL_SAME(td::jvp(td::grad(loss(), floats_), with_cotangents(0), directions).second, list(0, "hvp"));
+  }
+};
+
+TEST_P(FamiliesInOtherForms, HaveTheValuesAndDerivativesOfPythonDecomposed) {
+  // What is decomposed in Python has gradients through there, too: no_grad is left out of it.
+  if (std::string(GetParam()) == "no_grad") GTEST_SKIP() << "run_decompositions() leaves no_grad out";
+  load("inference");
+  check();
+}
+
+TEST_P(FamiliesInOtherForms, HaveTheValuesAndDerivativesOfPythonStrict) {
+  load("strict");
+  check();
+}
+
+INSTANTIATE_TEST_SUITE_P(Exported, FamiliesInOtherForms, testing::ValuesIn(kFamilies),
+                         [](const auto& info) { return std::string(info.param); });
+
 }  // namespace

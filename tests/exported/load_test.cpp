@@ -1,10 +1,15 @@
 // What a file says of a model: signature, sizes, weights, what it writes. The oracle is Python, by way of
 // make_models.py.
+#include <torch/csrc/autograd/autograd.h>
+
 #include <fstream>
+#include <sstream>
 
 #include "exported/models.h"
 #include "support/prelude.h"
 #include "tower/exported.h"
+#include "tower/graph.h"
+#include "tower/sparse.h"
 #include "tower/tower.h"
 
 namespace {
@@ -196,6 +201,28 @@ TEST_F(Exported, AModelIsLoadedInsideOfATransformAsOutside) {
   EXPECT_TRUE(same(tower::grad(inside)(x), tower::grad(outside)(x)));
 }
 
+TEST_F(Exported, ItsJacobianIsAsSparseAsTheModel) {
+  const auto model = tower::load_exported<Tensor(Tensor)>(file("perceptron"));
+  const Tensor x = expected("perceptron").at("0.arg.0");
+  const auto pattern = tower::jacobian_sparsity(model, x);
+  EXPECT_EQ(pattern.num_entries(), 4 * 2 * 3);  // no row sees another
+  const auto jacobian = tower::sparse_jacobian(model, pattern);
+  // LibTorch's autograd, a row at a time.
+  const Tensor leaf = x.clone().requires_grad_(), out = model(leaf).flatten();
+  Tensors rows;
+  for (const Tensor& element : out.unbind())
+    rows.push_back(torch::autograd::grad({element}, {leaf}, {}, /*retain_graph=*/true)[0].flatten());
+  EXPECT_TRUE(same(jacobian(x).to_dense(), at::stack(rows)));
+}
+
+TEST_F(Exported, ItsGraphIsThatOfItsCalls) {
+  const auto model = tower::load_exported<Tensor(Tensor)>(file("perceptron"));
+  std::ostringstream text;
+  text << tower::graph(model)(expected("perceptron").at("0.arg.0"));
+  EXPECT_TRUE(contains(text.str(), "addmm")) << text.str();
+  EXPECT_TRUE(contains(text.str(), "silu")) << text.str();
+}
+
 TEST_F(Exported, ASignatureIsPrinted) {
   EXPECT_EQ(td::load_exported(file("casts")).signature(), "(x: Double [4, 3]) -> Double []");
 }
@@ -207,6 +234,8 @@ TEST_F(Exported, AReportHasSizesWeightsAndOperators) {
   const std::string experts = td::load_exported(file("experts")).report();
   EXPECT_TRUE(contains(experts, "8 parameters (")) << experts;
   EXPECT_TRUE(contains(experts, "     4  aten::linear ")) << experts;
+  const size_t line = experts.find("aten::sin ");
+  EXPECT_TRUE(contains(experts.substr(line, experts.find('\n', line) - line), " kernels")) << experts;
   EXPECT_TRUE(contains(experts, "     1  torch.ops.higher_order.cond\n")) << experts;
 }
 

@@ -10,13 +10,17 @@ Python's own modules and autograd give for them as NAME.pt, a dict of tensors:
   k.hvp.i                 derivatives of the gradient by argument i along the directions
   n.batch.i, n.batch_out  the first argument, and the first result, for a batch of n
 
-Then files that say what a reader has to do with signatures, buffers and weights (signatures below)."""
+NAME.inference.pt2 is the same after run_decompositions(), and NAME.strict.pt2 what the strict exporter makes.
+
+Then files that say what a reader has to do with signatures, buffers and weights, and with calls of operators that are
+not LibTorch's own (custom.py)."""
 
 import sys
 import warnings
 from pathlib import Path
 
 import torch
+from custom import make_custom
 from families import families
 from torch import nn
 from torch._higher_order_ops.map import map as map_rows
@@ -83,6 +87,12 @@ def save(folder, name, module, args, kwargs=None, **options):
     return program
 
 
+def save_other_forms(folder, name, module, args, **options):
+    program = torch.export.export(module, args, **options)
+    torch.export.save(program.run_decompositions(), folder / f"{name}.inference.pt2")
+    torch.export.save(torch.export.export(module, args, strict=True, **options), folder / f"{name}.strict.pt2")
+
+
 def save_tensors(folder, name, tensors):
     torch.save({key: t.detach().clone().contiguous() for key, t in tensors.items()}, folder / f"{name}.pt")
 
@@ -95,7 +105,9 @@ def make_family(folder, name, module, draw, batch):
             saved.update({f"{k}.{key}": t for key, t in example(module, draw).items()})
     args = draw()
     shapes = tuple({batch: torch.export.Dim("batch")} if i == 0 else None for i in range(len(args)))
-    save(folder, name, module, args, dynamic_shapes=None if batch is None else shapes)
+    shapes = None if batch is None else shapes
+    save(folder, name, module, args, dynamic_shapes=shapes)
+    save_other_forms(folder, name, module, args, dynamic_shapes=shapes)
     if batch is not None:
         for n in BATCHES:
             x = args[0][:1].expand(n, *args[0].shape[1:]) + torch.randn(n, *args[0].shape[1:])
@@ -191,6 +203,13 @@ class Times(nn.Module):
         return x * n + x.shape[0]
 
 
+class ByParity(nn.Module):
+    """A branch of Python's, of which the exporter takes one."""
+
+    def forward(self, x, pair):
+        return x.sin() if (x.shape[0] + pair[1].shape[0]) % 2 == 0 else x.cos()
+
+
 class Dropout(nn.Module):
     def forward(self, x):
         return F.dropout(x, 0.5, True)
@@ -206,6 +225,8 @@ def make_subgraphs(folder):
     save(folder, "autocast", module, (x,))
     save_tensors(folder, "autocast", {"arg": x, "out": module(x)})
     save(folder, "lists", Lists(), (x,))
+    auto = {0: torch.export.Dim.DYNAMIC}
+    save(folder, "by_parity", ByParity(), (x, (x[1:], torch.randn(6, 3))), dynamic_shapes=(auto, (auto, auto)))
     save(folder, "times", Times(), (x, 3), dynamic_shapes=(None, torch.export.Dim.DYNAMIC))
 
 
@@ -262,6 +283,7 @@ def main():
     torch.set_default_dtype(torch.float32)
     make_others(folder)
     make_subgraphs(folder)
+    make_custom(folder, save, save_tensors)
 
 
 if __name__ == "__main__":

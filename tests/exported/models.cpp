@@ -18,15 +18,16 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path& folder() {
-  static const fs::path folder = TOWER_EXPORTED_FOLDER;
+  const char* given = std::getenv("TOWER_EXPORTED_MODELS");
+  static const fs::path folder = given ? given : TOWER_EXPORTED_FOLDER;
   return folder;
 }
 
 /// Made already, by these scripts.
 bool are_there(const fs::path& mark) {
   if (!fs::exists(mark)) return false;
-  for (const fs::path script : {TOWER_EXPORTED_SCRIPTS "/make_models.py", TOWER_EXPORTED_SCRIPTS "/families.py"})
-    if (fs::last_write_time(script) > fs::last_write_time(mark)) return false;
+  for (const auto& script : fs::directory_iterator(TOWER_EXPORTED_SCRIPTS))
+    if (script.path().extension() == ".py" && script.last_write_time() > fs::last_write_time(mark)) return false;
   return true;
 }
 
@@ -34,6 +35,7 @@ std::string make() {
 #if !__has_include(<nlohmann/json.hpp>)
   return "this Tower was built without nlohmann/json.hpp";
 #endif
+  if (std::getenv("TOWER_EXPORTED_MODELS")) return {};  // made by another version (script/exported_versions)
   const std::string python = TOWER_EXPORTED_PYTHON;
   if (python.empty()) return "LibTorch is that of no Python, which could export models";
   fs::create_directories(folder());

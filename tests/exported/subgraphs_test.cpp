@@ -25,6 +25,23 @@ TEST_F(Exported, ABranchBySizesIsTakenForEachSize) {
   }
 }
 
+TEST_F(Exported, ABranchOfPythonsIsOfTheSizesThatWentThatWay) {
+  // The graph has the sine alone, which is that of sizes whose sum is even.
+  const auto model = tower::load_exported<Tensor(Tensor, std::pair<Tensor, Tensor>)>(file("by_parity"));
+  for (const auto& [n, m] : {std::pair(4, 6), std::pair(9, 3), std::pair(2, 8)}) {
+    const Tensor x = at::randn({n, 3});
+    EXPECT_TRUE(same(model(x, {x, at::zeros({m, 3})}), x.sin())) << n;
+    EXPECT_TRUE(same(tower::vmap([&](const Tensor& x) {
+                       return model(x, {x, at::zeros({m, 3})});
+                     })(x.expand({2, n, 3})),
+                     x.sin().expand({2, n, 3})));
+  }
+  const Tensor x = at::randn({5, 3});
+  const auto text = message_of<tower::ArgumentError>([&] { model(x, {x, at::zeros({6, 3})}); });
+  EXPECT_TRUE(contains(text, "it was exported for arguments where")) << text;
+  EXPECT_TRUE(contains(text, "x.size()[0] % 2) == 0") || contains(text, "pair[1].size()[0]")) << text;
+}
+
 TEST_F(Exported, ABranchIsTakenByEachExampleForItself) {
   const auto model = td::load_exported(file("experts"));
   const Tensor x = at::randn({40, 3}, at::kDouble);
