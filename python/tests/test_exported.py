@@ -1,5 +1,8 @@
 """Exported models, without the code that they were made of."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch_tower
@@ -74,6 +77,14 @@ def test_it_is_described(exported):
     _, model, _, _ = exported
     assert "aten::linear" in model.report()
     assert model.buffers() == model.constants() == {}
+
+
+def test_the_command_describes_it(exported, tmp_path):
+    _, model, _, _ = exported
+    command = [sys.executable, "-m", "torch_tower", "--inspect", tmp_path / "model.pt2"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == model.report()
+    assert subprocess.run([*command, "--cmake-prefix-path"], capture_output=True).returncode == 2
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
