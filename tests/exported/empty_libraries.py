@@ -31,7 +31,9 @@ def main():
         own = {version: functions.get(version, set()) for version, owner in owners.items() if owner == name}
         own["NO_VERSION"] = without_version
         script = folder / "versions.map"
-        script.write_text("".join(f"{v} {{ global: {' '.join(f + ';' for f in fs)} }};\n" for v, fs in own.items() if fs))
+        script.write_text(
+            "".join(f"{v} {{ global: {' '.join(f + ';' for f in fs)} }};\n" for v, fs in own.items() if fs)
+        )
         code = "".join(f"void {function}(void) {{}}\n" for fs in own.values() for function in fs)
         command = ["gcc", "-w", "-shared", "-x", "c", "-", "-o", folder / name]
         command += [f"-Wl,-soname,{name}", f"-Wl,--version-script={script}"]

@@ -12,7 +12,7 @@ namespace exported_models {
 namespace {
 
 void append(std::string& out, uint64_t number, int bytes) {
-  for (int k = 0; k < bytes; ++k) out.push_back(static_cast<char>(number >> (8 * k)));
+  for (int k = 0; k < bytes; ++k, number >>= 8) out.push_back(static_cast<char>(number));
 }
 
 }  // namespace
