@@ -53,6 +53,59 @@ LoopBackwards::LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool>
   if (std::any_of(step_->values.begin(), step_->values.end(), is_captured)) step_.reset();
 }
 
+// The cotangents before the last step that is made back are of all states that move, and gradients are added up from
+// zeros, as in a kernel.
+std::unique_ptr<const TiledLoop> LoopBackwards::made_in_tiles() const {
+  const size_t states = loop_->states(), operands = loop_->operands();
+  const Kinds of_step = kinds_of_step();
+  Tensors all;
+  for (const Kind& kind : of_step.operands) all.push_back(at::zeros(kind.sizes, at::TensorOptions(kind.dtype)));
+  const size_t given = all.size(), cotangents = given - operands;
+  for (size_t i = states; i < operands; ++i)
+    if (needs_[i]) all.push_back(at::zeros_like(all[i]));
+  const auto back = [plan = Plan(*step_), given, cotangents](const Tensors& x) {
+    Tensors found = plan.run(Tensors(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(given)));
+    for (size_t k = cotangents; k < found.size(); ++k) found[k] = x[given + k - cotangents] + found[k];
+    return found;
+  };
+  try {
+    Kernels kernels;
+    return TiledLoop::of(loop_->step().graph(), states, loop_->count(), traced_step(back, all), kernels);
+  } catch (const InvisibleTensorError&) {
+    throw;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+const TiledLoop* LoopBackwards::in_tiles() const {
+  if (!step_ || raises || !loop_->may_be_in_tiles() || !loop_->in_tiles()) return nullptr;
+  return in_tiles_.get([this] { return made_in_tiles(); }).get();
+}
+
+std::optional<Tensors> LoopBackwards::run_in_tiles(const Tensors& operands) const {
+  const TiledLoop* tiled = in_tiles();
+  if (!tiled) return std::nullopt;
+  const size_t states = loop_->states();
+  Tensors all(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(loop_->operands()));
+  for (size_t k = 0, next = all.size(); k < states; ++k) {
+    if (moves_[k]) all.push_back(cotangents_[k] ? operands[next] : at::zeros_like(operands[k]));
+    next += cotangents_[k];
+  }
+  for (size_t i = states; i < needs_.size(); ++i)
+    if (needs_[i]) all.push_back(at::zeros_like(operands[i]));
+  if (!tiled->takes(all)) return std::nullopt;
+  const Tensors found = tiled->run(all);
+  Tensors gradients;
+  size_t next = 0;
+  for (size_t k = 0; k < states; ++k) {
+    if (needs_[k]) gradients.push_back(found[next]);
+    next += moves_[k];
+  }
+  gradients.insert(gradients.end(), found.begin() + static_cast<std::ptrdiff_t>(next), found.end());
+  return gradients;
+}
+
 bool LoopBackwards::is_stacked_operand(size_t k) const {
   if (k < loop_->operands()) return loop_->is_stacked_operand(k);
   for (size_t result = 0, next = loop_->operands(); result < loop_->results(); ++result)
@@ -173,6 +226,7 @@ KnownCode::Kinds LoopBackwards::kinds_of_step() const {
 }
 
 std::optional<Tensors> LoopBackwards::run_at_once(const Call& call, const Tensors& operands) const {
+  if (in_tiles_.if_made()) return run_in_tiles(operands);
   if (!step_ || !loop_->is_long()) return std::nullopt;
   return run_in_kernel(call, operands);
 }

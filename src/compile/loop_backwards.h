@@ -9,14 +9,20 @@ namespace tower::compiler {
 
 /// Operands: those of the loop, and the cotangents that are there of its results. Results: the gradients of the
 /// operands of the loop that are asked for.
-class LoopBackwards final : public CodeInNumbers {
+class LoopBackwards final : public CodeInNumbers, public HasOwnKernels {
  public:
   /// `cotangents`: of which results there are some; `needs`: the gradients of which operands are asked for. While a
   /// function is traced; `operands` are those of the loop.
   LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool> cotangents, std::vector<bool> needs,
                 const dynamic::Tensors& operands);
 
+  /// Whether it is made tile by tile, if the loop is; where it is not, the loop's steps are better written out.
+  bool is_in_tiles() const { return in_tiles() != nullptr; }
+  /// The gradients, tile by tile; none where that cannot be.
+  std::optional<dynamic::Tensors> run_in_tiles(const dynamic::Tensors& operands) const;
+
   SmallResults in_numbers(const SmallCall& call) const override;
+  std::optional<OwnKernels> own_kernels() const override { return Loop::of_tiles(in_tiles_.if_made()); }
   bool is_stacked_operand(size_t k) const override;
   bool is_stacked_result(size_t k) const override;
   std::optional<Kinds> kinds() const override;
@@ -29,6 +35,8 @@ class LoopBackwards final : public CodeInNumbers {
   static c10::intrusive_ptr<const Operator> read(GraphReader& graphs, ByteReader& in);
 
  private:
+  const TiledLoop* in_tiles() const;
+  std::unique_ptr<const TiledLoop> made_in_tiles() const;
   LoopBackwards(std::shared_ptr<const Loop> loop, std::vector<bool> cotangents, std::vector<bool> needs);
   // What `step_` has to be.
   Kinds kinds_of_step() const;
@@ -38,6 +46,7 @@ class LoopBackwards final : public CodeInNumbers {
   std::vector<bool> moves_;    // of the states: there are derivatives by them
   std::optional<Graph> step_;  // of the operands and a cotangent of each state that moves: the cotangents before the
                                // step, and what it adds to the gradients of the other operands that need theirs
+  MadeOnce<std::unique_ptr<const TiledLoop>> in_tiles_;
 };
 
 }  // namespace tower::compiler

@@ -103,6 +103,8 @@ std::optional<KnownCode::Kinds> Loop::kinds() const {
 }
 
 std::optional<dynamic::Tensors> Loop::run_at_once(const Call& call, const dynamic::Tensors& operands) const {
+  if (const TiledLoop* tiled = in_tiles_.if_made() ? in_tiles() : nullptr)
+    return tiled->takes(operands) ? std::optional(tiled->run(operands)) : std::nullopt;
   return is_long() ? run_in_kernel(call, operands) : std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 
 #include "compile/loop_backwards.h"
 #include "core/tensor_lists.h"
+#include "fuse/fused_plan.h"
 #include "graph/trace.h"
 #include "operators/differentiate.h"
 #include "tower/errors.h"
@@ -107,12 +108,21 @@ class PullbackOfLoop {
   Tensors call(const Tensors& all) const {
     const Tensors operands(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(needs_.size()));
     const auto code = std::make_shared<const LoopBackwards>(loop_, given_, needs_, operands);
-    return call_known(rules(), code, all);
+    // A loop over large tensors whose way back is no such is traced as its steps.
+    if (loop_->in_tiles() && !code->is_in_tiles()) {
+      const auto written_out = [loop = loop_](const Tensors& x) { return loop->run_written_out(x); };
+      return pullback_of(written_out, given_, needs_)(all);
+    }
+    return call_known(rules(code), code, all);
   }
 
-  HigherOrderRules rules() const {
+  HigherOrderRules rules(const std::shared_ptr<const LoopBackwards>& code) const {
     HigherOrderRules rules = rules_of_call(loop_->name() + std::string("_backward"), code_of_steps(*loop_),
                                            pullback_of(run_of(loop_), given_, needs_));
+    rules.forward = [code, plain = rules.forward](const Tensors& all, const Attributes& attributes) {
+      auto found = is_plain(all) ? code->run_in_tiles(all) : std::nullopt;
+      return found ? *std::move(found) : plain(all, attributes);
+    };
     if (loop_->random || loop_->foreign) return rules;
     rules.vjp = [self = *this, plain = rules.vjp](const Residuals& saved, const Tensors& u,
                                                   const std::vector<bool>& needs, const Attributes& attributes) {
@@ -216,9 +226,10 @@ HigherOrderRules rules_of(const std::shared_ptr<const Loop>& loop) {
   return rules;
 }
 
-HigherOrderRules rules_of_pullback(const std::shared_ptr<const Loop>& loop, const std::vector<bool>& given,
+HigherOrderRules rules_of_pullback(const std::shared_ptr<const LoopBackwards>& code,
+                                   const std::shared_ptr<const Loop>& loop, const std::vector<bool>& given,
                                    const std::vector<bool>& needs) {
-  return PullbackOfLoop(loop, given, needs).rules();
+  return PullbackOfLoop(loop, given, needs).rules(code);
 }
 
 }  // namespace tower::compiler

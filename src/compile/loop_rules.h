@@ -6,10 +6,13 @@
 
 namespace tower::compiler {
 
+class LoopBackwards;
+
 HigherOrderRules rules_of(const std::shared_ptr<const Loop>& loop);
-/// Of its pullback: `given`, of which results there are cotangents, and `needs`, the gradients of which operands are
-/// asked for.
-HigherOrderRules rules_of_pullback(const std::shared_ptr<const Loop>& loop, const std::vector<bool>& given,
+/// Of its pullback, which is `code`: `given`, of which results there are cotangents, and `needs`, the gradients of
+/// which operands are asked for.
+HigherOrderRules rules_of_pullback(const std::shared_ptr<const LoopBackwards>& code,
+                                   const std::shared_ptr<const Loop>& loop, const std::vector<bool>& given,
                                    const std::vector<bool>& needs);
 
 /// A function of the operands of `f` and of those cotangents of its results that are `given`, behind them: the

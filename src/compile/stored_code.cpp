@@ -136,7 +136,7 @@ c10::intrusive_ptr<const Operator> LoopBackwards::read(GraphReader& graphs, Byte
       ByteReader::fail();
     code->step_ = std::move(step);
   }
-  return known_operator(rules_of_pullback(loop, cotangents, needs), code);
+  return known_operator(rules_of_pullback(code, loop, cotangents, needs), code);
 }
 
 c10::intrusive_ptr<const Operator> read_code(GraphReader& graphs, ByteReader& in) {

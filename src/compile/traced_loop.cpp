@@ -15,6 +15,7 @@
 #include "core/bind.h"
 #include "core/level.h"
 #include "core/tensor_lists.h"
+#include "fuse/fused_plan.h"
 #include "graph/raises.h"
 #include "graph/trace.h"
 #include "numbers/thresholds.h"
@@ -85,7 +86,32 @@ Tensors Loop::repeat(const Function& step, size_t states, const Tensors& operand
   return steps.run_steps(0, steps_->count, operands, captured);
 }
 
+const TiledLoop* Loop::in_tiles() const {
+  if (!may_be_in_tiles()) return nullptr;
+  const auto make = [this]() -> std::unique_ptr<const TiledLoop> {
+    Kernels kernels;
+    try {
+      return TiledLoop::of(step_.graph(), states_, steps_->count, kernels);
+    } catch (const CompileError&) {
+      return nullptr;
+    }
+  };
+  return in_tiles_.get(make).get();
+}
+
+Tensors Loop::run_written_out(const Tensors& operands) const {
+  Tensors all = operands;
+  for (int64_t k = 0; k < steps_->count; ++k) {
+    const Tensors next = step_.run(all);
+    std::copy(next.begin(), next.end(), all.begin());
+  }
+  all.resize(states_);
+  return all;
+}
+
 Tensors Loop::run(const Tensors& operands) const {
+  if (const TiledLoop* tiled = is_plain(operands) ? in_tiles() : nullptr; tiled && tiled->takes(operands))
+    return tiled->run(operands);
   const auto split = operands.begin() + static_cast<std::ptrdiff_t>(states_ + stacked());
   const auto part = [self = shared_from_this()](bool step) -> Function {
     return [self, step](const Tensors& all) {
@@ -296,6 +322,23 @@ bool is_worth_a_loop(const Tensors& of_step, int64_t count) {
   return count >= kManySteps || (count >= kFewestSteps && have_at_most(kFewElements));
 }
 
+// Whether a loop may be one over large tensors. Under a vmap, examples are the lanes, if any are.
+bool may_be_in_tiles(const Tensors& state, int64_t count) {
+  const auto is_large = [](const Tensor& t) { return t.numel() > thresholds().most_of_lane; };
+  if (count < thresholds().fewest_steps || Trying::now() || std::none_of(state.begin(), state.end(), is_large))
+    return false;
+  for (const Level* level = top(); level; level = level->below())
+    if (level->kind() == Kind::vmap) return false;
+  return true;
+}
+
+// Whether all calls are such as tiles can have, but for where they read elements.
+bool has_elements_alone(const Graph& step) {
+  return std::all_of(step.calls.begin(), step.calls.end(), [](const Call& call) {
+    return call.vmaps.empty() && (element_rule(*call.op) || call.op->moves != Moves::no);
+  });
+}
+
 // Where a step writes, draws random numbers, or does what no kernel can, there is no loop, nor where steps differ. In
 // the step of another loop there is no memory for what steps have of their own.
 std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int64_t count, const Tensors& operands) {
@@ -303,7 +346,8 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
   Tensors one(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(steps.states));
   for (size_t i = steps.states; i < operands.size(); ++i)
     one.push_back(operands[i].select(0, steps.reverse ? count - 1 : 0));
-  if (!is_worth_a_loop(one, count)) return std::nullopt;
+  const bool in_lane = is_worth_a_loop(one, count);
+  if (!in_lane && (operands.size() > steps.states || !may_be_in_tiles(one, count))) return std::nullopt;
   struct Body {
     Graph graph;
     Tensors captured;
@@ -323,6 +367,7 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
   Body body;
   try {
     body = trace_one(first);
+    if (!in_lane && (body.graph.results.size() > steps.states || !has_elements_alone(body.graph))) return std::nullopt;
     for (int64_t k = 1; steps.by_index && k < count; ++k) {
       const Body other = trace_one(first + k);
       const auto same = [](const Tensor& a, const Tensor& b) { return a.is_same(b); };
@@ -338,7 +383,7 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
       std::move(body.graph), steps.states,
       Loop::Steps{.count = count, .stacked = operands.size() - steps.states, .reverse = steps.reverse});
   const Tensors all = joined(operands, body.captured);
-  if (!loop->fits_kernel(all)) return std::nullopt;
+  if (in_lane ? !loop->fits_kernel(all) : !loop->in_tiles()) return std::nullopt;
   return call_known(rules_of(loop), loop, all);
 }
 

@@ -1,8 +1,8 @@
 // A loop as a call of a graph: an operator whose predicate and step are graphs of one example. Where they are small
-// enough for a kernel, the loop is one inside it (NOTE [Loops in a kernel]); elsewhere it is run
-// step by step, by two plans. One whose number of steps is known (fori_loop, scan) has no predicate; of a scan's inputs
-// and outputs each step has its own (NOTE [Stacked numbers] in numbers/expression.h), and it is a call only where a
-// kernel can make it.
+// enough for a kernel, the loop is one inside it (NOTE [Loops in a kernel]); a known number of steps over large tensors
+// may be made tile by tile (fuse/tiled_loop.h); elsewhere it is run step by step, by two plans. One whose number of
+// steps is known (fori_loop, scan) has no predicate; of a scan's inputs and outputs each step has its own
+// (NOTE [Stacked numbers] in numbers/expression.h), and it is a call only where kernels can make it.
 //
 // Under transforms it is a higher-order operator as any: mapped, it is the loop over a batch; pushed forward, a loop
 // over state and tangents, which is traced in turn. Its pullback is a call of compile/loop_backwards.h.
@@ -14,7 +14,9 @@
 #include <optional>
 
 #include "core/once.h"
+#include "fuse/own_kernels.h"
 #include "fuse/small.h"
+#include "fuse/tiled_loop.h"
 #include "graph/plan.h"
 #include "numbers/thresholds.h"
 #include "tower/loops.h"
@@ -25,7 +27,7 @@ class ByteReader;
 class CompiledGraph;
 class GraphReader;
 
-class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loop> {
+class Loop final : public CodeInNumbers, public HasOwnKernels, public std::enable_shared_from_this<Loop> {
  public:
   /// `predicate` and `step` are functions of the state and, behind it, of the tensors that either captures.
   Loop(Graph predicate, Graph step, size_t states, const WhileOptions& options, bool must_end);
@@ -51,6 +53,10 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   Kinds kinds_of_step() const;
   std::optional<dynamic::Tensors> run_at_once(const Call& call, const dynamic::Tensors& operands) const override;
   SmallResults results_in_numbers(Expressions& graph, c10::ArrayRef<const Small*> operands) const;
+  std::optional<OwnKernels> own_kernels() const override { return of_tiles(in_tiles_.if_made()); }
+  static std::optional<OwnKernels> of_tiles(const std::unique_ptr<const TiledLoop>* made) {
+    return made && *made ? std::optional(OwnKernels{(*made)->kernels(), (*made)->operators()}) : std::nullopt;
+  }
   bool is_stacked_operand(size_t k) const override { return k >= states_ && k < states_ + stacked(); }
   bool is_stacked_result(size_t k) const override { return k >= states_; }
   /// The loop in a kernel, but for what its steps give of their own; none where it does not fit.
@@ -76,6 +82,14 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   /// Whether its steps are so many that a kernel is made faster than they are.
   bool is_long() const { return steps_ && steps_->count >= thresholds().many_steps; }
   bool makes_known_steps() const { return steps_.has_value(); }
+  /// The loop over large tensors, tile by tile; null where it is none, or where there is no LLVM. It is made when it is
+  /// first asked for.
+  const TiledLoop* in_tiles() const;
+  /// Whether kernels of a tile may make steps: those of known number, which share all but their state.
+  bool may_be_in_tiles() const { return steps_ && !has_stacked() && !random && !foreign && !raises; }
+  int64_t count() const { return steps_->count; }
+  /// The steps, one after the other, as ordinary code.
+  dynamic::Tensors run_written_out(const dynamic::Tensors& operands) const;
   /// Whether a kernel can make the loop, of such operands.
   bool fits_kernel(const dynamic::Tensors& operands) const;
   bool has_stacked() const { return stacked() > 0 || results() > states_; }
@@ -105,6 +119,7 @@ class Loop final : public CodeInNumbers, public std::enable_shared_from_this<Loo
   WhileOptions options_;
   bool must_end_;
   mutable std::atomic<bool> compiles_ = false;
+  MadeOnce<std::unique_ptr<const TiledLoop>> in_tiles_;
   MadeOnce<std::array<std::unique_ptr<const CompiledGraph>, 2>> compiled_;  // of the predicate, and of a step
 };
 

@@ -282,6 +282,29 @@ std::optional<Elsewhere> elsewhere(const Graph& graph, const Call& call) {
   return call.op->moves == Moves::no ? std::nullopt : moved_elsewhere(graph, call);
 }
 
+std::optional<int64_t> part_of_operand(const Graph& graph, const Call& call) {
+  if (call.effect || call.op->moves == Moves::no || !call.vmaps.empty() || call.operands.size() != 1 ||
+      call.results.size() != 1 || call.results[0] == kNoValue || count(graph.values[call.results[0]].sizes) == 0)
+    return std::nullopt;
+  const auto moved = moved_elsewhere(graph, call);
+  if (!moved || moved->outer != 0 || moved->pieces.size() != 1) return std::nullopt;
+  const Elsewhere::Piece& all = moved->pieces[0];
+  if (all.backwards || all.begin != 0 || all.end != moved->length) return std::nullopt;
+  return all.from;
+}
+
+std::optional<Reach> Elsewhere::reach(size_t operand) const {
+  if (look_up || list.defined()) return std::nullopt;
+  std::optional<Reach> all;
+  for (const Piece& piece : pieces) {
+    if (piece.operand != operand) continue;
+    if (piece.backwards && piece.end - piece.begin > 1) return std::nullopt;
+    const int64_t further = piece.from - piece.begin;
+    all = all ? Reach{std::min(all->first, further), std::max(all->last, further)} : Reach{further, further};
+  }
+  return all;
+}
+
 // ---- in a kernel ----
 
 E ReadElsewhere::read(size_t operand, E place, E holds) const {

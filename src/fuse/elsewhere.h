@@ -7,6 +7,7 @@
 // of all lanes of a row. What comes of the index is checked, and what is not there is not read.
 #pragma once
 
+#include "fuse/row_reach.h"
 #include "graph/operand_dims.h"
 #include "numbers/element.h"
 #include "numbers/look_up.h"
@@ -39,10 +40,14 @@ struct Elsewhere {
   std::optional<LookedUp> look_up;
 
   bool is_table(size_t operand) const { return !look_up || operand != look_up->how.index; }
+  /// Where in its row lanes read the operand; none where that does not follow from their own places by addition.
+  std::optional<Reach> reach(size_t operand) const;
 };
 
 /// None where a call is no such, or LibTorch's call is better.
 std::optional<Elsewhere> elsewhere(const Graph& graph, const Call& call);
+/// From which element on the result of a call has those of its operand, in their order; none where it has others.
+std::optional<int64_t> part_of_operand(const Graph& graph, const Call& call);
 
 /// What an element of the result is in a kernel.
 class ReadElsewhere {

@@ -30,6 +30,10 @@ bool listens_to_operators() {
   return thread_state.recorder || thread_state.substitutions || c10::impl::TorchDispatchModeTLS::any_modes_set();
 }
 
+bool is_plain(const dynamic::Tensors& tensors) {
+  return !top() && !listens_to_operators() && std::all_of(tensors.begin(), tensors.end(), readable_or_undefined);
+}
+
 FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
     : plain_(std::move(graph)), kernels_(std::move(kernels)) {
   for (const Value& v : plain_.graph().values)
@@ -62,9 +66,7 @@ const FusedPlan::Fast* FusedPlan::fast() const {
 }
 
 std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& args) const {
-  const bool plain = !top() && !listens_to_operators() &&
-                     std::all_of(args.begin(), args.end(), readable_or_undefined) &&
-                     std::all_of(captured_.begin(), captured_.end(), is_readable);
+  const bool plain = is_plain(args) && std::all_of(captured_.begin(), captured_.end(), is_readable);
   const Fast* fast = plain ? this->fast() : nullptr;
   if (!fast) return std::nullopt;
   // A kernel knows that an index is out of range or a matrix singular, and LibTorch says which one: unless what was

@@ -14,6 +14,9 @@ namespace tower::compiler {
 /// Whether somebody wants to see LibTorch's operators as they are called, or tensors stand for others in them.
 bool listens_to_operators();
 
+/// Whether kernels may compute with these tensors here and now: nobody looks on, and they are values in memory.
+bool is_plain(const dynamic::Tensors& tensors);
+
 class FusedPlan {
  public:
   /// `kernels` are shared with other plans of the same function.

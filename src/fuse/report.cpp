@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fuse/own_kernels.h"
 #include "fuse/small.h"
 #include "graph/kernel_operator.h"
 #include "graph/raises.h"
@@ -80,11 +81,22 @@ std::string Report::summary() const {
 }
 
 void note_left(const Graph& fused, Report& report) {
+  OwnKernels own{0, 0};
   for (const Call& call : fused.calls) {
+    const auto* code = dynamic_cast<const HasOwnKernels*>(known_code(*call.op));
+    if (const auto of_code = code ? code->own_kernels() : std::nullopt) {
+      own.kernels += of_code->kernels;
+      own.operators += of_code->operators;
+      report.lines += call.op->name() + ": " + std::to_string(of_code->kernels) + " kernels of " +
+                      std::to_string(of_code->operators) + " operators, tile by tile\n";
+      continue;
+    }
     if (dynamic_cast<const KernelOperator*>(call.op)) ++report.products;
     else if (!gives_view(call)) ++report.left[reason_for(fused, call)][call.op->name()];
   }
   report.products -= std::min(report.products, report.kernels);
+  report.kernels += own.kernels;
+  report.operators += own.operators;
 }
 
 std::string first_page(const std::string& text) {

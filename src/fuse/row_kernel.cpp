@@ -18,7 +18,7 @@ std::vector<MemoryKernel::Result> made_by(const std::vector<Written>& written) {
   return made;
 }
 
-class RowKernel final : public MemoryKernel, public LaneCalls {
+class RowKernel final : public MemoryKernel, public LaneCalls, public ReachingKernel {
  public:
   RowKernel(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings, Sizes lanes, size_t outer,
             std::vector<Written> results)
@@ -105,6 +105,24 @@ class RowKernel final : public MemoryKernel, public LaneCalls {
     }
     if (!why_not.empty()) return std::nullopt;
     return call;
+  }
+
+  std::optional<RowReach> reach(c10::ArrayRef<InMemory> operands) const override {
+    if (outer_ > 0 || !kernel_->computes_parts()) return std::nullopt;
+    RowReach all{kernel_, rows_.lanes, {}};
+    for (const Reading& reading : readings_) {
+      if (reading.operand == Reading::kOwn || (reading.table && !reading.reach)) return std::nullopt;
+      const InMemory& t = operands[reading.operand];
+      const bool shared = reading.repeated && !reading.table;
+      if (!reading.table && !is_read_as_it_lies(reading, strides_of(t.sizes, t.strides, reading.places)))
+        return std::nullopt;
+      all.reads.push_back({reading.operand, shared, reading.table ? *reading.reach : Reach{}});
+    }
+    for (const Written& w : written_)
+      if (w.is_sum || w.wanted != w.strides || count(w.sizes) != rows_.lanes ||
+          !at::geometry_is_contiguous(w.sizes, w.strides))
+        return std::nullopt;
+    return all;
   }
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fuse/kernel_calls.h"
+#include "fuse/row_reach.h"
 #include "graph/operand_dims.h"
 
 namespace tower::compiler {
@@ -17,6 +18,7 @@ struct Reading {
   bool laid_out;                              // first written out with all lanes of a row, which has some of them only
   std::optional<Sizes> table = std::nullopt;  // all of the operand, row by row: how far apart it begins for rows
   at::Tensor own = {};                        // the same for each row
+  std::optional<Reach> reach = std::nullopt;  // of a table: where lanes read it, if that follows from their places
 };
 
 /// A tensor that it writes: without gaps, in the order of the lanes, and how it was traced.

@@ -130,7 +130,8 @@ class RowWriter {
     const auto table = [&](size_t k) {
       const Type type = *type_of(pointwise_.value(call.operands[k]).dtype);
       const auto [known, is_new] = tables.try_emplace(k);
-      if (is_new) known->second = input({operand(call.operands[k]), {}, true, false, how.strides[k]}, type);
+      if (is_new)
+        known->second = input({operand(call.operands[k]), {}, true, false, how.strides[k], {}, how.reach(k)}, type);
       return std::pair(type, known->second);
     };
     const auto list = [&] {

@@ -230,6 +230,20 @@ void Kernel::run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> in
   if (begin + whole < end) run_rest(begin + whole, end, inputs, outputs, fault);
 }
 
+bool Kernel::computes_parts() const {
+  return !has_rows_ && summed_.empty() && memories_ == 0 && kept_.empty() &&
+         std::find(added_.begin(), added_.end(), true) == added_.end();
+}
+
+// The last vector of lanes ends where they do.
+void Kernel::run_part(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                      uint8_t* fault) const {
+  const int64_t vector = facts_.vector_lanes, whole = (end - begin) / vector * vector;
+  if (whole == 0) return begin < end ? run_rest(begin, end, inputs, outputs, fault) : void();
+  call(begin, begin + whole, inputs, outputs, fault);
+  if (begin + whole < end) call(end - vector, end, inputs, outputs, fault);
+}
+
 void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                       uint8_t* fault) const {
   const int64_t vector = facts_.vector_lanes, lanes = end - begin;

@@ -79,6 +79,14 @@ class Kernel {
   };
   void run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs) const;
 
+  /// Whether `run_part` can compute it: it needs no more than its lanes.
+  bool computes_parts() const;
+  /// Lanes `begin` … `end` − 1 of a row, on this thread; bits of what went wrong go to `fault`. `inputs` and `outputs`
+  /// begin at the row's first lane, of which only those that these lanes read and write need be there. Lanes may be
+  /// computed twice: no output is an input's memory.
+  void run_part(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                uint8_t* fault) const;
+
   /// Repeated inputs have one element.
   using Source = LaneSource;
   using Target = LaneTarget;

@@ -1,0 +1,108 @@
+// One step of a loop over large tensors, as kernels that can compute any part of what it gives.
+//
+// The elements of each tensor are a row, and a lane of each kernel reads elements at fixed distances from its own place
+// (fuse/row_reach.h). So what a tile of a step's results needs of its operands is a tile of these, by some elements
+// wider. A tile of a few thousand elements stays in the cache for many steps (fuse/tiled_loop.h).
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "fuse/row_reach.h"
+#include "graph/graph.h"
+#include "kernels/kernels.h"
+
+namespace tower::compiler {
+
+/// Elements `begin` … `end` − 1 of a row.
+struct Tile {
+  int64_t begin, end;
+};
+
+/// What is needed where a tile is wanted: from so many elements before it to so many behind it.
+struct Span {
+  static constexpr int64_t kNothing = std::numeric_limits<int64_t>::min() / 4;
+  int64_t before = kNothing, after = kNothing;
+
+  bool is_empty() const { return before == kNothing; }
+  void join(const Span& other) {
+    before = std::max(before, other.before);
+    after = std::max(after, other.after);
+  }
+  /// What has to be there of an operand that is read so.
+  Span read(const Reach& reach) const { return is_empty() ? *this : Span{before - reach.first, after + reach.last}; }
+};
+
+class StepInTiles {
+ public:
+  /// None where something of the step is no such kernel. Throws a CompileError where there is no LLVM.
+  static std::optional<StepInTiles> of(const Graph& step, Kernels& kernels);
+
+  /// A tensor that is on the way, or an argument or a constant.
+  struct Held {
+    int64_t elements, bytes;   // how many, and of each
+    bool made = false;         // by a kernel
+    at::Tensor constant = {};  // else undefined
+
+    /// What of it is in a span of a tile; all of it, if that is one element.
+    Tile part(const Tile& tile, const Span& span) const;
+  };
+  const std::vector<Held>& held() const { return held_; }
+  size_t arguments() const { return arguments_.size(); }
+  /// Whether these can be its arguments.
+  bool takes(const std::vector<at::Tensor>& arguments) const;
+  size_t kernels() const { return steps_.size(); }
+  size_t operators() const { return operators_; }
+  size_t results() const { return results_.size(); }
+  /// Of the result, as it is held.
+  const Held& result(size_t k) const { return held_[results_[k].held]; }
+
+  struct Spans {
+    std::vector<Span> held, results;
+  };
+  /// What is needed of all that is held, where these spans of the results are wanted. Arguments are held first, in
+  /// their order.
+  Spans needed_for(std::vector<Span> results) const;
+
+  /// Computes `spans` of the results, and what else of them is made with that. `held`: where the first element of each
+  /// would be, of which only what is needed has to be there; those of results are set here, from `results`. Bits of
+  /// what went wrong go to `fault`.
+  void run(const Tile& tile, const Spans& spans, std::vector<char*>& held, const std::vector<char*>& results,
+           uint8_t* fault) const;
+
+ private:
+  // Elements of what is held, from one on.
+  struct Part {
+    size_t held;
+    int64_t from, elements;
+  };
+  struct Read {
+    Part of;
+    bool shared;
+    Reach reach;  // in what is held
+  };
+  struct Step {
+    std::shared_ptr<const Kernel> kernel;
+    int64_t lanes;
+    std::vector<Read> reads;
+    std::vector<size_t> makes;
+  };
+  struct Result : Part {
+    bool in_place;  // it is made where it is to be; else copied, as it is another's elements, too
+  };
+  StepInTiles() = default;
+  bool add(const Graph& graph, const Call& call, ById<ValueId, std::optional<Part>>& parts);
+
+  struct Argument {
+    Sizes sizes;
+    at::ScalarType dtype;
+  };
+  std::vector<Held> held_;
+  std::vector<Argument> arguments_;
+  size_t operators_ = 0;
+  std::vector<Step> steps_;
+  std::vector<Result> results_;
+};
+
+}  // namespace tower::compiler
