@@ -70,7 +70,7 @@ std::unique_ptr<const TiledLoop> LoopBackwards::made_in_tiles() const {
   };
   try {
     Kernels kernels;
-    return TiledLoop::of(loop_->step().graph(), states, loop_->count(), traced_step(back, all), kernels);
+    return TiledLoop::of(loop_->step().graph(), states, loop_->known_steps(), traced_step(back, all), kernels);
   } catch (const InvisibleTensorError&) {
     throw;
   } catch (const std::exception&) {

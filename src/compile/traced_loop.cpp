@@ -16,6 +16,7 @@
 #include "core/level.h"
 #include "core/tensor_lists.h"
 #include "fuse/fused_plan.h"
+#include "graph/operand_dims.h"
 #include "graph/raises.h"
 #include "graph/trace.h"
 #include "numbers/thresholds.h"
@@ -84,6 +85,13 @@ Tensors Loop::repeat(const Function& step, size_t states, const Tensors& operand
     if (auto results = tower::traced.known_steps(steps, 0, steps_->count, operands)) return *std::move(results);
   Tensors captured;
   return steps.run_steps(0, steps_->count, operands, captured);
+}
+
+bool Loop::may_be_in_tiles() const {
+  const Graph& step = step_.graph();
+  const auto is_large = [&](ValueId id) { return count(step.values[id].sizes) > thresholds().most_of_lane; };
+  return steps_ && !has_stacked() && !random && !foreign && !raises &&
+         std::any_of(step.results.begin(), step.results.end(), is_large);
 }
 
 const TiledLoop* Loop::in_tiles() const {

@@ -85,9 +85,10 @@ class Loop final : public CodeInNumbers, public HasOwnKernels, public std::enabl
   /// The loop over large tensors, tile by tile; null where it is none, or where there is no LLVM. It is made when it is
   /// first asked for.
   const TiledLoop* in_tiles() const;
-  /// Whether kernels of a tile may make steps: those of known number, which share all but their state.
-  bool may_be_in_tiles() const { return steps_ && !has_stacked() && !random && !foreign && !raises; }
-  int64_t count() const { return steps_->count; }
+  /// Whether kernels of a tile may make steps: those of known number, of large tensors, which share all but their
+  /// state.
+  bool may_be_in_tiles() const;
+  int64_t known_steps() const { return steps_->count; }
   /// The steps, one after the other, as ordinary code.
   dynamic::Tensors run_written_out(const dynamic::Tensors& operands) const;
   /// Whether a kernel can make the loop, of such operands.
