@@ -430,7 +430,8 @@ void Trace::check_unraised() const {
   if (raised_.empty()) return;
   throw UnsupportedError(
       describe() + ": the function caught what " + raised_ +
-      " raised, and went on. Whether that happens can differ from call to call, and what the function does about it would "
+      " raised, and went on. Whether that happens can differ from call to call, and what the function does about it "
+      "would "
       "not be done again. Choose by " +
       tower::detail::spellings().cond +
       " or where() (operators that end in _ex return what went wrong), or leave it outside of the compiled function.");

@@ -65,9 +65,9 @@ TEST(CompileRefusals, ErrorsThatAreCaught) {
   };
   const Tensor numbers = at::arange(3);
   refusal<tower::UnsupportedError>([&] { tower::compile(divide)(numbers); });
-  refusal<tower::UnsupportedError>([&] { tower::compile(tower::grad([&](const Tensor& x) {
-                                           return (x * divide(numbers * (x > 9))).sum();
-                                         }))(vec({1, 2, 3})); });
+  refusal<tower::UnsupportedError>([&] {
+    tower::compile(tower::grad([&](const Tensor& x) { return (x * divide(numbers * (x > 9))).sum(); }))(vec({1, 2, 3}));
+  });
 
   // What only constants decide is the same at each call.
   const auto constant = tower::compile([](const Tensor& x) {
