@@ -95,8 +95,10 @@ class Specialisations {
   std::string listing() const;
   /// The graph that was used last, as kernels on memory that pointers name. Throws UnsupportedError where it is more
   /// than that, and ArgumentError where there is none; `who` asks for it. `frozen`: what is captured is numbers of the
-  /// kernels, as they are now.
-  std::shared_ptr<const compiler::PointerProgram> by_pointers(const char* who, bool frozen = false) const;
+  /// kernels, as they are now. `loop_steps`: for how many steps of loops that others go back through the workspace has
+  /// memory; negative: that is the thread's.
+  std::shared_ptr<const compiler::PointerProgram> by_pointers(const char* who, bool frozen = false,
+                                                              std::int64_t loop_steps = -1) const;
 
   /// The graphs of several functions in one file.
   static void save(const std::string& path, const std::vector<Specialisations>& functions);

@@ -37,6 +37,10 @@ struct ExportOptions {
   /// The same.
   Captured captured = Captured::constants;
 
+  /// For how many steps of a while_loop that the function goes back through (grad, jacrev) the workspace has memory. A
+  /// loop with `max_steps` has it for so many. One that makes more is told by what the function returns.
+  std::int64_t loop_steps = 1000;
+
   /// Where `erfc`, `fmod` and `lgamma` come from: other functions, such as exp, are in the machine code.
   enum class Functions : std::uint8_t {
     none,   ///< a kernel that calls one of these is refused: the library is complete in itself

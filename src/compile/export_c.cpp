@@ -151,7 +151,11 @@ std::string common_type(const PointerProgram& program) {
 class Library {
  public:
   Library(const PointerProgram& program, const std::string& name, const ExportOptions& options)
-      : program_(program), name_(name), text_(program, name, options), tables_(program.tables()) {}
+      : program_(program),
+        name_(name),
+        text_(program, name, options),
+        tables_(program.tables()),
+        options_(options) {}
 
   LibraryFiles files() const {
     return {header(), source(), compiler::object_file(text_.code()),
@@ -171,6 +175,7 @@ class Library {
   const std::string name_;
   const ProgramText text_;
   const ProgramTables& tables_;
+  const ExportOptions& options_;
 };
 
 std::string Library::arguments_text() const {
@@ -214,6 +219,7 @@ enum {
   {name}_not_ended = 2,       /* a loop reached its bound */
   {name}_singular = 4,        /* a matrix cannot be factored */
   {name}_out_of_range = 8,    /* an index */
+  {name}_no_memory = 16,      /* for the states of a loop, which made more than {loop_steps} steps */
   {name}_wrong_n = -1         /* there cannot be so many examples: nothing was written */
 };
 
@@ -242,6 +248,7 @@ int64_t {name}_work_bytes(int64_t n);
             {"results", std::to_string(tables_.results)},
             {"operands", arguments_text()},
             {"type", common_type(program_)},
+            {"loop_steps", std::to_string(options_.loop_steps)},
             {"n", tables_.any_number ? "n: how many examples, " + std::to_string(tables_.fewest) + " or more."
                                      : std::string("n: 1. The function is for one number of examples, or has none.")}});
 }
@@ -260,7 +267,7 @@ int64_t {name}_work_bytes(int64_t n) { return work_bytes_for(&{name}_tables, n);
 
 int {name}(int64_t n, const {type}* const x[], {type}* const y[], void* work)
 {
-  return run_tables(&{name}_tables, n, (const void* const*)x, (void* const*)y, work);
+  return run_tables(&{name}_tables, n, (const void* const*)x, (void* const*)y, work, 0);
 }
 )",
                 Holes{{"name", name_}, {"type", common_type(program_)}});
@@ -312,8 +319,9 @@ target_link_libraries({name} PUBLIC{libraries})
 
 void detail::export_c(const Specialisations& function, const std::string& name, const ExportOptions& options) {
   check_name(name);
-  const auto program =
-      function.by_pointers("export_c", /*frozen=*/options.captured == ExportOptions::Captured::constants);
+  if (options.loop_steps < 0) throw ArgumentError("export_c: loop_steps cannot be negative.");
+  const auto program = function.by_pointers(
+      "export_c", /*frozen=*/options.captured == ExportOptions::Captured::constants, options.loop_steps);
   const LibraryFiles made = options.abi == CAbi::casadi ? compiler::casadi_library(*program, name, options)
                                                         : Library(*program, name, options).files();
   std::error_code error;

@@ -190,7 +190,7 @@ class CasadiLibrary {
     traced.run(
         x, tower::detail::StaticKey::of(), f, [] { return tower::detail::Specialisations::Rest(); },
         tower::detail::Specialisations::always_same);
-    return traced.by_pointers("export_c", /*frozen=*/true);
+    return traced.by_pointers("export_c", /*frozen=*/true, options_.loop_steps);
   } catch (const UnsupportedError& e) {
     throw UnsupportedError(std::string(e.what()) + " That is so of its derivative " + name +
                            "; CasADi needs none that is not asked for by the option derivatives.");
@@ -518,7 +518,8 @@ class CasadiLibrary {
  *
  * Numbers of matrices lie column by column; an argument that is null is zero, and a result that is null is not wanted.
  * What they return besides 0: 1, a division of integers by zero; 2, a loop that reached its bound; 4, a matrix that
- * cannot be factored; 8, an index out of range; added up. Several threads may call them at once. Nothing is allocated.
+ * cannot be factored; 8, an index out of range; 16, no memory for the states of a loop; added up. Several threads may
+ * call them at once. Nothing is allocated.
  *
  * Its machine code is for x86-64 with {cpu}.
  */

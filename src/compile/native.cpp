@@ -7,8 +7,8 @@
 
 namespace tower {
 
-std::shared_ptr<const compiler::PointerProgram> detail::Specialisations::by_pointers(const char* who,
-                                                                                     bool frozen) const {
+std::shared_ptr<const compiler::PointerProgram> detail::Specialisations::by_pointers(const char* who, bool frozen,
+                                                                                     std::int64_t loop_steps) const {
   const auto known = state_->known();
   if (known->graphs.empty())
     throw ArgumentError(std::string(who) +
@@ -23,10 +23,11 @@ std::shared_ptr<const compiler::PointerProgram> detail::Specialisations::by_poin
   if (!last.graph->fits())
     throw ArgumentError(std::string(who) +
                         ": a captured tensor has changed its shape since the function was called. Call it again.");
+  const compiler::PointerProgram::Options options{frozen, loop_steps};
   for (const auto& family : known->families)
     if (family->modes == last.modes && family->statics == last.statics && family->tensors.count(last.tensors))
-      return std::make_shared<const compiler::PointerProgram>(family->graph, state_->kernels, who, frozen);
-  return std::make_shared<const compiler::PointerProgram>(last.graph->graph(), state_->kernels, who, frozen);
+      return std::make_shared<const compiler::PointerProgram>(family->graph, state_->kernels, who, options);
+  return std::make_shared<const compiler::PointerProgram>(last.graph->graph(), state_->kernels, who, options);
 }
 
 namespace {

@@ -19,6 +19,19 @@ std::string text_of(Extent extent) {
   return "{" + std::to_string(extent.fixed) + ", " + std::to_string(extent.each) + "}";
 }
 
+// How many inputs and outputs a step has, and how many places, kept memory included.
+int64_t operands_of(const ProgramStep& step) {
+  if (step.code) return step.code->inputs + step.code->outputs;
+  return step.kind == kStepOfZeros ? 1 : 2;
+}
+int64_t places_of(const ProgramStep& step) { return operands_of(step) + (step.code ? step.code->kept : 0); }
+
+// A table, if there is anything in it.
+template <class T, class F>
+std::string table_of(const std::string& name, const T& elements, F text) {
+  return elements.empty() ? "" : "static const " + name + "[] = {" + rows_of(elements, text) + "};\n\n";
+}
+
 }  // namespace
 
 std::string text_that_runs_programs() {
@@ -114,19 +127,28 @@ std::string ProgramText::kernels_text() const {
   std::string kernels;
   for (size_t k = 0; k < kernels_.size(); ++k) {
     const LaneCode& code = kernels_[k]->lane_code();
-    const std::vector<uint8_t> bytes(code.bytes, code.bytes + code.inputs + code.outputs);
+    const std::vector<LaneElement> elements(code.elements, code.elements + code.inputs + code.outputs);
+    const auto text_of_element = [](const LaneElement& e) {
+      return "{" + std::to_string(e.bytes) + ", " + std::to_string(e.apart) + ", " + std::to_string(e.added) + "}";
+    };
     kernels += filled(R"(
 LaneFunction {function};
-static const uint8_t {name}_bytes{k}[] = {{bytes}};
-static const LaneCode {name}_code{k} = {{function}, {vector}, {inputs}, {outputs}, {name}_bytes{k}};
+static const LaneElement {name}_elements{k}[] = {{elements}};
+static const LaneCode {name}_code{k} = {
+  {function}, {vector}, {inputs}, {outputs}, {name}_elements{k}, {whole_rows}, {numbered}, {kept}, {loops}
+};
 )",
                       Holes{{"function", code_[k].name},
                             {"name", name_},
                             {"k", std::to_string(k)},
-                            {"bytes", rows_of(bytes, [](uint8_t b) { return std::to_string(b); })},
+                            {"elements", rows_of(elements, text_of_element, "{0, 0, 0}")},
                             {"vector", std::to_string(code.vector)},
                             {"inputs", std::to_string(code.inputs)},
-                            {"outputs", std::to_string(code.outputs)}});
+                            {"outputs", std::to_string(code.outputs)},
+                            {"whole_rows", std::to_string(code.whole_rows)},
+                            {"numbered", std::to_string(code.numbered)},
+                            {"kept", std::to_string(code.kept)},
+                            {"loops", std::to_string(code.loops)}});
   }
   return kernels;
 }
@@ -134,19 +156,34 @@ static const LaneCode {name}_code{k} = {{function}, {vector}, {inputs}, {outputs
 std::string ProgramText::text() const {
   std::string steps;
   std::vector<ProgramPlace> places;
+  std::vector<ProgramPointer> pointers;
+  std::vector<Extent> extents;
   for (int64_t s = 0; s < tables_.steps; ++s) {
     const auto& step = tables_.step[s];
     const std::string code =
         step.code ? "&" + name_ + "_code" + std::to_string(number_of(program_.kernels()[static_cast<size_t>(s)].get()))
                   : "0";
-    steps += "  {" + code + ", " + std::to_string(step.bytes) + ", " + text_of(step.lanes) + ", " + name_ +
-             "_places + " + std::to_string(places.size()) + "},\n";
-    const int64_t count = step.code ? step.code->inputs + step.code->outputs : 2;
-    places.insert(places.end(), step.places, step.places + count);
+    steps += "  {" + std::to_string(step.kind) + ", " + code + ", " + std::to_string(step.bytes) + ", " +
+             text_of(step.lanes);
+    // The next part of a table, of which a step has so many elements.
+    const auto add = [&](const char* table_name, auto& table, const auto* first, int64_t elements) {
+      steps += elements == 0 ? ", 0" : ", " + name_ + "_" + table_name + " + " + std::to_string(table.size());
+      table.insert(table.end(), first, first + elements);
+    };
+    const bool is_of_one_lane = step.kind == kStepOfOneLane;
+    add("places", places, step.places, is_of_one_lane ? 0 : places_of(step));
+    add("pointers", pointers, step.pointers, is_of_one_lane ? places_of(step) : 0);
+    steps += ", " + std::to_string(step.dims);
+    add("extents", extents, step.sizes, step.dims);
+    add("extents", extents, step.strides, operands_of(step) * step.dims);
+    steps += "},\n";
   }
   const auto text_of_place = [&](const ProgramPlace& place) {
     return "{" + std::to_string(memory(place.memory)) + ", " + text_of(place.offset) + ", " + text_of(place.stride) +
            "}";
+  };
+  const auto text_of_pointer = [&](const ProgramPointer& pointer) {
+    return "{" + std::to_string(memory(pointer.memory)) + ", " + std::to_string(pointer.offset) + "}";
   };
   const std::vector<Extent> made(tables_.made, tables_.made + program_.made());
   return filled(
@@ -158,30 +195,35 @@ std::string ProgramText::text() const {
 {constants}
 static const Extent {name}_made[] = {{made}};
 
-static const ProgramPlace {name}_places[] = {{places}};
-
-static const ProgramStep {name}_steps[] = {
+{places}{pointers}{extents}static const ProgramStep {name}_steps[] = {
 {steps}};
 
 static const ProgramTables {name}_tables = {
   {arguments}, {results}, {number_of_constants}, {number_of_steps}, {name}_constants, {name}_made, {name}_steps,
-  {most_inputs}, {most_outputs}, {memories}, {column_bytes}, {work}, {fewest}, {any_number}
+  {most_inputs}, {most_outputs}, {most_loops}, {most_numbers}, {most_of_sums}, {memories}, {column_bytes}, {loop_bytes},
+  {work}, {fewest}, {any_number}
 };
 )",
       Holes{{"name", name_},
             {"kernels", kernels_text()},
             {"constants", constants_text()},
             {"made", rows_of(made, text_of, "{0, 0}")},
-            {"places", rows_of(places, text_of_place, "{0, {0, 0}, {0, 0}}")},
-            {"steps", steps.empty() ? "  {0, 0, {0, 0}, " + name_ + "_places}\n" : steps},
+            {"places", table_of("ProgramPlace " + name_ + "_places", places, text_of_place)},
+            {"pointers", table_of("ProgramPointer " + name_ + "_pointers", pointers, text_of_pointer)},
+            {"extents", table_of("Extent " + name_ + "_extents", extents, text_of)},
+            {"steps", steps.empty() ? "  {0, 0, 0, {0, 0}, 0, 0, 0, 0, 0}\n" : steps},
             {"arguments", std::to_string(tables_.arguments + static_cast<int64_t>(captured_.size()))},
             {"results", std::to_string(tables_.results)},
             {"number_of_constants", std::to_string(tables_.constants - static_cast<int64_t>(captured_.size()))},
             {"number_of_steps", std::to_string(tables_.steps)},
             {"most_inputs", std::to_string(tables_.most_inputs)},
             {"most_outputs", std::to_string(tables_.most_outputs)},
+            {"most_loops", std::to_string(tables_.most_loops)},
+            {"most_numbers", std::to_string(tables_.most_numbers)},
+            {"most_of_sums", std::to_string(tables_.most_of_sums)},
             {"memories", std::to_string(tables_.memories)},
             {"column_bytes", std::to_string(tables_.column_bytes)},
+            {"loop_bytes", std::to_string(tables_.loop_bytes)},
             {"work", text_of(tables_.work)},
             {"fewest", std::to_string(tables_.fewest)},
             {"any_number", std::to_string(tables_.any_number)}});

@@ -44,7 +44,7 @@ struct Guard::Term {
 namespace {
 
 using Term = Guard::Term;
-using Kind = Term::Kind;
+using TermKind = Term::Kind;
 using Wide = __int128;
 
 constexpr int kDeepestBrackets = 64, kMostOperations = 1000;
@@ -69,11 +69,11 @@ class GuardParser {
     throw NotSupported("the guard \"" + std::string(text_) + "\", which is no arithmetic of integers that is known");
   }
 
-  Term of(Kind kind, std::vector<Term> operands) {
+  Term of(TermKind kind, std::vector<Term> operands) {
     if (++count_ > kMostOperations) fail();
     return {kind, 0, 0, std::nullopt, std::move(operands)};
   }
-  Term of_two(Kind kind, Term a, Term b) {
+  Term of_two(TermKind kind, Term a, Term b) {
     std::vector<Term> operands;
     operands.push_back(std::move(a));
     operands.push_back(std::move(b));
@@ -82,34 +82,34 @@ class GuardParser {
 
   Term either() {
     Term term = both();
-    while (next_word_is("or")) term = of_two(Kind::either, std::move(term), both());
+    while (next_word_is("or")) term = of_two(TermKind::either, std::move(term), both());
     return term;
   }
   Term both() {
     Term term = negation();
-    while (next_word_is("and")) term = of_two(Kind::both, std::move(term), negation());
+    while (next_word_is("and")) term = of_two(TermKind::both, std::move(term), negation());
     return term;
   }
   Term negation() {
     const Deeper deeper(*this);
-    if (next_word_is("not")) return of(Kind::negation, {negation()});
+    if (next_word_is("not")) return of(TermKind::negation, {negation()});
     return comparison();
   }
   Term comparison() {
     Term term = sum();
-    if (next_is("==")) return of_two(Kind::equal, std::move(term), sum());
-    if (next_is("!=")) return of_two(Kind::unequal, std::move(term), sum());
-    if (next_is("<=")) return of_two(Kind::no_more, std::move(term), sum());
-    if (next_is(">=")) return of_two(Kind::no_less, std::move(term), sum());
-    if (next_is("<")) return of_two(Kind::less, std::move(term), sum());
-    if (next_is(">")) return of_two(Kind::more, std::move(term), sum());
+    if (next_is("==")) return of_two(TermKind::equal, std::move(term), sum());
+    if (next_is("!=")) return of_two(TermKind::unequal, std::move(term), sum());
+    if (next_is("<=")) return of_two(TermKind::no_more, std::move(term), sum());
+    if (next_is(">=")) return of_two(TermKind::no_less, std::move(term), sum());
+    if (next_is("<")) return of_two(TermKind::less, std::move(term), sum());
+    if (next_is(">")) return of_two(TermKind::more, std::move(term), sum());
     return term;
   }
   Term sum() {
     Term term = product();
     while (true) {
-      if (next_is("+")) term = of_two(Kind::sum, std::move(term), product());
-      else if (next_is("-")) term = of_two(Kind::difference, std::move(term), product());
+      if (next_is("+")) term = of_two(TermKind::sum, std::move(term), product());
+      else if (next_is("-")) term = of_two(TermKind::difference, std::move(term), product());
       else return term;
     }
   }
@@ -117,15 +117,15 @@ class GuardParser {
     Term term = factor();
     while (true) {
       if (peek("**")) fail();
-      if (next_is("//")) term = of_two(Kind::quotient, std::move(term), factor());
-      else if (next_is("*")) term = of_two(Kind::product, std::move(term), factor());
-      else if (next_is("%")) term = of_two(Kind::remainder, std::move(term), factor());
+      if (next_is("//")) term = of_two(TermKind::quotient, std::move(term), factor());
+      else if (next_is("*")) term = of_two(TermKind::product, std::move(term), factor());
+      else if (next_is("%")) term = of_two(TermKind::remainder, std::move(term), factor());
       else return term;
     }
   }
   Term factor() {
     const Deeper deeper(*this);
-    if (next_is("-")) return of_two(Kind::difference, Term(), factor());
+    if (next_is("-")) return of_two(TermKind::difference, Term(), factor());
     if (next_is("(")) {
       Term term = either();
       expect(")");
@@ -139,14 +139,14 @@ class GuardParser {
     }
     if (peek("L[")) return source();
     for (const auto& [name, kind] :
-         {std::pair("max", Kind::largest), std::pair("min", Kind::smallest), std::pair("abs", Kind::magnitude)}) {
+         {std::pair("max", TermKind::largest), std::pair("min", TermKind::smallest), std::pair("abs", TermKind::magnitude)}) {
       if (!next_word_is(name)) continue;
       expect("(");
       std::vector<Term> operands;
       do operands.push_back(either());
       while (next_is(","));
       expect(")");
-      if (kind == Kind::magnitude && operands.size() != 1) fail();
+      if (kind == TermKind::magnitude && operands.size() != 1) fail();
       return of(kind, std::move(operands));
     }
     fail();
@@ -169,7 +169,7 @@ class GuardParser {
       expect("]");
     }
     Term term;
-    term.kind = Kind::source;
+    term.kind = TermKind::source;
     shown_ += std::string(text_.substr(shown_to_, begin - shown_to_)) + name;
     shown_to_ = at_;
     if (next_is(".size()")) {
@@ -260,48 +260,48 @@ std::optional<int64_t> narrow(Wide n) {
 }
 
 std::optional<int64_t> value_of(const Term& term, const Guard::Find& find) {
-  if (term.kind == Kind::constant) return term.value;
-  if (term.kind == Kind::source) return find(term.leaf, term.dim);
+  if (term.kind == TermKind::constant) return term.value;
+  if (term.kind == TermKind::source) return find(term.leaf, term.dim);
   std::vector<Wide> of;
   for (const Term& operand : term.operands) {
     const auto value = value_of(operand, find);
     if (!value) return std::nullopt;
     // Python goes no further: what comes then may divide by zero.
-    if (term.kind == Kind::both && *value == 0) return 0;
-    if (term.kind == Kind::either && *value != 0) return 1;
+    if (term.kind == TermKind::both && *value == 0) return 0;
+    if (term.kind == TermKind::either && *value != 0) return 1;
     of.push_back(*value);
   }
   switch (term.kind) {
-    case Kind::both:
-    case Kind::either:
+    case TermKind::both:
+    case TermKind::either:
       return of.back() != 0;
-    case Kind::negation:
+    case TermKind::negation:
       return of[0] == 0;
-    case Kind::equal:
+    case TermKind::equal:
       return of[0] == of[1];
-    case Kind::unequal:
+    case TermKind::unequal:
       return of[0] != of[1];
-    case Kind::less:
+    case TermKind::less:
       return of[0] < of[1];
-    case Kind::no_more:
+    case TermKind::no_more:
       return of[0] <= of[1];
-    case Kind::more:
+    case TermKind::more:
       return of[0] > of[1];
-    case Kind::no_less:
+    case TermKind::no_less:
       return of[0] >= of[1];
-    case Kind::sum:
+    case TermKind::sum:
       return narrow(of[0] + of[1]);
-    case Kind::difference:
+    case TermKind::difference:
       return narrow(of[0] - of[1]);
-    case Kind::product:
+    case TermKind::product:
       return narrow(of[0] * of[1]);
-    case Kind::quotient:
+    case TermKind::quotient:
       return of[1] == 0 ? std::nullopt : narrow(divided(of[0], of[1]));
-    case Kind::remainder:
+    case TermKind::remainder:
       return of[1] == 0 ? std::nullopt : narrow(of[0] - of[1] * divided(of[0], of[1]));
-    case Kind::largest:
+    case TermKind::largest:
       return narrow(*std::max_element(of.begin(), of.end()));
-    case Kind::smallest:
+    case TermKind::smallest:
       return narrow(*std::min_element(of.begin(), of.end()));
     default:
       return narrow(of[0] < 0 ? -of[0] : of[0]);

@@ -1,10 +1,11 @@
 #include "fuse/lane_kernel.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorGeometry.h>
 
 #include <algorithm>
 
-#include "fuse/lane_call.h"
+#include "fuse/memory_steps.h"
 #include "numbers/reports.h"
 #include "numbers/thresholds.h"
 
@@ -56,7 +57,7 @@ std::vector<MemoryKernel::Result> made_by(const std::vector<LaneWritten>& writte
   return made;
 }
 
-class LaneKernel final : public MemoryKernel, public LaneCalls {
+class LaneKernel final : public MemoryKernel, public StepsInMemory {
  public:
   LaneKernel(std::shared_ptr<const Kernel> kernel, int64_t lanes, std::vector<LaneRead> reads,
              std::vector<LaneWritten> written)
@@ -89,22 +90,28 @@ class LaneKernel final : public MemoryKernel, public LaneCalls {
     if (lanes_ > 0) kernel_->run(lanes_, from, to);
   }
 
-  std::optional<LaneCall> lane_call(c10::ArrayRef<InMemory> operands, std::string& why_not) const override {
-    LaneCall call{kernel_, lanes_, {}, {}};
+  MemorySteps steps(c10::ArrayRef<InMemory> operands, Kernels& /*kernels*/) const override {
+    MemorySteps all;
+    MemoryStep step{kernel_->sums() ? kStepOfSums : kStepOfLanes, kernel_, 0, lanes_};
     for (const LaneRead& read : reads_) {
-      const at::IntArrayRef strides = operands[read.operand].strides;
-      if (read.table && !strides.equals(read.strides)) {
-        why_not = "a table that does not lie row by row";
-        return std::nullopt;
+      const InMemory& t = operands[read.operand];
+      const MemoryStep::Place whole{MemoryStep::operand, read.operand, 0, 0, Sizes(t.strides)};
+      if (read.table) {
+        const bool row_by_row = at::geometry_is_contiguous(t.sizes, t.strides);
+        MemoryStep::Place at = row_by_row ? whole : all.make_copy(t.element_size(), Sizes(t.sizes), whole);
+        for (const int64_t offset : read.offsets) step.inputs.push_back({at.in, at.number, offset, 0});
+        continue;
       }
-      for_each_element(read, strides, [&](int64_t offset, int64_t stride) {
-        call.inputs.push_back({read.operand, offset, stride});
+      for_each_element(read, t.strides, [&](int64_t offset, int64_t stride) {
+        step.inputs.push_back({whole.in, whole.number, offset, stride});
       });
     }
     for (size_t k = 0; k < written_.size(); ++k)
       for (const int64_t offset : written_[k].offsets)
-        call.outputs.push_back({k, offset, stride_of_lanes(written_[k].lane, written_[k].made.strides)});
-    return call;
+        step.outputs.push_back(
+            {MemoryStep::result, k, offset, stride_of_lanes(written_[k].lane, written_[k].made.strides)});
+    all.steps.push_back(std::move(step));
+    return all;
   }
 
  private:

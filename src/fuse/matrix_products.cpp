@@ -1,8 +1,11 @@
 #include "fuse/matrix_products.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "fuse/kernel_calls.h"
+#include "fuse/memory_steps.h"
 #include "graph/operand_dims.h"
 #include "kernels/gemm.h"
 
@@ -16,7 +19,7 @@ struct Dimension {
   int64_t a = kNoDim, b = kNoDim, s = kNoDim;
 };
 
-class ProductOperator final : public MemoryKernel {
+class ProductOperator final : public MemoryKernel, public StepsInMemory {
  public:
   ProductOperator(std::vector<Dimension> dimensions, Dimension inner, bool adds, const Value& result,
                   const Places& order)
@@ -40,6 +43,44 @@ class ProductOperator final : public MemoryKernel {
     gemm.inner = {along(a.sizes, inner_.a), stride(&a, inner_.a), stride(&b, inner_.b), 0, 0};
     const auto memory = [](const InMemory& t) { return GemmMemory(t.data, t.elements()); };
     gemm.run(c.dtype, memory(a), memory(b), s ? memory(*s) : GemmMemory(), memory(c));
+  }
+
+  MemorySteps steps(c10::ArrayRef<InMemory> operands, Kernels& kernels) const override {
+    const InMemory &a = operands[adds_], &b = operands[adds_ + size_t{1}];
+    const Type type = *type_of(made()[0].dtype);
+    MemoryStep step{kStepOfProducts, kernels.product(type), 0, 1};
+    step.inputs = {{MemoryStep::operand, adds_}, {MemoryStep::operand, adds_ + size_t{1}}, {MemoryStep::nothing, 0}};
+    if (adds_) step.inputs[2].in = MemoryStep::operand;
+    step.outputs = {{MemoryStep::result, 0}};
+    const auto stride = [&](const InMemory& t, int64_t d) {
+      return d == kNoDim || along(t.sizes, d) == 1 ? 0 : along(t.strides, d);
+    };
+    const auto add = [&](int64_t size, const Dimension& at, int64_t of_result) {
+      step.sizes.push_back(size);
+      step.inputs[0].strides.push_back(stride(a, at.a));
+      step.inputs[1].strides.push_back(stride(b, at.b));
+      step.inputs[2].strides.push_back(adds_ ? stride(operands[0], at.s) : 0);
+      step.outputs[0].strides.push_back(of_result);
+    };
+    const auto is_row = [](const Dimension& at) { return at.a != kNoDim && at.b == kNoDim; };
+    const auto is_column = [](const Dimension& at) { return at.a == kNoDim && at.b != kNoDim; };
+    // The last of each, which are matrices' in most cases; the others count products.
+    std::optional<size_t> row, column;
+    for (size_t d = 0; d < dimensions_.size(); ++d) {
+      if (is_row(dimensions_[d])) row = d;
+      if (is_column(dimensions_[d])) column = d;
+    }
+    const auto add_dimension = [&](size_t d) { add(made()[0].sizes[d], dimensions_[d], made()[0].strides[d]); };
+    for (size_t d = 0; d < dimensions_.size(); ++d)
+      if (d != row && d != column) add_dimension(d);
+    for (const auto& d : {row, column}) {
+      if (d) add_dimension(*d);
+      else add(1, {}, 0);
+    }
+    add(along(a.sizes, inner_.a), inner_, 0);
+    MemorySteps all;
+    all.steps.push_back(std::move(step));
+    return all;
   }
 
  private:

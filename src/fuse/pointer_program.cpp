@@ -9,15 +9,17 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <utility>
 
-#include "fuse/lane_call.h"
-#include "fuse/lane_kernel.h"
+#include "fuse/memory_steps.h"
 #include "fuse/small_graph.h"
 #include "graph/lifetimes.h"
 #include "graph/operand_dims.h"
 #include "graph/plan.h"
 #include "kernels/compile_error.h"
+#include "kernels/loop_memory.h"
 #include "numbers/small.h"
 #include "tower/errors.h"
 
@@ -29,10 +31,12 @@ struct PointerProgram::Draft {
     size_t first, last;  // steps
   };
   struct Step {
+    int64_t kind;
     std::shared_ptr<const Kernel> kernel;  // null: it copies
     int64_t bytes;                         // of an element that is copied
     Extent lanes;
-    std::vector<ProgramPlace> places;
+    std::vector<ProgramPlace> places = {};
+    std::vector<Extent> sizes = {}, strides = {};
   };
   std::vector<Operand> arguments, results;
   std::vector<Constant> constants;
@@ -45,9 +49,12 @@ namespace {
 using Draft = PointerProgram::Draft;
 
 constexpr int64_t kColumnBytes = 16384;
-constexpr size_t kMostCopies = 4096;  // steps for one result
+constexpr size_t kInNoMemory = static_cast<size_t>(-1);
+constexpr size_t kFirstMade = size_t{1} << 32;  // the memories' numbers, until it is known how many constants there are
 // Of examples, for which drafts are compared: none is a multiple of another, or of a vector's lanes.
 constexpr std::array<int64_t, 3> kNumbers = {29, 31, 37};
+// The same where those leave something to LibTorch, which may be sums over few examples.
+constexpr std::array<int64_t, 3> kLargerNumbers = {263, 269, 271};
 
 Extent fixed(int64_t number) { return {number, 0}; }
 
@@ -67,8 +74,9 @@ std::vector<Extent> fixed(at::IntArrayRef numbers) {
 
 class DraftWriter {
  public:
-  DraftWriter(const Graph& graph, const char* who, std::optional<int64_t> examples)
+  DraftWriter(const Graph& graph, Kernels& kernels, const char* who, std::optional<int64_t> examples)
       : graph_(graph),
+        kernels_(kernels),
         who_(who),
         examples_(examples),
         values_(graph.values.size()),
@@ -84,6 +92,10 @@ class DraftWriter {
       if (is_view(call)) add_view(call);
       else add_step(call);
     for (size_t k = 0; k < graph_.results.size(); ++k) add_result(graph_.results[k], k);
+    const size_t first_made = first_constant() + draft_.constants.size();
+    for (Draft::Step& step : draft_.steps)
+      for (ProgramPlace& place : step.places)
+        if (is_made(static_cast<size_t>(place.memory))) place.memory -= static_cast<int64_t>(kFirstMade - first_made);
     return std::move(draft_);
   }
 
@@ -100,8 +112,12 @@ class DraftWriter {
       std::memcpy(tensor.mutable_data_ptr(), v.tensor.const_data_ptr(), tensor.nbytes());
       std::fill(strides.begin(), strides.end(), 0);
     }
-    place(id, v.tensor.sizes(), strides, v.dtype, first_made());
+    place(id, v.tensor.sizes(), strides, v.dtype, add_constant(std::move(tensor), captured));
+  }
+
+  size_t add_constant(Tensor tensor, bool captured) {
     draft_.constants.push_back({std::move(tensor), captured});
+    return first_constant() + draft_.constants.size() - 1;
   }
 
   // A value as it lies, and where.
@@ -125,8 +141,9 @@ class DraftWriter {
       for (const auto& [name, times] : names) add(name, reason);
     if (!others.empty()) refuse(who_, others);
     for (const Call& call : graph_.calls)
-      if (!is_view(call) && !dynamic_cast<const LaneCalls*>(call.op))
-        refuse(who_, call.op->name() + " (a product of matrices that is not written out)");
+      if (!is_view(call) && !dynamic_cast<const StepsInMemory*>(call.op))
+        refuse(who_,
+               call.op->name() + " (a sum of products of tensors, which is made of copies and products of matrices)");
   }
 
   // All that is left besides kernels: refuse_others.
@@ -167,7 +184,7 @@ class DraftWriter {
   }
 
   size_t first_constant() const { return graph_.arguments.size() + graph_.results.size(); }
-  size_t first_made() const { return first_constant() + draft_.constants.size(); }
+  static bool is_made(size_t memory) { return memory >= kFirstMade && memory != kInNoMemory; }
 
   void place(ValueId id, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, size_t memory,
              int64_t offset = 0) {
@@ -197,37 +214,61 @@ class DraftWriter {
     for (const ValueId id : call.operands) {
       const Lies& lies = *values_[id];
       operands.push_back({nullptr, lies.sizes, lies.strides, lies.dtype});
-      if (lies.memory >= first_made()) draft_.made[lies.memory - first_made()].last = draft_.steps.size();
     }
-    std::string why_not;
-    const auto lanes = dynamic_cast<const LaneCalls&>(*call.op).lane_call(operands, why_not);
-    if (lanes && lanes->kernel->needs_more()) why_not = lanes->kernel->needs_more();
-    if (!why_not.empty()) refuse(who_, "a kernel needs " + why_not);
+    const MemorySteps steps = dynamic_cast<const StepsInMemory&>(*call.op).steps(operands, kernels_);
+    const size_t first = draft_.steps.size(), last = first + steps.steps.size() - 1;
+    for (const ValueId id : call.operands)
+      if (is_made(values_[id]->memory)) draft_.made[values_[id]->memory - kFirstMade].last = last;
     for (size_t k = 0; k < call.results.size(); ++k) {
       const MemoryKernel::Result& made = kernel.made()[k];
-      place(call.results[k], made.sizes, made.strides, made.dtype, memory_of_result(call.results[k], made.bytes()));
+      place(call.results[k], made.sizes, made.strides, made.dtype,
+            memory_of_result(call.results[k], made.bytes(), last));
     }
-    Draft::Step step{lanes->kernel, 0, fixed(lanes->lanes), {}};
-    for (const LaneCall::Place& p : lanes->inputs) step.places.push_back(place_in(call.operands[p.of], p));
-    for (const LaneCall::Place& p : lanes->outputs) step.places.push_back(place_in(call.results[p.of], p));
-    draft_.steps.push_back(std::move(step));
+    std::vector<size_t> made, own;
+    for (const int64_t bytes : steps.made) made.push_back(make(bytes, last));
+    for (const Tensor& t : steps.own) own.push_back(add_constant(t, false));
+    // The memory of a place, and where in it the value begins.
+    const auto memory = [&](const MemoryStep::Place& p) -> std::pair<size_t, int64_t> {
+      if (p.in == MemoryStep::made) return {made[p.number], 0};
+      if (p.in == MemoryStep::own) return {own[p.number], 0};
+      if (p.in == MemoryStep::nothing) return {kInNoMemory, 0};
+      const Lies& lies = *values_[p.in == MemoryStep::operand ? call.operands[p.number] : call.results[p.number]];
+      return {lies.memory, lies.offset};
+    };
+    for (const MemoryStep& step : steps.steps) {
+      // None of these programs is held against the process yet.
+      if (step.kind == kStepOfSums) refuse(who_, "a kernel adds up over all examples");
+      Draft::Step added{step.kind, step.kernel, step.bytes, fixed(step.lanes)};
+      added.sizes = fixed(step.sizes);
+      const LaneCode* const code = step.kernel ? &step.kernel->lane_code() : nullptr;
+      for (const auto* places : {&step.inputs, &step.outputs})
+        for (const MemoryStep::Place& p : *places) {
+          const auto k = std::ssize(added.places);
+          const bool is_of_code = code && k < code->inputs + code->outputs;  // or the code keeps something there
+          const int64_t bytes = is_of_code ? code->elements[k].bytes : step.bytes;
+          const auto [number, offset] = memory(p);
+          added.places.push_back({static_cast<int64_t>(number), fixed((offset + p.offset) * bytes), fixed(p.stride)});
+          for (const int64_t stride : p.strides) added.strides.push_back(fixed(stride * bytes));
+        }
+      draft_.steps.push_back(std::move(added));
+    }
   }
 
   // What the graph gives is written where the caller wants it, and else in the workspace.
-  size_t memory_of_result(ValueId id, size_t bytes) {
+  size_t memory_of_result(ValueId id, size_t bytes, size_t last) {
     const auto found = std::find_if(graph_.results.begin(), graph_.results.end(), [&](ValueId result) {
       return result == id || (viewed_[result] == id && order_in_memory(graph_.values[result]));
     });
     if (found != graph_.results.end())
       return graph_.arguments.size() + static_cast<size_t>(found - graph_.results.begin());
-    draft_.made.push_back({fixed(static_cast<int64_t>(bytes)), draft_.steps.size(), draft_.steps.size()});
-    return first_made() + draft_.made.size() - 1;
+    return make(static_cast<int64_t>(bytes), last);
+  }
+  // Memory that is there from the next step to another.
+  size_t make(int64_t bytes, size_t last) {
+    draft_.made.push_back({fixed(bytes), draft_.steps.size(), last});
+    return kFirstMade + draft_.made.size() - 1;
   }
 
-  ProgramPlace place_in(ValueId id, const LaneCall::Place& p) const {
-    const Lies& lies = *values_[id];
-    return {static_cast<int64_t>(lies.memory), fixed((lies.offset + p.offset) * size_of(lies)), fixed(p.stride)};
-  }
   static int64_t size_of(const Lies& lies) { return static_cast<int64_t>(c10::elementSize(lies.dtype)); }
 
   void add_result(ValueId id, size_t k) {
@@ -245,29 +286,31 @@ class DraftWriter {
     check_dtype(lies.dtype);
     const size_t memory = graph_.arguments.size() + k;
     if (lies.memory == memory) return;
-    if (lies.memory >= first_made()) draft_.made[lies.memory - first_made()].last = std::numeric_limits<size_t>::max();
-    if (!has_gaps) return add_copy(lies, lies.offset, 1, memory, 0, 1, count(lies.sizes));
-    const auto lane = static_cast<int64_t>(std::max_element(lies.sizes.begin(), lies.sizes.end(),
-                                                            [&](int64_t a, int64_t b) { return rank(a) < rank(b); }) -
-                                           lies.sizes.begin());
-    const std::vector<Sizes> places = places_in(without(lies.sizes, lane));
-    if (places.size() > kMostCopies) refuse(who_, "a result is a view with gaps, " + as_it_lies.describe());
-    for (const Sizes& place : places)
-      add_copy(lies, lies.offset + offset_of(place, lies.strides, lane), along(lies.strides, lane), memory,
-               offset_of(place, strides, lane), along(strides, lane), along(lies.sizes, lane));
+    if (is_made(lies.memory)) draft_.made[lies.memory - kFirstMade].last = std::numeric_limits<size_t>::max();
+    if (!has_gaps) return add_copy(lies, memory, {{count(lies.sizes), 1, 1}});
+    std::vector<Copied> dims;
+    for (size_t d = 0; d < lies.sizes.size(); ++d) dims.push_back({lies.sizes[d], lies.strides[d], strides[d]});
+    // Along the longest, and that of the examples before any other, at one go.
+    const auto is_longer = [&](const Copied& a, const Copied& b) { return rank(a.size) < rank(b.size); };
+    std::iter_swap(std::max_element(dims.begin(), dims.end(), is_longer), dims.end() - 1);
+    add_copy(lies, memory, dims);
   }
 
-  // Of the sizes of a tensor, the greatest is that of the dimension whose elements are lanes.
   int64_t rank(int64_t size) const { return size == examples_ ? std::numeric_limits<int64_t>::max() : size; }
 
-  void add_copy(const Lies& from, int64_t offset, int64_t stride, size_t to, int64_t offset_to, int64_t stride_to,
-                int64_t lanes) {
+  // A dimension, and how far elements are apart where they are read and where they are written.
+  struct Copied {
+    int64_t size, from, to;
+  };
+  void add_copy(const Lies& from, size_t to, const std::vector<Copied>& dims) {
     const int64_t bytes = size_of(from);
-    draft_.steps.push_back({nullptr,
-                            bytes,
-                            fixed(lanes),
-                            {{static_cast<int64_t>(from.memory), fixed(offset * bytes), fixed(stride)},
-                             {static_cast<int64_t>(to), fixed(offset_to * bytes), fixed(stride_to)}}});
+    Draft::Step step{kStepOfCopies, nullptr, bytes, fixed(1)};
+    step.places = {{static_cast<int64_t>(from.memory), fixed(from.offset * bytes), fixed(0)},
+                   {static_cast<int64_t>(to), fixed(0), fixed(0)}};
+    for (const Copied& dim : dims) step.sizes.push_back(fixed(dim.size));
+    for (const Copied& dim : dims) step.strides.push_back(fixed(dim.from * bytes));
+    for (const Copied& dim : dims) step.strides.push_back(fixed(dim.to * bytes));
+    draft_.steps.push_back(std::move(step));
   }
 
   void check_dtype(at::ScalarType dtype) const {
@@ -275,6 +318,7 @@ class DraftWriter {
   }
 
   const Graph& graph_;
+  Kernels& kernels_;
   const char* who_;
   const std::optional<int64_t> examples_;
   ById<ValueId, std::optional<Lies>> values_;
@@ -286,7 +330,7 @@ Draft draft_of(Graph traced, Kernels& kernels, const char* who, bool frozen, std
   if (frozen)
     for (Value& v : traced.values)
       if (v.origin == Origin::captured) v.origin = Origin::constant;
-  return DraftWriter(fuse(traced, kernels, /*fewest=*/1).graph, who, examples).write();
+  return DraftWriter(fuse(traced, kernels, /*fewest=*/1).graph, kernels, who, examples).write();
 } catch (const CompileError& e) {
   throw UnsupportedError(std::string(who) + ": there is no machine code: " + e.what() + ".");
 }
@@ -305,6 +349,7 @@ void for_each_extent(Draft& draft, F f) {
       f(place.offset);
       f(place.stride);
     }
+    for (auto* extents : {&step.sizes, &step.strides}) std::for_each(extents->begin(), extents->end(), f);
   }
 }
 
@@ -322,7 +367,8 @@ std::string shape_of(Draft& draft) {
   });
   out.list(draft.steps, [&](const Draft::Step& step) {
     out.text(step.kernel ? step.kernel->key() : "");
-    out.number(step.bytes);
+    for (const int64_t number : {step.kind, step.bytes, std::ssize(step.sizes), std::ssize(step.strides)})
+      out.number(number);
     out.list(step.places, [&](const ProgramPlace& place) { out.number(place.memory); });
   });
   return out.take();
@@ -362,31 +408,62 @@ Layout layout_of(const std::vector<Draft::Made>& made, bool growing) {
   return lay_out(lifetimes);
 }
 
-int64_t aligned(size_t bytes) { return static_cast<int64_t>((bytes + kAlignment - 1) / kAlignment * kAlignment); }
+int64_t in_lines(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(size_t bytes) { return in_lines(static_cast<int64_t>(bytes)); }
+
+// Whether a kernel that takes one lane at a time is called for one, in the same places whatever the number of examples.
+bool is_of_one_lane(const Draft::Step& step) {
+  constexpr int64_t kFarthest = std::numeric_limits<int32_t>::max();
+  return step.kind == kStepOfLanes && step.lanes.fixed == 1 && step.lanes.each == 0 &&
+         step.kernel->lane_code().vector == 1 &&
+         std::all_of(step.places.begin(), step.places.end(), [](const ProgramPlace& place) {
+           return place.offset.each == 0 && place.memory <= kFarthest && place.offset.fixed <= kFarthest;
+         });
+}
 
 }  // namespace
 
-PointerProgram::PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who, bool frozen)
+PointerProgram::PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who,
+                               const Options& options)
     : graph_(graph), compiled_by_(std::move(kernels)) {
-  settle(draft_of(graph, *compiled_by_, who, frozen), 1, /*any=*/false);
+  settle(draft_of(graph, *compiled_by_, who, options.frozen), 1, /*any=*/false, options.loop_steps);
 }
 
-PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who, bool frozen)
-    : compiled_by_(std::move(kernels)) {
+namespace {
+
+Draft draft_for_any(const LaneGraph& graph, Kernels& kernels, const char* who, bool frozen,
+                    std::array<int64_t, 3> numbers) {
   std::array<Draft, 3> drafts;
-  std::array<int64_t, 3> numbers = kNumbers;
   for (size_t k = 0; k < 3; ++k) {
     numbers[k] += graph.fewest();
-    drafts[k] = draft_of(graph.with(numbers[k]), *compiled_by_, who, frozen, numbers[k]);
+    drafts[k] = draft_of(graph.with(numbers[k]), kernels, who, frozen, numbers[k]);
   }
   auto draft = following(std::move(drafts), numbers);
   if (!draft) refuse(who, "what it reads and writes does not grow evenly with the number of examples");
-  settle(std::move(*draft), graph.fewest(), /*any=*/true);
+  return std::move(*draft);
+}
+
+}  // namespace
+
+PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who,
+                               const Options& options)
+    : compiled_by_(std::move(kernels)) {
+  std::optional<Draft> draft;
+  try {
+    draft = draft_for_any(graph, *compiled_by_, who, options.frozen, kNumbers);
+  } catch (const UnsupportedError&) {
+    try {
+      draft = draft_for_any(graph, *compiled_by_, who, options.frozen, kLargerNumbers);
+    } catch (const UnsupportedError&) {  // then the first one says why
+    }
+    if (!draft) throw;
+  }
+  settle(std::move(*draft), graph.fewest(), /*any=*/true, options.loop_steps);
 }
 
 PointerProgram::~PointerProgram() = default;
 
-void PointerProgram::settle(Draft draft, int64_t fewest, bool any) {
+void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps) {
   arguments_ = std::move(draft.arguments);
   results_ = std::move(draft.results);
   constants_ = std::move(draft.constants);
@@ -399,27 +476,52 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any) {
   tables_.constant = constant_memory_.data();
   tables_.memories = tables_.arguments + tables_.results + tables_.constants + static_cast<int64_t>(draft.made.size());
   for (Draft::Step& step : draft.steps) {
-    steps_.push_back({step.kernel ? &step.kernel->lane_code() : nullptr, step.bytes, step.lanes, nullptr});
+    const auto dims = std::ssize(step.sizes);
+    ProgramStep& added = steps_.emplace_back();
+    added = {step.kind,  step.kernel ? &step.kernel->lane_code() : nullptr,
+             step.bytes, step.lanes,
+             nullptr,    nullptr,
+             dims,       nullptr,
+             nullptr};
+    tables_.most_numbers = std::max(tables_.most_numbers, 2 * dims + std::ssize(step.strides));
+    if (const LaneCode* code = added.code) {
+      const int64_t vectors = code->inputs + code->outputs;
+      tables_.most_inputs = std::max(tables_.most_inputs, code->inputs);
+      tables_.most_outputs = std::max(tables_.most_outputs, code->outputs + code->kept + code->loops);
+      tables_.most_loops = std::max(tables_.most_loops, code->loops);
+      tables_.most_of_sums =
+          std::max(tables_.most_of_sums, numbers_of_sums(code, static_cast<int64_t>(step.kernel->sums())));
+      tables_.column_bytes = std::max(
+          {tables_.column_bytes, kColumnBytes, kBytesOfColumn * vectors * code->vector, kBytesOfVector * vectors});
+      if (loop_steps >= 0)
+        tables_.loop_bytes = std::max(tables_.loop_bytes, in_lines(step.kernel->loop_bytes(loop_steps)));
+      if (is_of_one_lane(step)) {
+        added.kind = kStepOfOneLane;
+        for (const ProgramPlace& place : step.places)
+          pointers_.push_back({static_cast<int32_t>(place.memory), static_cast<int32_t>(place.offset.fixed)});
+      }
+    }
     places_.insert(places_.end(), step.places.begin(), step.places.end());
-    const LaneCode* code = steps_.back().code;
-    const int64_t inputs = code ? code->inputs : 1, outputs = code ? code->outputs : 1;
-    tables_.most_inputs = std::max(tables_.most_inputs, inputs);
-    tables_.most_outputs = std::max(tables_.most_outputs, outputs);
-    if (code)
-      tables_.column_bytes =
-          std::max({tables_.column_bytes, kColumnBytes, kBytesOfColumn * (inputs + outputs) * code->vector});
-    kernels_.push_back(std::move(step.kernel));
+    for (auto* extents : {&step.sizes, &step.strides})
+      extents_.insert(extents_.end(), extents->begin(), extents->end());
+    kernels_.push_back(step.kernel);
   }
-  const ProgramPlace* next = places_.data();
+  const ProgramPlace* place = places_.data();
+  const ProgramPointer* pointer = pointers_.data();
+  const Extent* extent = extents_.data();
   for (size_t n = 0; n < steps_.size(); ++n) {
-    steps_[n].places = next;
-    next += draft.steps[n].places.size();
+    const Draft::Step& step = draft.steps[n];
+    steps_[n].places = std::exchange(place, place + step.places.size());
+    if (steps_[n].kind == kStepOfOneLane) steps_[n].pointers = std::exchange(pointer, pointer + step.places.size());
+    steps_[n].sizes = std::exchange(extent, extent + step.sizes.size());
+    steps_[n].strides = std::exchange(extent, extent + step.strides.size());
   }
   tables_.steps = static_cast<int64_t>(steps_.size());
   tables_.step = steps_.data();
 
   const Layout of_all = layout_of(draft.made, /*growing=*/false), of_group = layout_of(draft.made, /*growing=*/true);
-  const int64_t first_fixed = bytes_for_lists(&tables_) + tables_.column_bytes,
+  const int64_t first_fixed =
+                    bytes_for_lists(&tables_) + tables_.column_bytes + tables_.most_loops * tables_.loop_bytes,
                 first_growing = first_fixed + aligned(of_all.bytes), group = aligned(of_group.bytes);
   size_t next_fixed = 0, next_growing = 0;
   for (const Draft::Made& made : draft.made) {
@@ -453,7 +555,9 @@ thread_local Workspace workspace;
 }  // namespace
 
 void PointerProgram::run(int64_t n, const void* const* x, void* const* y) const {
-  const int fault = run_tables(&tables_, n, x, y, workspace.of(work_bytes_for(&tables_, n)));
+  const LoopMemories loops(static_cast<size_t>(tables_.most_loops));
+  const int fault = run_tables(&tables_, n, x, y, workspace.of(work_bytes_for(&tables_, n)),
+                               tables_.most_loops > 0 ? loops.data() : nullptr);
   if (fault < 0)
     throw ArgumentError(
         "native: there cannot be " + std::to_string(n) + " examples. " +

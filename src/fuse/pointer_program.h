@@ -5,9 +5,9 @@
 //   graph for any number   → those for three numbers, of which two say how each place and size grows with the number
 //     of examples            of examples, and the third is held against that
 //
-// All that the graph calls must be kernels whose lanes read and write memory (fuse/lane_call.h). What they leave for
-// each other has places in a workspace by its lifetime, as a plan's block has (graph/plan.h), but for groups of
-// examples: the places of 64 examples are the layout, which n examples need n / 64 times.
+// All that the graph calls must be kernels that read and write memory step by step (fuse/memory_steps.h). What they
+// leave for each other has places in a workspace by its lifetime, as a plan's block has (graph/plan.h), but for groups
+// of examples: the places of 64 examples are the layout, which n examples need n / 64 times.
 #pragma once
 
 #include "fuse/fuse.h"
@@ -18,10 +18,14 @@ namespace tower::compiler {
 
 class PointerProgram {
  public:
-  /// Throws UnsupportedError, for `who`, where a call is no such kernel, and says which and why. `frozen`: captured
-  /// tensors are constants, of which kernels have the numbers.
-  PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who, bool frozen);
-  PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who, bool frozen);
+  struct Options {
+    bool frozen = false;      // captured tensors are constants, of which kernels have the numbers
+    int64_t loop_steps = -1;  // of loops that others go back through, for which the workspace has memory, unless it is
+                              // known how many these can make; negative: it has none, and `run` has the thread's
+  };
+  /// Throws UnsupportedError, for `who`, where a call is no such kernel, and says which and why.
+  PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who, const Options& options);
+  PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who, const Options& options);
   ~PointerProgram();
   PointerProgram(const PointerProgram&) = delete;
   PointerProgram& operator=(const PointerProgram&) = delete;
@@ -56,7 +60,7 @@ class PointerProgram {
   struct Draft;  // how it is made: pointer_program.cpp
 
  private:
-  void settle(Draft draft, int64_t fewest, bool any);
+  void settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps);
 
   Graph graph_;
   std::shared_ptr<Kernels> compiled_by_;
@@ -67,6 +71,8 @@ class PointerProgram {
   std::vector<const void*> constant_memory_;
   std::vector<Extent> made_;
   std::vector<ProgramPlace> places_;
+  std::vector<ProgramPointer> pointers_;
+  std::vector<Extent> extents_;
   std::vector<ProgramStep> steps_;
 };
 

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
-#include "fuse/lane_call.h"
+#include "fuse/memory_steps.h"
 
 namespace tower::compiler {
 namespace {
@@ -18,7 +20,7 @@ std::vector<MemoryKernel::Result> made_by(const std::vector<Written>& written) {
   return made;
 }
 
-class RowKernel final : public MemoryKernel, public LaneCalls, public ReachingKernel {
+class RowKernel final : public MemoryKernel, public StepsInMemory, public ReachingKernel {
  public:
   RowKernel(std::shared_ptr<const Kernel> kernel, std::vector<Reading> readings, Sizes lanes, size_t outer,
             std::vector<Written> results)
@@ -86,25 +88,52 @@ class RowKernel final : public MemoryKernel, public LaneCalls, public ReachingKe
       if (in_order_of_lanes[k].defined()) results[k].tensor().copy_(in_order_of_lanes[k]);
   }
 
-  std::optional<LaneCall> lane_call(c10::ArrayRef<InMemory> operands, std::string& why_not) const override {
-    LaneCall call{kernel_, rows_.lanes, {}, {}};
-    if (outer_ > 0) why_not = "several rows of elements";
-    for (const Reading& reading : readings_) {
-      if (reading.operand == Reading::kOwn || reading.table) {
-        why_not = "elements that are read elsewhere than where they are wanted";
-        return std::nullopt;
+  MemorySteps steps(c10::ArrayRef<InMemory> operands, Kernels& /*kernels*/) const override {
+    MemorySteps all;
+    const LaneElement* const elements = kernel_->lane_code().elements;
+    MemoryStep step{kStepOfRows, kernel_, 0, rows_.lanes, Sizes(rows_.sizes)};
+    for (size_t i = 0; i < readings_.size(); ++i) {
+      const Reading& reading = readings_[i];
+      if (reading.operand == Reading::kOwn) {
+        step.inputs.push_back({MemoryStep::own, all.own.size(), 0, 0, Sizes(outer_, 0)});
+        all.own.push_back(reading.own);
+        continue;
       }
       const InMemory& t = operands[reading.operand];
-      const Sizes strides = strides_of(t.sizes, t.strides, reading.places);
-      if (!is_read_as_it_lies(reading, strides)) why_not = "an operand that lies otherwise than its results";
-      call.inputs.push_back({reading.operand, 0, reading.repeated ? 0 : 1});
+      MemoryStep::Place at{MemoryStep::operand, reading.operand};
+      Sizes strides = reading.table ? *reading.table : strides_of(t.sizes, t.strides, reading.places);
+      if (reading.table) {
+        at.strides = t.strides;
+        if (!at::geometry_is_contiguous(t.sizes, t.strides))
+          at = all.make_copy(elements[i].bytes, Sizes(t.sizes), std::move(at));
+      } else if (!is_read_as_it_lies(reading, strides)) {
+        const Copied copied = how_copied(t.sizes, t.strides, reading, strides);
+        at.strides = copied.strides;
+        at = all.make_copy(elements[i].bytes, copied.sizes, std::move(at));
+        strides = strides_of(copied.sizes, at.strides, copied.places);
+      }
+      at.strides = first_of(strides);
+      step.inputs.push_back(std::move(at));
     }
+    // What is wanted in another order than the lanes' is first written in that.
+    std::vector<MemoryStep> afterwards;
     for (size_t k = 0; k < written_.size(); ++k) {
-      if (written_[k].wanted != written_[k].strides) why_not = "a result that lies otherwise than the others";
-      call.outputs.push_back({k, 0, 1});
+      const Written& w = written_[k];
+      const int64_t bytes = elements[readings_.size() + k].bytes, all_bytes = static_cast<int64_t>(made()[k].bytes());
+      MemoryStep::Place to{MemoryStep::result, k, 0, 0, w.wanted};
+      if (w.wanted != w.strides) {
+        MemoryStep::Place in_order{MemoryStep::made, all.make(all_bytes), 0, 0, w.strides};
+        afterwards.push_back(MemoryStep::copy(bytes, w.sizes, in_order, std::exchange(to, in_order)));
+      }
+      if (w.is_sum) all.steps.push_back({kStepOfZeros, nullptr, 1, all_bytes, {}, {}, {{to.in, to.number}}});
+      to.strides = Sizes(rows_.of_outputs[k]);
+      step.outputs.push_back(std::move(to));
     }
-    if (!why_not.empty()) return std::nullopt;
-    return call;
+    for (const Type type : kernel_->kept())
+      step.outputs.push_back({MemoryStep::made, all.make(rows_.lanes * size_of(type))});
+    all.steps.push_back(std::move(step));
+    std::move(afterwards.begin(), afterwards.end(), std::back_inserter(all.steps));
+    return all;
   }
 
   std::optional<RowReach> reach(c10::ArrayRef<InMemory> operands) const override {
@@ -137,26 +166,40 @@ class RowKernel final : public MemoryKernel, public LaneCalls, public ReachingKe
     return !reading.laid_out && (reading.repeated || rows_are_whole(strides));
   }
 
-  // A copy of an operand, whose rows can be read, and its strides.
-  Tensor copy_to_read(const Tensor& t, const Reading& reading, Sizes& strides) const {
+  Sizes first_of(const Sizes& strides) const {
+    return Sizes(strides.begin(), strides.begin() + static_cast<int64_t>(outer_));
+  }
+
+  // An operand as it is copied, so that its rows can be read: with which sizes and strides, and where the lanes are in
+  // the copy, which has no gaps.
+  struct Copied {
+    Sizes sizes, strides;
+    Places places;
+  };
+  Copied how_copied(at::IntArrayRef sizes, at::IntArrayRef strides, const Reading& reading,
+                    const Sizes& at_lanes) const {
     if (reading.laid_out) {
-      Sizes sizes = lanes_;
+      Copied copied{lanes_, at_lanes, all_lanes_};
       for (size_t d = 0; d < outer_; ++d)
-        if (strides[d] == 0) sizes[d] = 1;
-      const Tensor copy = t.as_strided(sizes, strides).contiguous();
-      strides = strides_of(copy.sizes(), copy.strides(), all_lanes_);
-      return copy;
+        if (at_lanes[d] == 0) copied.sizes[d] = 1;
+      return copied;
     }
     // It lies in the order in which the kernel reads it.
-    c10::SmallVector<int64_t, 6> order;
-    for (const int64_t d : reading.places)
-      if (d >= 0) order.push_back(d);
-    const Tensor copy = t.permute(order).contiguous();
-    Places places = reading.places;
-    int64_t next = 0;
-    for (int64_t& d : places)
-      if (d >= 0) d = next++;
-    strides = strides_of(copy.sizes(), copy.strides(), places);
+    Copied copied{{}, {}, reading.places};
+    for (int64_t& d : copied.places) {
+      if (d < 0) continue;
+      copied.sizes.push_back(along(sizes, d));
+      copied.strides.push_back(along(strides, d));
+      d = std::ssize(copied.sizes) - 1;
+    }
+    return copied;
+  }
+
+  // A copy of an operand, whose rows can be read, and its strides.
+  Tensor copy_to_read(const Tensor& t, const Reading& reading, Sizes& strides) const {
+    const Copied copied = how_copied(t.sizes(), t.strides(), reading, strides);
+    const Tensor copy = t.as_strided(copied.sizes, copied.strides).contiguous();
+    strides = strides_of(copy.sizes(), copy.strides(), copied.places);
     return copy;
   }
 

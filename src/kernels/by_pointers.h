@@ -1,5 +1,5 @@
-// What runs kernels on memory that pointers name: of one kernel its lanes, wherever they lie, and of a program its
-// kernels in order.
+// What runs kernels on memory that pointers name: of one kernel its lanes, wherever they lie, or rows of them, or sums
+// over them; and of a program its kernels in order, and what is to be copied between them.
 //
 // NOTE [One text for the process and for C]
 // This file is C99 and C++ alike. The process includes it, and a C library that compile/export_c.cpp writes has its
@@ -22,12 +22,31 @@ namespace tower::compiler {
 // A kernel's function: kernels/emit.h says what it does with these.
 typedef void LaneFunction(int64_t begin, int64_t end, const void* const* inputs, void* const* outputs, uint8_t* fault);
 
+// An input or output: bytes of an element; the same, or 0 where all lanes share one; and whether an output is added to
+// what is in memory.
+typedef struct LaneElement {
+  uint8_t bytes, apart, added;
+} LaneElement;
+
 typedef struct LaneCode {
   LaneFunction* function;
-  int64_t vector;           // lanes that it takes at a time
-  int64_t inputs, outputs;  // how many
-  const uint8_t* bytes;     // of an element of each input, and of each output behind these; 0: all lanes share it
+  int64_t vector;                // lanes that it takes at a time
+  int64_t inputs, outputs;       // how many
+  const LaneElement* elements;   // of each input, and of each output behind these
+  int64_t whole_rows, numbered;  // whether a call is for a whole row; whether lanes know their numbers
+  int64_t kept, loops;           // further outputs: memory for each lane of a row, and behind it memory of loops
 } LaneCode;
+
+// Memory that a loop in a kernel keeps its states in. Kernels know where the members are.
+typedef struct LoopMemory {
+  char* memory;
+  int64_t bytes;
+  // Makes at least so many bytes of it; what it holds stays. Zero if there is no memory.
+  int64_t (*grow)(struct LoopMemory*, int64_t);
+  int64_t failed;
+} LoopMemory;
+
+enum { kNoMemoryLeft = 16 };  // of faults, that for loops
 
 // Where an input's or output's lanes are: the first one, and how many elements apart.
 typedef struct LaneSource {
@@ -39,7 +58,10 @@ typedef struct LaneTarget {
   int64_t stride;
 } LaneTarget;
 
-enum { kBytesOfColumn = 8 };  // of an element, where lanes are copied
+enum {
+  kBytesOfColumn = 8,  // of an element, where lanes are copied
+  kBytesOfVector = 64  // of the widest there is
+};
 
 static inline void copy_lanes(const char* from, int64_t from_stride, char* to, int64_t to_stride, int64_t bytes,
                               int64_t lanes) {
@@ -72,7 +94,7 @@ static inline void run_lanes(const LaneCode* code, int64_t begin, int64_t end, i
     const int64_t padded = (lanes + vector - 1) / vector * vector;
     char* next = columns;
     for (i = 0; i < code->inputs; ++i) {
-      const int64_t bytes = code->bytes[i], stride = inputs[i].stride;
+      const int64_t bytes = code->elements[i].apart, stride = inputs[i].stride;
       const char* source = (const char*)inputs[i].memory + first * stride * bytes;
       from[i] = source;
       if (bytes == 0 || (padded == lanes && (stride == 1 || lanes == 1))) continue;
@@ -82,7 +104,7 @@ static inline void run_lanes(const LaneCode* code, int64_t begin, int64_t end, i
       next += column;
     }
     for (i = 0; i < code->outputs; ++i) {
-      const int64_t bytes = code->bytes[code->inputs + i], stride = outputs[i].stride;
+      const int64_t bytes = code->elements[code->inputs + i].apart, stride = outputs[i].stride;
       to[i] = (char*)outputs[i].memory + first * stride * bytes;
       if (bytes == 0 || (padded == lanes && (stride == 1 || lanes == 1))) continue;
       to[i] = next;
@@ -90,9 +112,236 @@ static inline void run_lanes(const LaneCode* code, int64_t begin, int64_t end, i
     }
     code->function(0, padded, from, to, fault);
     for (i = 0; i < code->outputs; ++i) {
-      const int64_t bytes = code->bytes[code->inputs + i], stride = outputs[i].stride;
+      const int64_t bytes = code->elements[code->inputs + i].apart, stride = outputs[i].stride;
       char* target = (char*)outputs[i].memory + first * stride * bytes;
       if (to[i] != (void*)target) copy_lanes((const char*)to[i], 1, target, stride, bytes, lanes);
+    }
+  }
+}
+
+// ---- rows ----
+
+// Lanes `begin` to before `end` of a row, next to each other in memory. A last vector that is not whole is computed on
+// copies. `from`, `to`: for pointers to each input, and to all that outputs are. `rest`: kBytesOfVector for each input
+// and output.
+static inline void run_row(const LaneCode* code, int64_t begin, int64_t end, const void* const* inputs,
+                           void* const* outputs, const void** from, void** to, char* rest, uint8_t* fault) {
+  const int64_t whole = begin + (end - begin) / code->vector * code->vector, lanes = end - whole;
+  // Lanes that know their numbers have the same ones in the copy.
+  const int64_t first = code->numbered ? whole : 0;
+  const LaneElement* const of_outputs = code->elements + code->inputs;
+  char* next = rest;
+  int64_t i;
+  if (whole > begin) code->function(begin, whole, inputs, outputs, fault);
+  if (lanes == 0) return;
+  for (i = 0; i < code->inputs; ++i) {
+    const int64_t bytes = code->elements[i].apart;
+    from[i] = inputs[i];
+    if (bytes == 0) continue;
+    copy_lanes((const char*)inputs[i] + whole * bytes, 1, next, 1, bytes, lanes);
+    copy_lanes(next + (lanes - 1) * bytes, 0, next + lanes * bytes, 1, bytes, code->vector - lanes);
+    from[i] = (const void*)((uintptr_t)next - (uintptr_t)(first * bytes));
+    next += kBytesOfVector;
+  }
+  for (i = 0; i < code->outputs + code->kept + code->loops; ++i) to[i] = outputs[i];
+  for (i = 0; i < code->outputs; ++i, next += kBytesOfVector) {
+    const int64_t bytes = of_outputs[i].bytes;
+    if (of_outputs[i].added) copy_lanes((const char*)outputs[i] + whole * bytes, 1, next, 1, bytes, lanes);
+    to[i] = (void*)((uintptr_t)next - (uintptr_t)(first * bytes));
+  }
+  code->function(first, first + code->vector, from, to, fault);
+  for (i = 0; i < code->outputs; ++i) {
+    const int64_t bytes = of_outputs[i].bytes;
+    copy_lanes((const char*)to[i] + first * bytes, 1, (char*)outputs[i] + whole * bytes, 1, bytes, lanes);
+  }
+}
+
+// Rows of lanes: how many by dimensions, and how far apart these are, in bytes, for each input and each output.
+typedef struct LaneRows {
+  int64_t dims, lanes;
+  const int64_t *sizes, *strides;
+} LaneRows;
+
+// What is needed besides: pointers to each input and to all that outputs are, twice; a number for each dimension; and
+// what run_row needs.
+typedef struct RoomOfRows {
+  const void **inputs, **from;
+  void **outputs, **to;
+  int64_t* place;
+  char* rest;
+} RoomOfRows;
+
+// Rows `begin` to before `end`. The pointers to inputs and outputs in `room` are those of the very first row, and
+// behind the outputs' those to what is kept and of loops.
+static inline void run_rows(const LaneCode* code, const LaneRows* rows, int64_t begin, int64_t end,
+                            const RoomOfRows* room, uint8_t* fault) {
+  const int64_t dims = rows->dims;
+  const int64_t* const of_outputs = rows->strides + code->inputs * dims;
+  int64_t d, i, row, left = begin;
+  for (d = dims; d-- > 0; left /= rows->sizes[d]) room->place[d] = left % rows->sizes[d];
+  for (d = 0; d < dims; ++d) {
+    for (i = 0; i < code->inputs; ++i)
+      room->inputs[i] = (const char*)room->inputs[i] + room->place[d] * rows->strides[i * dims + d];
+    for (i = 0; i < code->outputs; ++i)
+      room->outputs[i] = (char*)room->outputs[i] + room->place[d] * of_outputs[i * dims + d];
+  }
+  for (row = begin; row < end; ++row) {
+    if (code->whole_rows) code->function(0, rows->lanes, room->inputs, room->outputs, fault);
+    else run_row(code, 0, rows->lanes, room->inputs, room->outputs, room->from, room->to, room->rest, fault);
+    // The next row is one further along the last dimension, or, behind its end, back over all of it.
+    for (d = dims; d-- > 0;) {
+      const int64_t by = ++room->place[d] < rows->sizes[d] ? 1 : 1 - rows->sizes[d];
+      for (i = 0; i < code->inputs; ++i)
+        room->inputs[i] = (const char*)room->inputs[i] + by * rows->strides[i * dims + d];
+      for (i = 0; i < code->outputs; ++i) room->outputs[i] = (char*)room->outputs[i] + by * of_outputs[i * dims + d];
+      if (by == 1) break;
+      room->place[d] = 0;
+    }
+  }
+}
+
+// Elements by dimensions, of which the last is copied at one go: from where they are to where they go. Strides are in
+// bytes. `place`: a number for each dimension.
+static inline void copy_elements(const char* from, char* to, int64_t bytes, int64_t dims, const int64_t* sizes,
+                                 const int64_t* strides_from, const int64_t* strides_to, int64_t* place) {
+  int64_t d;
+  for (d = 0; d < dims; ++d) {
+    place[d] = 0;
+    if (sizes[d] <= 0) return;
+  }
+  for (;;) {
+    if (dims == 0) {
+      memcpy(to, from, (size_t)bytes);
+      return;
+    }
+    copy_lanes(from, strides_from[dims - 1] / bytes, to, strides_to[dims - 1] / bytes, bytes, sizes[dims - 1]);
+    for (d = dims - 1; d-- > 0;) {
+      const int64_t by = ++place[d] < sizes[d] ? 1 : 1 - sizes[d];
+      from += by * strides_from[d];
+      to += by * strides_to[d];
+      if (by == 1) break;
+      place[d] = 0;
+    }
+    if (d < 0) return;
+  }
+}
+
+// ---- sums over lanes: NOTE [Sums over lanes] in kernels/kernel_sums.cpp ----
+
+enum { kVectorsOfBlock = 32, kBlocksOfPiece = 16, kFewTerms = 8 };
+
+static inline int64_t lanes_of_block(const LaneCode* code) { return kVectorsOfBlock * code->vector; }
+static inline int64_t lanes_of_piece(const LaneCode* code) { return kBlocksOfPiece * lanes_of_block(code); }
+
+// What run_lanes needs for a call of a part of the lanes. Among the outputs, those that are summed have a vector of
+// float64 each, which is zero.
+typedef struct RoomOfSums {
+  const LaneSource* inputs;
+  const LaneTarget* outputs;
+  const void** from;
+  void** to;
+  char* columns;
+  int64_t block;
+} RoomOfSums;
+
+// What the vectors of the outputs that are summed come to is added to `sums`; then they are zero again.
+static inline void take_sums(const LaneCode* code, const LaneTarget* outputs, int64_t lanes, double* sums) {
+  int64_t i, lane;
+  for (i = 0; i < code->outputs; ++i) {
+    double *vector, sum = 0;
+    if (code->elements[code->inputs + i].apart) continue;
+    vector = (double*)outputs[i].memory;
+    for (lane = 0; lane < lanes; ++lane) sum += vector[lane];
+    for (lane = 0; lane < code->vector; ++lane) vector[lane] = 0;
+    *sums++ += sum;
+  }
+}
+
+// The sums over a piece of `all` lanes, which are added to `sums`.
+static inline void sum_piece(const LaneCode* code, int64_t piece, int64_t all, const RoomOfSums* room, double* sums,
+                             uint8_t* fault) {
+  const int64_t vector = code->vector, block = lanes_of_block(code), first = piece * lanes_of_piece(code);
+  const int64_t end = all - first < lanes_of_piece(code) ? all : first + lanes_of_piece(code);
+  const int64_t whole = end / vector * vector;
+  int64_t begin;
+  for (begin = first; begin < whole; begin += block) {
+    const int64_t of_block = begin + block < whole ? begin + block : whole;
+    run_lanes(code, begin, of_block, room->block, room->inputs, room->outputs, room->from, room->to, room->columns,
+              fault);
+    take_sums(code, room->outputs, vector, sums);
+  }
+  if (whole < end) {
+    // The lanes that are missing in the last vector repeat the last one.
+    run_lanes(code, whole, end, room->block, room->inputs, room->outputs, room->from, room->to, room->columns, fault);
+    take_sums(code, room->outputs, end - whole, sums);
+  }
+}
+
+// The sums over `count` pieces from `first` on, by halves. `sums`: for `outputs` numbers, and behind these for as many
+// for each halving and one more.
+static inline void sum_pieces(const LaneCode* code, int64_t first, int64_t count, int64_t all, const RoomOfSums* room,
+                              int64_t outputs, double* sums, uint8_t* fault) {
+  double* const more = sums + outputs;
+  int64_t k, p;
+  if (count > kFewTerms) {
+    sum_pieces(code, first, count / 2, all, room, outputs, sums, fault);
+    sum_pieces(code, first + count / 2, count - count / 2, all, room, outputs, more, fault);
+    for (k = 0; k < outputs; ++k) sums[k] += more[k];
+    return;
+  }
+  for (k = 0; k < outputs; ++k) sums[k] = 0;
+  for (p = first; p < first + count; ++p) {
+    for (k = 0; k < outputs; ++k) more[k] = 0;
+    sum_piece(code, p, all, room, more, fault);
+    for (k = 0; k < outputs; ++k) sums[k] += more[k];
+  }
+}
+
+enum { kMostHalvings = 56 };  // of the pieces of 2⁶³ lanes
+
+// Of a kernel with `outputs` that are summed: a vector for each, and what sum_pieces needs.
+static inline int64_t numbers_of_sums(const LaneCode* code, int64_t outputs) {
+  return outputs * (code->vector + kMostHalvings + 2);
+}
+
+// ---- products of matrices: kernels/product_kernel.h ----
+
+// Of C = S + A B: how many columns of the result and terms of each sum, and how far elements are apart, in bytes, along
+// rows, terms and columns.
+typedef struct ProductNumbers {
+  int64_t columns, terms, row_of_a, term_of_a, term_of_b, column_of_b, row_of_s, column_of_s, row_of_c, column_of_c;
+} ProductNumbers;
+
+// Products of the matrices at a, b, s (null: there is none) and c. `sizes`: of dimensions, the last of which are rows,
+// columns, and terms; `strides`: of a, b, s and c along each of them, in bytes. `place`: a number for each dimension.
+static inline void run_products(const LaneCode* code, int64_t dims, const int64_t* sizes, const int64_t* strides,
+                                const void* const* operands, void* c, int64_t* place, uint8_t* fault) {
+  const int64_t outer = dims - 3;
+  const int64_t *const of_a = strides, *const of_b = of_a + dims, *const of_s = of_b + dims, *const of_c = of_s + dims;
+  const ProductNumbers numbers = {sizes[outer + 1], sizes[outer + 2], of_a[outer], of_a[outer + 2],
+                                  of_b[outer + 2],  of_b[outer + 1],  of_s[outer], of_s[outer + 1],
+                                  of_c[outer],      of_c[outer + 1]};
+  const void* inputs[4];
+  void* output = c;
+  int64_t d, count = 1;
+  inputs[0] = operands[0];
+  inputs[1] = operands[1];
+  inputs[2] = operands[2];
+  inputs[3] = &numbers;
+  for (d = 0; d < outer; ++d) {
+    place[d] = 0;
+    count *= sizes[d];
+  }
+  for (; count > 0; --count) {
+    code->function(0, sizes[outer], inputs, &output, fault);
+    for (d = outer; d-- > 0;) {
+      const int64_t by = ++place[d] < sizes[d] ? 1 : 1 - sizes[d];
+      inputs[0] = (const char*)inputs[0] + by * of_a[d];
+      inputs[1] = (const char*)inputs[1] + by * of_b[d];
+      if (inputs[2]) inputs[2] = (const char*)inputs[2] + by * of_s[d];
+      output = (char*)output + by * of_c[d];
+      if (by == 1) break;
+      place[d] = 0;
     }
   }
 }
@@ -109,17 +358,38 @@ enum { kExamplesOfGroup = 64 };
 static inline int64_t extent_for(Extent extent, int64_t n) { return extent.fixed + extent.each * n; }
 static inline int64_t groups_for(int64_t n) { return (n + kExamplesOfGroup - 1) / kExamplesOfGroup; }
 
-// Where the lanes of an input or output are: in the memory of this number, by bytes; and how many elements apart.
+// Where the lanes of an input or output are: in the memory of this number (less than 0: in none), by bytes; and how
+// many elements apart. Of rows and copies, dimensions say how far apart they are, and this is nothing.
 typedef struct ProgramPlace {
   int64_t memory;
   Extent offset, stride;
 } ProgramPlace;
 
+// The same for a call of one lane, whatever the number of examples.
+typedef struct ProgramPointer {
+  int32_t memory, offset;
+} ProgramPointer;
+
+enum {
+  kStepOfLanes,
+  kStepOfOneLane,  // of a kernel that takes one at a time: pointers are all that it needs
+  kStepOfRows,
+  kStepOfSums,  // over lanes
+  kStepOfProducts,
+  kStepOfCopies,  // of elements
+  kStepOfZeros    // bytes
+};
+
 typedef struct ProgramStep {
-  const LaneCode* code;  // null: lanes of an input are copied to an output
-  int64_t bytes;         // of an element of these
+  int64_t kind;
+  const LaneCode* code;  // null: none is called
+  int64_t bytes;         // of an element that is copied
   Extent lanes;
-  const ProgramPlace* places;  // of inputs, and behind them of outputs
+  const ProgramPlace* places;      // of inputs, and behind them of all that outputs are
+  const ProgramPointer* pointers;  // of one lane
+  int64_t dims;
+  const Extent* sizes;    // of the dimensions
+  const Extent* strides;  // in bytes, of each dimension for each input and output
 } ProgramStep;
 
 typedef struct ProgramTables {
@@ -127,21 +397,27 @@ typedef struct ProgramTables {
   const void* const* constant;
   const Extent* made;  // where what is made on the way is in the workspace
   const ProgramStep* step;
-  int64_t most_inputs, most_outputs;  // of a step
+  int64_t most_inputs, most_outputs;  // of a step; outputs with all that is behind them
+  int64_t most_loops;                 // of a step, that keep their states in memory
+  int64_t most_numbers;               // of a step: sizes, strides, and places in its dimensions
+  int64_t most_of_sums;               // of a step: numbers_of_sums
   int64_t memories;                   // all of them
   int64_t column_bytes;               // for lanes that are copied; at least a vector of any step
+  int64_t loop_bytes;                 // that each loop's memory has
   Extent work;                        // bytes of the workspace
   int64_t fewest, any_number;         // of examples: so many or more, or, where the other is 0, n is 1
 } ProgramTables;
 
-// In the workspace, in this order: lists of all memories, and of a step's sources, targets and pointers; columns; and
-// what is made on the way.
+// In the workspace, in this order: lists of all memories, and of a step's sources, targets, pointers, loops, numbers,
+// and sums; columns; memory of loops; and what is made on the way.
 enum { kAlignment = 64 };
 
 static inline int64_t bytes_for_lists(const ProgramTables* tables) {
   const int64_t bytes = tables->memories * (int64_t)sizeof(char*) +
-                        tables->most_inputs * (int64_t)(sizeof(LaneSource) + sizeof(void*)) +
-                        tables->most_outputs * (int64_t)(sizeof(LaneTarget) + sizeof(void*));
+                        tables->most_inputs * (int64_t)(sizeof(LaneSource) + 2 * sizeof(void*)) +
+                        tables->most_outputs * (int64_t)(sizeof(LaneTarget) + 2 * sizeof(void*)) +
+                        tables->most_loops * (int64_t)sizeof(LoopMemory) +
+                        (tables->most_numbers + tables->most_of_sums) * (int64_t)sizeof(int64_t);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -149,48 +425,201 @@ static inline int64_t work_bytes_for(const ProgramTables* tables, int64_t n) {
   return extent_for(tables->work, groups_for(n > 0 ? n : 0));
 }
 
+// The lists of a call.
+typedef struct ProgramRoom {
+  char** memory;
+  LaneSource* sources;
+  LaneTarget* targets;
+  const void **from, **inputs;
+  void **to, **outputs;
+  LoopMemory* loops;
+  int64_t* numbers;
+  double* sums;
+  char* columns;
+} ProgramRoom;
+
+static inline int64_t no_more_memory(LoopMemory* of, int64_t bytes) {
+  (void)bytes;
+  of->failed = 1;
+  return 0;
+}
+
+static inline int64_t block_of(const ProgramTables* tables, const LaneCode* code) {
+  return tables->column_bytes / ((code->inputs + code->outputs) * kBytesOfColumn) / code->vector * code->vector;
+}
+
+// The places of a step's lanes.
+static inline void find_lanes(const ProgramStep* step, int64_t n, const ProgramRoom* room) {
+  const LaneCode* const code = step->code;
+  const ProgramPlace* place = step->places;
+  int64_t k;
+  for (k = 0; k < code->inputs; ++k, ++place) {
+    room->sources[k].memory = room->memory[place->memory] + extent_for(place->offset, n);
+    room->sources[k].stride = extent_for(place->stride, n);
+  }
+  for (k = 0; k < code->outputs; ++k, ++place) {
+    room->targets[k].memory = room->memory[place->memory] + extent_for(place->offset, n);
+    room->targets[k].stride = extent_for(place->stride, n);
+  }
+}
+
+static inline void run_step_of_sums(const ProgramTables* tables, const ProgramStep* step, int64_t lanes,
+                                    const ProgramRoom* room, uint8_t* fault) {
+  const LaneCode* const code = step->code;
+  const LaneElement* const of_outputs = code->elements + code->inputs;
+  const RoomOfSums of_sums = {room->sources, room->targets, room->from,
+                              room->to,      room->columns, block_of(tables, code)};
+  int64_t outputs = 0, k;
+  double* sums = room->sums;
+  // Where each sum is to go is kept among the pointers.
+  for (k = 0; k < code->outputs; ++k) {
+    if (of_outputs[k].apart) continue;
+    room->outputs[outputs++] = room->targets[k].memory;
+    room->targets[k].memory = sums;
+    memset(sums, 0, (size_t)code->vector * sizeof(double));
+    sums += code->vector;
+  }
+  sum_pieces(code, 0, (lanes + lanes_of_piece(code) - 1) / lanes_of_piece(code), lanes, &of_sums, outputs, sums, fault);
+  outputs = 0;
+  for (k = 0; k < code->outputs; ++k) {
+    if (of_outputs[k].apart) continue;
+    if (of_outputs[k].bytes == sizeof(double)) *(double*)room->outputs[outputs] = sums[outputs];
+    else *(float*)room->outputs[outputs] = (float)sums[outputs];
+    ++outputs;
+  }
+}
+
+// Sizes and strides of a step for n examples: how many rows or elements these are.
+static inline int64_t find_rows(const ProgramStep* step, int64_t operands, int64_t n, const ProgramRoom* room) {
+  int64_t d, count = 1;
+  for (d = 0; d < step->dims; ++d) {
+    room->numbers[d] = extent_for(step->sizes[d], n);
+    count *= room->numbers[d];
+  }
+  for (d = 0; d < operands * step->dims; ++d) room->numbers[step->dims + d] = extent_for(step->strides[d], n);
+  return count;
+}
+
+static inline void run_step_of_rows(const ProgramStep* step, int64_t lanes, int64_t n, const ProgramRoom* room,
+                                    uint8_t* fault) {
+  const LaneCode* const code = step->code;
+  const int64_t operands = code->inputs + code->outputs, count = find_rows(step, operands, n, room);
+  const LaneRows rows = {step->dims, lanes, room->numbers, room->numbers + step->dims};
+  const RoomOfRows of_rows = {
+      room->inputs, room->from, room->outputs, room->to, room->numbers + step->dims * (1 + operands), room->columns};
+  const ProgramPlace* place = step->places;
+  int64_t k;
+  for (k = 0; k < code->inputs; ++k, ++place)
+    room->inputs[k] = room->memory[place->memory] + extent_for(place->offset, n);
+  for (k = 0; k < code->outputs + code->kept; ++k, ++place)
+    room->outputs[k] = room->memory[place->memory] + extent_for(place->offset, n);
+  run_rows(code, &rows, 0, count, &of_rows, fault);
+}
+
+static inline void run_step_of_copies(const ProgramStep* step, int64_t n, const ProgramRoom* room) {
+  const ProgramPlace* const place = step->places;
+  int64_t* const strides = room->numbers + step->dims;
+  find_rows(step, 2, n, room);
+  copy_elements(room->memory[place[0].memory] + extent_for(place[0].offset, n),
+                room->memory[place[1].memory] + extent_for(place[1].offset, n), step->bytes, step->dims, room->numbers,
+                strides, strides + step->dims, strides + 2 * step->dims);
+}
+
+static inline void run_step_of_products(const ProgramStep* step, int64_t n, const ProgramRoom* room, uint8_t* fault) {
+  const void* operands[4];
+  int64_t k;
+  find_rows(step, 4, n, room);
+  for (k = 0; k < 4; ++k) {
+    const ProgramPlace* const place = &step->places[k];
+    operands[k] = place->memory < 0 ? 0 : room->memory[place->memory] + extent_for(place->offset, n);
+  }
+  run_products(step->code, step->dims, room->numbers, room->numbers + step->dims, operands,
+               (void*)(uintptr_t)operands[3], room->numbers + 5 * step->dims, fault);
+}
+
+static inline uint8_t run_step(const ProgramTables* tables, const ProgramStep* step, int64_t n,
+                               const ProgramRoom* room) {
+  const LaneCode* const code = step->code;
+  const int64_t lanes = extent_for(step->lanes, n);
+  uint8_t fault = 0;
+  int64_t k;
+  if (lanes <= 0 && step->kind != kStepOfSums) return 0;
+  if (code)
+    for (k = 0; k < code->loops; ++k)
+      room->to[code->outputs + code->kept + k] = room->outputs[code->outputs + code->kept + k] = &room->loops[k];
+  switch (step->kind) {
+    case kStepOfOneLane: {
+      const ProgramPointer* pointer = step->pointers;
+      for (k = 0; k < code->inputs; ++k, ++pointer) room->from[k] = room->memory[pointer->memory] + pointer->offset;
+      for (k = 0; k < code->outputs; ++k, ++pointer) room->to[k] = room->memory[pointer->memory] + pointer->offset;
+      code->function(0, 1, room->from, room->to, &fault);
+      break;
+    }
+    case kStepOfLanes:
+      find_lanes(step, n, room);
+      run_lanes(code, 0, lanes, block_of(tables, code), room->sources, room->targets, room->from, room->to,
+                room->columns, &fault);
+      break;
+    case kStepOfSums:
+      find_lanes(step, n, room);
+      run_step_of_sums(tables, step, lanes, room, &fault);
+      break;
+    case kStepOfRows:
+      run_step_of_rows(step, lanes, n, room, &fault);
+      break;
+    case kStepOfProducts:
+      run_step_of_products(step, n, room, &fault);
+      break;
+    case kStepOfCopies:
+      run_step_of_copies(step, n, room);
+      break;
+    default:
+      memset(room->memory[step->places->memory] + extent_for(step->places->offset, n), 0, (size_t)lanes);
+  }
+  for (k = 0; code && k < code->loops; ++k) {
+    if (room->loops[k].failed) fault |= kNoMemoryLeft;
+    room->loops[k].failed = 0;
+  }
+  return fault;
+}
+
 // Gives the faults of the first step that has any (kernels/emit.h), or −1 for a number of examples that there cannot
-// be. `work`: of work_bytes_for(tables, n) bytes, anywhere.
-static inline int run_tables(const ProgramTables* tables, int64_t n, const void* const* x, void* const* y, void* work) {
+// be. `work`: of work_bytes_for(tables, n) bytes, anywhere. `loops`: null, or memory of most_loops loops that grows.
+static inline int run_tables(const ProgramTables* tables, int64_t n, const void* const* x, void* const* y, void* work,
+                             LoopMemory* loops) {
   const int64_t groups = groups_for(n);
   const int64_t made = tables->memories - tables->arguments - tables->results - tables->constants;
   char* const start = (char*)work + (kAlignment - (intptr_t)((uintptr_t)work % kAlignment)) % kAlignment;
-  char** const memory = (char**)(void*)start;
-  LaneSource* const sources = (LaneSource*)(void*)(memory + tables->memories);
-  LaneTarget* const targets = (LaneTarget*)(void*)(sources + tables->most_inputs);
-  const void** const from = (const void**)(void*)(targets + tables->most_outputs);
-  void** const to = (void**)(void*)(from + tables->most_inputs);
-  char* const columns = start + bytes_for_lists(tables);
+  char* of_loops;
+  ProgramRoom room;
   int64_t s, k, next = 0;
   if (n < tables->fewest || (!tables->any_number && n != 1)) return -1;
-  for (k = 0; k < tables->arguments; ++k) memory[next++] = (char*)(uintptr_t)x[k];
-  for (k = 0; k < tables->results; ++k) memory[next++] = (char*)y[k];
-  for (k = 0; k < tables->constants; ++k) memory[next++] = (char*)(uintptr_t)tables->constant[k];
-  for (k = 0; k < made; ++k) memory[next++] = start + extent_for(tables->made[k], groups);
+  room.memory = (char**)(void*)start;
+  room.sources = (LaneSource*)(void*)(room.memory + tables->memories);
+  room.targets = (LaneTarget*)(void*)(room.sources + tables->most_inputs);
+  room.from = (const void**)(void*)(room.targets + tables->most_outputs);
+  room.inputs = room.from + tables->most_inputs;
+  room.to = (void**)(void*)(room.inputs + tables->most_inputs);
+  room.outputs = room.to + tables->most_outputs;
+  room.loops = (LoopMemory*)(void*)(room.outputs + tables->most_outputs);
+  room.numbers = (int64_t*)(void*)(room.loops + tables->most_loops);
+  room.sums = (double*)(void*)(room.numbers + tables->most_numbers);
+  room.columns = start + bytes_for_lists(tables);
+  of_loops = room.columns + tables->column_bytes;
+  if (loops) room.loops = loops;
+  else
+    for (k = 0; k < tables->most_loops; ++k, of_loops += tables->loop_bytes) {
+      room.loops[k].memory = of_loops;
+      room.loops[k].bytes = tables->loop_bytes;
+      room.loops[k].grow = no_more_memory;
+      room.loops[k].failed = 0;
+    }
+  for (k = 0; k < tables->arguments; ++k) room.memory[next++] = (char*)(uintptr_t)x[k];
+  for (k = 0; k < tables->results; ++k) room.memory[next++] = (char*)y[k];
+  for (k = 0; k < tables->constants; ++k) room.memory[next++] = (char*)(uintptr_t)tables->constant[k];
+  for (k = 0; k < made; ++k) room.memory[next++] = start + extent_for(tables->made[k], groups);
   for (s = 0; s < tables->steps; ++s) {
-    const ProgramStep* const step = &tables->step[s];
-    const LaneCode* const code = step->code;
-    const ProgramPlace* place = step->places;
-    const int64_t lanes = extent_for(step->lanes, n);
-    const int64_t inputs = code ? code->inputs : 1, outputs = code ? code->outputs : 1;
-    int64_t block;
-    uint8_t fault = 0;
-    if (lanes <= 0) continue;
-    for (k = 0; k < inputs; ++k, ++place) {
-      sources[k].memory = memory[place->memory] + extent_for(place->offset, n);
-      sources[k].stride = extent_for(place->stride, n);
-    }
-    for (k = 0; k < outputs; ++k, ++place) {
-      targets[k].memory = memory[place->memory] + extent_for(place->offset, n);
-      targets[k].stride = extent_for(place->stride, n);
-    }
-    if (!code) {
-      copy_lanes((const char*)sources[0].memory, sources[0].stride, (char*)targets[0].memory, targets[0].stride,
-                 step->bytes, lanes);
-      continue;
-    }
-    block = tables->column_bytes / ((inputs + outputs) * kBytesOfColumn) / code->vector * code->vector;
-    run_lanes(code, 0, lanes, block, sources, targets, from, to, columns, &fault);
+    const uint8_t fault = run_step(tables, &tables->step[s], n, &room);
     if (fault) return fault;
   }
   return 0;

@@ -99,7 +99,9 @@ start:
   text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
   std::vector<Type> kept;
   for (const Id id : kept_) kept.push_back(graph_[id].type);
-  return {{std::move(text), name}, lanes_, operations, work(), std::move(kept), keeps_.size()};
+  std::vector<LoopRoom> rooms;
+  for (const auto& [loop, states] : keeps_) rooms.push_back({states.bytes, graph_.loop(loop).max_steps});
+  return {{std::move(text), name}, lanes_, operations, work(), std::move(kept), std::move(rooms)};
 }
 
 void Printer::print_loops(bool together) {

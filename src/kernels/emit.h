@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,12 @@ struct Region {
 /// What went wrong in a lane: bits of the byte at `fault`.
 enum Fault : uint8_t { kDividedByZero = 1, kNotEnded = 2, kSingular = 4, kOutOfRange = 8, kNoMemory = 16 };
 
+/// Memory that a loop of a kernel keeps its states in.
+struct LoopRoom {
+  int64_t bytes;                      // for each step
+  std::optional<int64_t> most_steps;  // that it can make
+};
+
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes
 /// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
 /// by zero, where a loop that must end did not, where a matrix cannot be factored, and where an index is out of range.
@@ -70,7 +77,7 @@ struct KernelText {
   int instructions;             // for a vector, loads and stores included
   int64_t work;                 // the same, those of each step of a loop as often as that is made, where it is known
   std::vector<Type> kept = {};  // further outputs: memory for as many elements as there are lanes, used by each row
-  size_t memories = 0;          // and behind these: LoopMemory (kernels/loop_memory.h)
+  std::vector<LoopRoom> loops = {};  // and behind these: a LoopMemory of each (kernels/by_pointers.h)
 };
 KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math);
 

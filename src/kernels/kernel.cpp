@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
-#include <optional>
-#include <utility>
+#include <iterator>
 
 #include "kernels/loop_memory.h"
+#include "kernels/product_kernel.h"
 #include "kernels/threads.h"
 #include "numbers/thresholds.h"
 #include "tower/loops.h"
@@ -18,9 +17,10 @@
 namespace tower::compiler {
 namespace {
 
-constexpr size_t kVectorBytes = 64;  // of the widest there is
-struct alignas(kVectorBytes) VectorMemory {
-  char bytes[kVectorBytes];
+static_assert(static_cast<int>(kNoMemory) == static_cast<int>(kNoMemoryLeft));
+
+struct alignas(kBytesOfVector) VectorMemory {
+  char bytes[kBytesOfVector];
 };
 constexpr size_t kFewVectors = 16;      // whose memory is on the stack
 constexpr int64_t kBlockBytes = 16384;  // of lanes that lie apart
@@ -28,11 +28,6 @@ constexpr int64_t kBlockBytes = 16384;  // of lanes that lie apart
 double now() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-const char* at(const void* memory, int64_t lane, Type type) {
-  return static_cast<const char*>(memory) + lane * size_of(type);
-}
-char* at(void* memory, int64_t lane, Type type) { return static_cast<char*>(memory) + lane * size_of(type); }
 
 }  // namespace
 
@@ -49,25 +44,31 @@ std::string Kernel::key_of(const Region& region, const CodeSource& source) {
   return CodeSource::key_of(text_of(region, source).module);
 }
 
-Kernel::Kernel(const Region& region, const CodeSource& source)
-    : inputs_(region.inputs), has_rows_(region.has_rows()), has_places_(region.has_places()) {
+Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.inputs), has_rows_(region.has_rows()) {
   const double start = now();
   const KernelText text = text_of(region, source);
   key_ = CodeSource::key_of(text.module);
   auto [code, generated] = source.get(text.module, key_);
   code_ = std::move(code);
-  for (const Region::Input& input : inputs_)
-    bytes_.push_back(static_cast<uint8_t>(input.repeated ? 0 : size_of(input.type)));
+  const auto bytes_of = [](Type type) { return static_cast<uint8_t>(size_of(type)); };
+  for (const auto& [type, repeated] : inputs_)
+    elements_.push_back({bytes_of(type), repeated ? uint8_t{0} : bytes_of(type), 0});
   for (size_t k = 0; k < region.outputs.size(); ++k) {
-    outputs_.push_back(region.graph[region.outputs[k]].type);
-    added_.push_back(region.is_added(k));
+    const Type type = outputs_.emplace_back(region.graph[region.outputs[k]].type);
     if (region.is_summed(k)) summed_.push_back(k);
-    bytes_.push_back(static_cast<uint8_t>(region.is_summed(k) ? 0 : size_of(outputs_[k])));
+    elements_.push_back({bytes_of(type), region.is_summed(k) ? uint8_t{0} : bytes_of(type), region.is_added(k)});
   }
-  lane_code_ = {reinterpret_cast<LaneFunction*>(code_->address()), text.lanes, static_cast<int64_t>(inputs_.size()),
-                static_cast<int64_t>(outputs_.size()), bytes_.data()};
   kept_ = text.kept;
-  memories_ = text.memories;
+  loops_ = text.loops;
+  lane_code_ = {reinterpret_cast<LaneFunction*>(code_->address()),
+                text.lanes,
+                std::ssize(inputs_),
+                std::ssize(outputs_),
+                elements_.data(),
+                has_rows_,
+                region.has_places(),
+                std::ssize(kept_),
+                std::ssize(loops_)};
   facts_ = {.instructions = text.instructions,
             .vector_lanes = text.lanes,
             .code_bytes = code_->bytes(),
@@ -85,22 +86,25 @@ Kernel::Kernel(const Region& region, const CodeSource& source)
   grain_ = (lanes / text.lanes + 1) * text.lanes;
 }
 
-const char* Kernel::needs_more() const {
-  if (!summed_.empty()) return "sums over all examples";
-  if (has_rows_ || std::find(added_.begin(), added_.end(), true) != added_.end()) return "whole rows of elements";
-  if (has_places_) return "the numbers of its lanes";
-  return memories_ ? "memory for each step of a loop, for the way back through it" : nullptr;
+std::shared_ptr<const Kernel> Kernel::product(Type type, const CodeSource& source) {
+  if (source.vector_bytes() == 0) throw CompileError("no LLVM: " + Llvm::get().why_not());
+  const KernelText text = print_product(type, "tower_product", source.vector_bytes());
+  std::shared_ptr<Kernel> kernel(new Kernel());
+  kernel->key_ = CodeSource::key_of(text.module);
+  auto [code, generated] = source.get(text.module, kernel->key_);
+  kernel->code_ = std::move(code);
+  const auto bytes = static_cast<uint8_t>(size_of(type));
+  kernel->elements_.assign(4, {bytes, bytes, 0});
+  kernel->lane_code_ = {
+      reinterpret_cast<LaneFunction*>(kernel->code_->address()), 1, 3, 1, kernel->elements_.data(), 0, 0, 0, 0};
+  kernel->facts_ = {.vector_lanes = 1, .code_bytes = kernel->code_->bytes(), .generated = generated};
+  return kernel;
 }
 
-// The machine code, for whole vectors of lanes. `outputs`: and what is kept of a row.
-void Kernel::call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
-                  uint8_t* fault) const {
-  if (memories_ == 0) return lane_code_.function(begin, end, inputs.data(), outputs.data(), fault);
-  const LoopMemories memories(memories_);
-  c10::SmallVector<void*, 32> all(outputs.begin(), outputs.end());
-  for (size_t k = 0; k < memories_; ++k) all.push_back(memories[k]);
-  lane_code_.function(begin, end, inputs.data(), all.data(), fault);
-  if (memories.failed()) *fault |= kNoMemory;
+int64_t Kernel::loop_bytes(int64_t steps) const {
+  int64_t most = 0;
+  for (const LoopRoom& loop : loops_) most = std::max(most, loop.bytes * loop.most_steps.value_or(steps));
+  return most;
 }
 
 void raise_faults(uint8_t fault) {
@@ -156,128 +160,95 @@ void Kernel::run(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Targ
   if (!summed_.empty()) return run_summed(lanes, inputs, outputs);
   const int64_t chunk = facts_.vector_lanes;
   share((lanes + chunk - 1) / chunk, chunk, [&](int64_t begin, int64_t end, uint8_t* fault) {
-    run_apart(begin * chunk, std::min(end * chunk, lanes), inputs, outputs, fault);
+    with_room(fault, [&](const void** from, void** to, char* columns, int64_t block) {
+      run_lanes(&lane_code_, begin * chunk, std::min(end * chunk, lanes), block, inputs.data(), outputs.data(), from,
+                to, columns, fault);
+    });
   });
 }
 
-void Kernel::run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
-                       uint8_t* fault) const {
+void Kernel::with_room(uint8_t* fault, InRoom run) const {
   const int64_t vector = facts_.vector_lanes;
   // As many lanes a block as the memory takes.
-  alignas(kVectorBytes) char few[kBlockBytes];
+  alignas(kBytesOfVector) char few[kBlockBytes];
   std::unique_ptr<char[]> many;
   int64_t block = kBlockBytes / (kBytesOfColumn * std::max<int64_t>(columns_, 1)) / vector * vector;
   if (block == 0) {
     block = vector;
     many = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(kBytesOfColumn * columns_ * vector));
   }
-  c10::SmallVector<const void*, 32> from(inputs.size());
-  c10::SmallVector<void*, 32> to(outputs.size());
-  std::optional<LoopMemories> memories;
-  if (memories_) memories.emplace(memories_);
-  for (size_t k = 0; k < memories_; ++k) to.push_back((*memories)[k]);
-  run_lanes(&lane_code_, begin, end, block, inputs.data(), outputs.data(), from.data(), to.data(),
-            many ? many.get() : few, fault);
-  if (memories && memories->failed()) *fault |= kNoMemory;
+  c10::SmallVector<const void*, 32> from(inputs_.size());
+  c10::SmallVector<void*, 32> to(outputs_.size());
+  const LoopMemories memories(loops_.size());
+  for (size_t k = 0; k < loops_.size(); ++k) to.push_back(memories.data() + k);
+  run(from.data(), to.data(), many ? many.get() : few, block);
+  if (memories.failed()) *fault |= kNoMemory;
+}
+
+// `outputs`: with those behind them.
+void Kernel::run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
+                       uint8_t* fault) const {
+  VectorMemory few[kFewVectors];
+  std::unique_ptr<VectorMemory[]> many;
+  const size_t vectors = inputs_.size() + outputs_.size();
+  if (vectors > kFewVectors) many = std::make_unique_for_overwrite<VectorMemory[]>(vectors);
+  c10::SmallVector<const void*, 8> from(inputs_.size());
+  c10::SmallVector<void*, 8> to(outputs_.size() + kept_.size() + loops_.size());
+  const LoopMemories memories(loops_.size());
+  c10::SmallVector<void*, 8> all(outputs.begin(), outputs.end());
+  for (size_t k = 0; k < loops_.size(); ++k) all.push_back(memories.data() + k);
+  run_row(&lane_code_, begin, end, inputs.data(), all.data(), from.data(), to.data(),
+          reinterpret_cast<char*>(many ? many.get() : few), fault);
+  if (memories.failed()) *fault |= kNoMemory;
 }
 
 void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
                       c10::ArrayRef<void*> outputs, uint8_t* fault) const {
-  const size_t dims = rows.sizes.size();
-  std::vector<int64_t> place(dims);
-  int64_t left = begin;
-  for (size_t d = dims; d-- > 0; left /= rows.sizes[d]) place[d] = left % rows.sizes[d];
-  const auto offset = [&](const Rows::Strides& strides, size_t i) {
-    int64_t sum = 0;
-    for (size_t d = 0; d < dims; ++d) sum += place[d] * strides[i][d];
-    return sum;
-  };
-  std::vector<const void*> from;
-  std::vector<void*> to;
-  for (size_t i = 0; i < inputs.size(); ++i) from.push_back(at(inputs[i], offset(rows.strides, i), inputs_[i].type));
+  const size_t dims = rows.sizes.size(), vectors = inputs.size() + outputs.size();
+  c10::SmallVector<int64_t, 32> strides;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    for (size_t d = 0; d < dims; ++d) strides.push_back(rows.strides[i][d] * size_of(inputs_[i].type));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const bool follows = rows.of_outputs.empty();
-    to.push_back(at(outputs[i], follows ? begin * rows.lanes : offset(rows.of_outputs, i), outputs_[i]));
+    // Without strides, rows follow each other.
+    int64_t apart = rows.lanes;
+    const size_t first = strides.size();
+    strides.resize(first + dims);
+    for (size_t d = dims; d-- > 0; apart *= rows.sizes[d])
+      strides[first + d] = (rows.of_outputs.empty() ? apart : rows.of_outputs[i][d]) * size_of(outputs_[i]);
   }
   std::vector<std::unique_ptr<char[]>> kept;
+  c10::SmallVector<const void*, 8> at_inputs(inputs.begin(), inputs.end()), from(inputs.size());
+  c10::SmallVector<void*, 8> at_outputs(outputs.begin(), outputs.end()), to;
   for (const Type type : kept_) {
     kept.push_back(std::make_unique_for_overwrite<char[]>(static_cast<size_t>(rows.lanes * size_of(type))));
-    to.push_back(kept.back().get());
+    at_outputs.push_back(kept.back().get());
   }
-  // Steps along dimension d, or back over all of it.
-  const auto move = [&](size_t d, int64_t by) {
-    for (size_t i = 0; i < from.size(); ++i) from[i] = at(from[i], by * rows.strides[i][d], inputs_[i].type);
-    for (size_t i = 0; i < rows.of_outputs.size(); ++i) to[i] = at(to[i], by * rows.of_outputs[i][d], outputs_[i]);
-  };
-  for (int64_t row = begin; row < end; ++row) {
-    if (has_rows_) call(0, rows.lanes, from, to, fault);
-    else run_range(0, rows.lanes, from, to, fault);
-    if (rows.of_outputs.empty())
-      for (size_t i = 0; i < outputs.size(); ++i) to[i] = at(to[i], rows.lanes, outputs_[i]);
-    for (size_t d = dims; d-- > 0;) {
-      move(d, 1);
-      if (++place[d] < rows.sizes[d]) break;
-      move(d, -place[d]);
-      place[d] = 0;
-    }
-  }
-}
-
-void Kernel::run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
-                       uint8_t* fault) const {
-  const int64_t whole = (end - begin) / facts_.vector_lanes * facts_.vector_lanes;
-  if (whole > 0) call(begin, begin + whole, inputs, outputs, fault);
-  if (begin + whole < end) run_rest(begin + whole, end, inputs, outputs, fault);
+  const LoopMemories memories(loops_.size());
+  for (size_t k = 0; k < loops_.size(); ++k) at_outputs.push_back(memories.data() + k);
+  to.resize(at_outputs.size());
+  c10::SmallVector<int64_t, 4> place(dims);
+  VectorMemory few[kFewVectors];
+  std::unique_ptr<VectorMemory[]> many;
+  if (vectors > kFewVectors) many = std::make_unique_for_overwrite<VectorMemory[]>(vectors);
+  const LaneRows lane_rows{static_cast<int64_t>(dims), rows.lanes, rows.sizes.data(), strides.data()};
+  const RoomOfRows room{at_inputs.data(), from.data(),  at_outputs.data(),
+                        to.data(),        place.data(), reinterpret_cast<char*>(many ? many.get() : few)};
+  tower::compiler::run_rows(&lane_code_, &lane_rows, begin, end, &room, fault);
+  if (memories.failed()) *fault |= kNoMemory;
 }
 
 bool Kernel::computes_parts() const {
-  return !has_rows_ && summed_.empty() && memories_ == 0 && kept_.empty() &&
-         std::find(added_.begin(), added_.end(), true) == added_.end();
+  return !has_rows_ && summed_.empty() && loops_.empty() && kept_.empty() &&
+         std::none_of(elements_.begin(), elements_.end(), [](const LaneElement& e) { return e.added; });
 }
 
 // The last vector of lanes ends where they do.
 void Kernel::run_part(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                       uint8_t* fault) const {
   const int64_t vector = facts_.vector_lanes, whole = (end - begin) / vector * vector;
-  if (whole == 0) return begin < end ? run_rest(begin, end, inputs, outputs, fault) : void();
-  call(begin, begin + whole, inputs, outputs, fault);
-  if (begin + whole < end) call(end - vector, end, inputs, outputs, fault);
-}
-
-void Kernel::run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
-                      uint8_t* fault) const {
-  const int64_t vector = facts_.vector_lanes, lanes = end - begin;
-  const size_t vectors = inputs.size() + outputs.size();
-  VectorMemory few[kFewVectors];
-  std::unique_ptr<VectorMemory[]> many;
-  if (vectors > kFewVectors) many = std::make_unique_for_overwrite<VectorMemory[]>(vectors);
-  char* memory = reinterpret_cast<char*>(many ? many.get() : few);
-  c10::SmallVector<const void*, 8> from(inputs.begin(), inputs.end());
-  c10::SmallVector<void*, 8> to;
-  // Lanes that know their numbers have the same ones in the copy.
-  const int64_t first = has_places_ ? begin : 0;
-  const auto before = [&](char* copy, Type type) {
-    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(copy) - static_cast<uintptr_t>(first * size_of(type)));
-  };
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs_[i].repeated) continue;
-    char* copy = std::exchange(memory, memory + kVectorBytes);
-    const size_t size = static_cast<size_t>(size_of(inputs_[i].type));
-    std::memcpy(copy, at(inputs[i], begin, inputs_[i].type), static_cast<size_t>(lanes) * size);
-    for (int64_t lane = lanes; lane < vector; ++lane)
-      std::memcpy(at(static_cast<void*>(copy), lane, inputs_[i].type), at(inputs[i], end - 1, inputs_[i].type), size);
-    from[i] = before(copy, inputs_[i].type);
-  }
-  char* made = memory;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    char* copy = std::exchange(memory, memory + kVectorBytes);
-    to.push_back(before(copy, outputs_[i]));
-    if (added_[i])
-      std::memcpy(copy, at(outputs[i], begin, outputs_[i]), static_cast<size_t>(lanes * size_of(outputs_[i])));
-  }
-  call(first, first + vector, from, to, fault);
-  for (size_t i = 0; i < outputs.size(); ++i, made += kVectorBytes)
-    std::memcpy(at(outputs[i], begin, outputs_[i]), made, static_cast<size_t>(lanes * size_of(outputs_[i])));
+  if (whole == 0) return begin < end ? run_range(begin, end, inputs, outputs, fault) : void();
+  lane_code_.function(begin, begin + whole, inputs.data(), outputs.data(), fault);
+  if (begin + whole < end) lane_code_.function(end - vector, end, inputs.data(), outputs.data(), fault);
 }
 
 }  // namespace tower::compiler

@@ -21,6 +21,7 @@
 //   by_pointers.h                lanes anywhere in memory, and programs of kernels: C as well as C++
 //   cpu.h, checked_file.h, digest.h     what code depends on, and how files hold it
 //   gemm.h                       products of matrices, which need no region and no LLVM
+//   product_kernel.h             the same as a kernel, where there is no LibTorch
 //
 // What always holds:
 //
@@ -57,6 +58,8 @@ class Kernel {
  public:
   /// Throws a CompileError where there is no code and no LLVM, or where it does not do it.
   explicit Kernel(const Region& region, const CodeSource& source = CodeSource());
+  /// The kernel of kernels/product_kernel.h, which runs nothing itself: kernels/by_pointers.h calls its code.
+  static std::shared_ptr<const Kernel> product(Type type, const CodeSource& source);
   /// Under which key sources have its machine code.
   static std::string key_of(const Region& region, const CodeSource& source);
 
@@ -104,43 +107,45 @@ class Kernel {
   };
   const Facts& facts() const { return facts_; }
 
-  /// For run_lanes (kernels/by_pointers.h), unless the kernel needs more than that has.
+  /// For what runs kernels on memory that pointers name (kernels/by_pointers.h).
   const LaneCode& lane_code() const { return lane_code_; }
-  /// What it needs besides, as "sums over all examples"; null: nothing.
-  const char* needs_more() const;
+  /// What is kept for each lane of a row.
+  const std::vector<Type>& kept() const { return kept_; }
+  /// How many outputs are summed over all lanes.
+  size_t sums() const { return summed_.size(); }
+  /// Of the memory that one of its loops keeps its states in, where none makes more than `steps`, unless it is known
+  /// how many it can make.
+  int64_t loop_bytes(int64_t steps) const;
 
   const std::string& key() const { return key_; }
   const Code& code() const { return *code_; }
 
  private:
-  void call(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
-            uint8_t* fault) const;
+  Kernel() = default;
   void run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
                 c10::ArrayRef<void*> outputs, uint8_t* fault) const;
   void run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                  uint8_t* fault) const;
-  void run_rest(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
-                uint8_t* fault) const;
   void run_summed(int64_t lanes, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs) const;
-  void run_apart(int64_t begin, int64_t end, c10::ArrayRef<Source> inputs, c10::ArrayRef<Target> outputs,
-                 uint8_t* fault) const;
+  // Calls `run` with pointers for each input and all that outputs are, memory of the loops' among them, and columns of
+  // blocks of so many lanes.
+  using InRoom = c10::function_ref<void(const void** from, void** to, char* columns, int64_t block)>;
+  void with_room(uint8_t* fault, InRoom run) const;
   using Piece = c10::function_ref<void(int64_t begin, int64_t end, uint8_t* fault)>;
   void share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const;
 
   std::string key_;
   std::unique_ptr<Code> code_;
   LaneCode lane_code_{};
-  std::vector<uint8_t> bytes_;  // of an element of each input and output
+  std::vector<LaneElement> elements_;  // of each input and output
   std::vector<Region::Input> inputs_;
   std::vector<Type> outputs_;
-  std::vector<bool> added_;     // of each output
-  std::vector<size_t> summed_;  // those that are summed
-  bool has_rows_;               // each is computed as a whole
-  bool has_places_;             // lanes know their numbers
-  std::vector<Type> kept_;      // further memory, for the lanes of a row
-  size_t memories_;             // of loops
-  int64_t columns_ = 0;         // inputs and outputs of which lanes that lie apart are copied
-  int64_t grain_;               // lanes that are worth a thread
+  std::vector<size_t> summed_;   // those that are summed
+  bool has_rows_ = false;        // each is computed as a whole
+  std::vector<Type> kept_;       // further memory, for the lanes of a row
+  std::vector<LoopRoom> loops_;  // that keep their states in memory
+  int64_t columns_ = 0;          // inputs and outputs of which lanes that lie apart are copied
+  int64_t grain_ = 1;            // lanes that are worth a thread
   Facts facts_;
 };
 

@@ -42,7 +42,16 @@ std::shared_ptr<const Kernel> Kernels::find(const std::string& bytes) {
 std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
   const std::string bytes = bytes_of(region);
   if (auto kernel = find(bytes)) return kernel;
-  auto made = std::make_shared<const Kernel>(region, source_);
+  return keep(bytes, std::make_shared<const Kernel>(region, source_));
+}
+
+std::shared_ptr<const Kernel> Kernels::product(Type type) {
+  const std::string bytes = "product " + std::to_string(size_of(type));
+  if (auto kernel = find(bytes)) return kernel;
+  return keep(bytes, Kernel::product(type, source_));
+}
+
+std::shared_ptr<const Kernel> Kernels::keep(const std::string& bytes, std::shared_ptr<const Kernel> made) {
   const std::lock_guard lock(mutex_);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<const Kernel>& known = known_[bytes];

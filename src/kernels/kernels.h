@@ -21,12 +21,15 @@ class Kernels {
   CodeSource& source() { return source_; }
   /// Any number of threads at a time, which may compile the same: the kernel of the first stays. Throws a CompileError.
   std::shared_ptr<const Kernel> get(const Region& region);
+  /// The kernel of products of matrices of this type (kernels/product_kernel.h). Throws a CompileError.
+  std::shared_ptr<const Kernel> product(Type type);
   /// Whether the region's kernel is there, or its code is among what the source was given.
   bool knows(const Region& region);
   std::vector<std::shared_ptr<const Kernel>> all();
 
  private:
   std::shared_ptr<const Kernel> find(const std::string& bytes);
+  std::shared_ptr<const Kernel> keep(const std::string& bytes, std::shared_ptr<const Kernel> made);
 
   CodeSource source_;
   std::mutex mutex_;  // of what is known; nothing is compiled under it

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <deque>
+#include <vector>
 
 namespace tower::compiler {
 namespace {
@@ -13,7 +13,7 @@ int64_t grow(LoopMemory* of, int64_t needed) {
   const int64_t bytes = std::max({needed, 2 * of->bytes, kFirst});
   void* memory = std::realloc(of->memory, static_cast<size_t>(bytes));
   if (!memory) {
-    of->failed = true;
+    of->failed = 1;
     return 0;
   }
   of->memory = static_cast<char*>(memory);
@@ -27,8 +27,7 @@ void release(LoopMemory& of) {
   of.bytes = 0;
 }
 
-// What has an address keeps it.
-struct OfThread : std::deque<LoopMemory> {
+struct OfThread : std::vector<LoopMemory> {
   ~OfThread() {
     for (LoopMemory& memory : *this) release(memory);
   }
@@ -38,22 +37,22 @@ thread_local OfThread of_thread;
 }  // namespace
 
 LoopMemories::LoopMemories(size_t count) : count_(count) {
-  while (of_thread.size() < count) of_thread.push_back({nullptr, 0, grow, false});
+  while (of_thread.size() < count) of_thread.push_back({nullptr, 0, grow, 0});
 }
 
 LoopMemories::~LoopMemories() {
   for (size_t k = 0; k < count_; ++k) {
     LoopMemory& memory = of_thread[k];
-    memory.failed = false;
+    memory.failed = 0;
     if (memory.bytes > kLargestThatStays) release(memory);
   }
 }
 
-LoopMemory* LoopMemories::operator[](size_t k) const { return &of_thread[k]; }
+LoopMemory* LoopMemories::data() const { return of_thread.data(); }
 
 bool LoopMemories::failed() const {
   return std::any_of(of_thread.begin(), of_thread.begin() + static_cast<std::ptrdiff_t>(count_),
-                     [](const LoopMemory& memory) { return memory.failed; });
+                     [](const LoopMemory& memory) { return memory.failed != 0; });
 }
 
 }  // namespace tower::compiler

@@ -3,18 +3,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+
+#include "kernels/by_pointers.h"
 
 namespace tower::compiler {
-
-/// Kernels know where its members are.
-struct LoopMemory {
-  char* memory;
-  int64_t bytes;
-  /// Makes at least so many bytes of it; what it holds stays. Zero if there is no memory.
-  int64_t (*grow)(LoopMemory*, int64_t);
-  bool failed;
-};
 
 /// The calling thread's, `count` of them, for one call of a kernel at a time. What is large is freed after that.
 class LoopMemories {
@@ -24,7 +16,8 @@ class LoopMemories {
   LoopMemories(const LoopMemories&) = delete;
   LoopMemories& operator=(const LoopMemories&) = delete;
 
-  LoopMemory* operator[](size_t k) const;
+  /// The first of them; the others follow it.
+  LoopMemory* data() const;
   /// Whether one of them could not grow.
   bool failed() const;
 

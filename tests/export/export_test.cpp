@@ -447,7 +447,6 @@ TEST(ExportedC, IsRefusedByNameWhereSomethingIsNoKernel) {
                  {"export_c", "aten::igamma", "no rule for kernels"});
   expect_refused(of_one([](const Tensor& x) { return x * at::rand_like(x); }), {waves({100})},
                  {"export_c", "random numbers"});
-  expect_refused(of_one([](const Tensor& x) { return x.mm(x) * 2; }), {waves({40, 40})}, {"export_c", "product"});
   // A view whose place depends on a value.
   expect_refused(mapped_over_all([](const Tensors& x) {
                    return Tensors{x[0].narrow(0, x[1], 3), x[0] * 2 + 1};

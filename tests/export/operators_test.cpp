@@ -64,9 +64,13 @@ TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
       compiler::Kernels kernels;
       std::optional<compiler::PointerProgram> program;
       try {
-        program.emplace(graph, kernels, "test", /*frozen=*/false);
-      } catch (const tower::UnsupportedError&) {
+        program.emplace(graph, kernels, "test", compiler::PointerProgram::Options());
+      } catch (const tower::UnsupportedError& e) {
         refused.insert(entry.name);
+        // What kernels compute, all that is there is taken, but for views that are no places in their operand's memory.
+        if (compiler::fuse(graph, kernels, 1).report().left.empty() && !contains(e.what(), "no kernels compute in") &&
+            !contains(e.what(), "which copies what it would view") && !contains(e.what(), "a view that depends on"))
+          ADD_FAILURE() << e.what();
         continue;
       }
       const Tensors expected = compiler::Plan(compiler::fuse(graph, kernels, 1).graph).run(args),

@@ -1,0 +1,17 @@
+// A product of matrices as a kernel, C = S + A B, where kernels run without LibTorch: one for all sizes and strides.
+// The process multiplies by kernels/gemm.h, which takes blocks of several rows and LibTorch's products.
+//
+// A call computes rows `begin` to before `end` of the result. Its inputs are A, B, S (null: there is none) and a table
+// of numbers (ProductNumbers in kernels/by_pointers.h); its output is C. It gives the bits of the products in tiles of
+// kernels/gemm.cpp: of each element, the terms of a block are added up from the first to the last, product and sum
+// rounded once, and then the blocks.
+#pragma once
+
+#include "kernels/emit.h"
+
+namespace tower::compiler {
+
+/// Of float32 or float64.
+KernelText print_product(Type type, const std::string& name, int64_t vector_bytes);
+
+}  // namespace tower::compiler
