@@ -151,11 +151,7 @@ std::string common_type(const PointerProgram& program) {
 class Library {
  public:
   Library(const PointerProgram& program, const std::string& name, const ExportOptions& options)
-      : program_(program),
-        name_(name),
-        text_(program, name, options),
-        tables_(program.tables()),
-        options_(options) {}
+      : program_(program), name_(name), text_(program, name, options), tables_(program.tables()), options_(options) {}
 
   LibraryFiles files() const {
     return {header(), source(), compiler::object_file(text_.code()),

@@ -138,8 +138,8 @@ class GuardParser {
       return term;
     }
     if (peek("L[")) return source();
-    for (const auto& [name, kind] :
-         {std::pair("max", TermKind::largest), std::pair("min", TermKind::smallest), std::pair("abs", TermKind::magnitude)}) {
+    for (const auto& [name, kind] : {std::pair("max", TermKind::largest), std::pair("min", TermKind::smallest),
+                                     std::pair("abs", TermKind::magnitude)}) {
       if (!next_word_is(name)) continue;
       expect("(");
       std::vector<Term> operands;

@@ -1,6 +1,6 @@
-"""empty_libraries.py LIB FOLDER: makes libraries in FOLDER for those that the libraries in LIB, a torch's torch/lib, need
-and that are not there, with the functions that they take from them, which do nothing. A torch from PyPI is linked to
-CUDA's libraries, of several GB, and cannot be imported without; to export a model on a CPU it calls none of them."""
+"""empty_libraries.py LIB FOLDER: makes libraries in FOLDER for those that the libraries in LIB, a torch's torch/lib,
+need and that are not there, with the functions that they take from them, which do nothing. A torch from PyPI is linked
+to CUDA's libraries, of several GB, and cannot be imported without; to export a model on a CPU it calls none of them."""
 
 import re
 import subprocess
