@@ -278,23 +278,25 @@ class CasadiLibrary {
     std::map<size_t, CasadiPattern> patterns;      // by the position of the result
     std::map<size_t, std::vector<Entry>> entries;  // in the result's order
   };
+  // Of each element of all matrices, the one that it is in, and which it is there.
+  static std::vector<std::pair<size_t, int64_t>> located(const std::vector<Matrix>& matrices) {
+    std::vector<std::pair<size_t, int64_t>> all;
+    for (size_t m = 0; m < matrices.size(); ++m)
+      for (int64_t k = 0; k < matrices[m].count(); ++k) all.emplace_back(m, k);
+    return all;
+  }
   // `position`: of the block of one of `rows` and one of `columns`. `transposed`: the blocks are.
   template <class Position>
   static Blocks blocks_of(const Sparsity& sparsity, const std::vector<Matrix>& rows, const std::vector<Matrix>& columns,
                           bool transposed, const Position& position) {
-    // Of each row or column, the matrix that it is in, and which number of it.
-    const auto located = [](const std::vector<Matrix>& matrices) {
-      std::vector<std::pair<size_t, int64_t>> all;
-      for (size_t m = 0; m < matrices.size(); ++m)
-        for (int64_t k = 0; k < matrices[m].count(); ++k) all.emplace_back(m, matrices[m].by_columns(k));
-      return all;
-    };
     const auto of_row = located(rows), of_column = located(columns);
     Blocks blocks;
     for (size_t r = 0; r < of_row.size(); ++r)
       for (auto e = static_cast<size_t>(sparsity.starts()[r]); e < static_cast<size_t>(sparsity.starts()[r + 1]); ++e) {
-        const auto [row_matrix, row] = of_row[r];
-        const auto [column_matrix, column] = of_column[static_cast<size_t>(sparsity.columns()[e])];
+        const auto [row_matrix, in_rows] = of_row[r];
+        const auto [column_matrix, in_columns] = of_column[static_cast<size_t>(sparsity.columns()[e])];
+        const int64_t row = rows[row_matrix].by_columns(in_rows),
+                      column = columns[column_matrix].by_columns(in_columns);
         const size_t at = position(row_matrix, column_matrix);
         const int64_t height = rows[row_matrix].count(), width = columns[column_matrix].count();
         blocks.patterns.try_emplace(
@@ -356,12 +358,6 @@ class CasadiLibrary {
     };
     const auto by_columns = directions_of(rows, compressed.columns()),
                by_rows = directions_of(columns, compressed.rows());
-    const auto located = [](const std::vector<Matrix>& matrices) {
-      std::vector<std::pair<size_t, int64_t>> all;
-      for (size_t m = 0; m < matrices.size(); ++m)
-        for (int64_t k = 0; k < matrices[m].count(); ++k) all.emplace_back(m, k);
-      return all;
-    };
     const auto of_row = located(rows), of_column = located(columns);
     const auto first_by_rows = compressed.columns() * static_cast<int64_t>(of_row.size());
     for (const int64_t place : compressed.places()) {

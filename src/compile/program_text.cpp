@@ -200,7 +200,7 @@ static const Extent {name}_made[] = {{made}};
 
 static const ProgramTables {name}_tables = {
   {arguments}, {results}, {number_of_constants}, {number_of_steps}, {name}_constants, {name}_made, {name}_steps,
-  {most_inputs}, {most_outputs}, {most_loops}, {most_numbers}, {most_of_sums}, {memories}, {column_bytes}, {loop_bytes},
+  {most_inputs}, {most_outputs}, {most_loops}, {most_numbers}, {memories}, {column_bytes}, {loop_bytes},
   {work}, {fewest}, {any_number}
 };
 )",
@@ -220,7 +220,6 @@ static const ProgramTables {name}_tables = {
             {"most_outputs", std::to_string(tables_.most_outputs)},
             {"most_loops", std::to_string(tables_.most_loops)},
             {"most_numbers", std::to_string(tables_.most_numbers)},
-            {"most_of_sums", std::to_string(tables_.most_of_sums)},
             {"memories", std::to_string(tables_.memories)},
             {"column_bytes", std::to_string(tables_.column_bytes)},
             {"loop_bytes", std::to_string(tables_.loop_bytes)},

@@ -92,7 +92,7 @@ class LaneKernel final : public MemoryKernel, public StepsInMemory {
 
   MemorySteps steps(c10::ArrayRef<InMemory> operands, Kernels& /*kernels*/) const override {
     MemorySteps all;
-    MemoryStep step{kernel_->sums() ? kStepOfSums : kStepOfLanes, kernel_, 0, lanes_};
+    MemoryStep step{kStepOfLanes, kernel_, 0, lanes_};
     for (const LaneRead& read : reads_) {
       const InMemory& t = operands[read.operand];
       const MemoryStep::Place whole{MemoryStep::operand, read.operand, 0, 0, Sizes(t.strides)};

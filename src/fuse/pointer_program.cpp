@@ -53,8 +53,6 @@ constexpr size_t kInNoMemory = static_cast<size_t>(-1);
 constexpr size_t kFirstMade = size_t{1} << 32;  // the memories' numbers, until it is known how many constants there are
 // Of examples, for which drafts are compared: none is a multiple of another, or of a vector's lanes.
 constexpr std::array<int64_t, 3> kNumbers = {29, 31, 37};
-// The same where those leave something to LibTorch, which may be sums over few examples.
-constexpr std::array<int64_t, 3> kLargerNumbers = {263, 269, 271};
 
 Extent fixed(int64_t number) { return {number, 0}; }
 
@@ -236,8 +234,7 @@ class DraftWriter {
       return {lies.memory, lies.offset};
     };
     for (const MemoryStep& step : steps.steps) {
-      // None of these programs is held against the process yet.
-      if (step.kind == kStepOfSums) refuse(who_, "a kernel adds up over all examples");
+      if (step.kernel && step.kernel->sums() > 0) refuse(who_, "a kernel adds up over all examples");
       Draft::Step added{step.kind, step.kernel, step.bytes, fixed(step.lanes)};
       added.sizes = fixed(step.sizes);
       const LaneCode* const code = step.kernel ? &step.kernel->lane_code() : nullptr;
@@ -429,35 +426,17 @@ PointerProgram::PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kern
   settle(draft_of(graph, *compiled_by_, who, options.frozen), 1, /*any=*/false, options.loop_steps);
 }
 
-namespace {
-
-Draft draft_for_any(const LaneGraph& graph, Kernels& kernels, const char* who, bool frozen,
-                    std::array<int64_t, 3> numbers) {
-  std::array<Draft, 3> drafts;
-  for (size_t k = 0; k < 3; ++k) {
-    numbers[k] += graph.fewest();
-    drafts[k] = draft_of(graph.with(numbers[k]), kernels, who, frozen, numbers[k]);
-  }
-  auto draft = following(std::move(drafts), numbers);
-  if (!draft) refuse(who, "what it reads and writes does not grow evenly with the number of examples");
-  return std::move(*draft);
-}
-
-}  // namespace
-
 PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who,
                                const Options& options)
     : compiled_by_(std::move(kernels)) {
-  std::optional<Draft> draft;
-  try {
-    draft = draft_for_any(graph, *compiled_by_, who, options.frozen, kNumbers);
-  } catch (const UnsupportedError&) {
-    try {
-      draft = draft_for_any(graph, *compiled_by_, who, options.frozen, kLargerNumbers);
-    } catch (const UnsupportedError&) {  // then the first one says why
-    }
-    if (!draft) throw;
+  std::array<Draft, 3> drafts;
+  std::array<int64_t, 3> numbers = kNumbers;
+  for (size_t k = 0; k < 3; ++k) {
+    numbers[k] += graph.fewest();
+    drafts[k] = draft_of(graph.with(numbers[k]), *compiled_by_, who, options.frozen, numbers[k]);
   }
+  auto draft = following(std::move(drafts), numbers);
+  if (!draft) refuse(who, "what it reads and writes does not grow evenly with the number of examples");
   settle(std::move(*draft), graph.fewest(), /*any=*/true, options.loop_steps);
 }
 
@@ -489,8 +468,6 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_
       tables_.most_inputs = std::max(tables_.most_inputs, code->inputs);
       tables_.most_outputs = std::max(tables_.most_outputs, code->outputs + code->kept + code->loops);
       tables_.most_loops = std::max(tables_.most_loops, code->loops);
-      tables_.most_of_sums =
-          std::max(tables_.most_of_sums, numbers_of_sums(code, static_cast<int64_t>(step.kernel->sums())));
       tables_.column_bytes = std::max(
           {tables_.column_bytes, kColumnBytes, kBytesOfColumn * vectors * code->vector, kBytesOfVector * vectors});
       if (loop_steps >= 0)

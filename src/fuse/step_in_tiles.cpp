@@ -17,11 +17,11 @@ bool lies_row_by_row(const Value& v) {
   return v.device.is_cpu() && type_of(v.dtype) && at::geometry_is_contiguous(v.sizes, v.strides);
 }
 
-char* element(char* first, int64_t number, int64_t bytes) {
+}  // namespace
+
+char* element_at(char* first, int64_t number, int64_t bytes) {
   return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(first) + static_cast<uintptr_t>(number * bytes));
 }
-
-}  // namespace
 
 std::optional<StepInTiles> StepInTiles::of(const Graph& step, Kernels& kernels) {
   // What a call moves where is found by running it on numbers of elements.
@@ -135,7 +135,7 @@ void StepInTiles::run(const Tile& tile, const Spans& spans, std::vector<char*>& 
     from.clear();
     to.clear();
     for (const Read& read : step.reads)
-      from.push_back(element(held[read.of.held], read.of.from, held_[read.of.held].bytes));
+      from.push_back(element_at(held[read.of.held], read.of.from, held_[read.of.held].bytes));
     for (const size_t made : step.makes) to.push_back(held[made]);
     step.kernel->run_part(part.begin, part.end, from, to, fault);
   }
@@ -145,7 +145,8 @@ void StepInTiles::run(const Tile& tile, const Spans& spans, std::vector<char*>& 
     const int64_t bytes = held_[part.held].bytes;
     const Tile copied = Held{part.elements, bytes}.part(tile, spans.results[k]);
     if (copied.begin < copied.end)
-      std::memcpy(element(results[k], copied.begin, bytes), element(held[part.held], part.from + copied.begin, bytes),
+      std::memcpy(element_at(results[k], copied.begin, bytes),
+                  element_at(held[part.held], part.from + copied.begin, bytes),
                   static_cast<size_t>((copied.end - copied.begin) * bytes));
   }
 }

@@ -34,6 +34,9 @@ struct Span {
   Span read(const Reach& reach) const { return is_empty() ? *this : Span{before - reach.first, after + reach.last}; }
 };
 
+/// Where an element is, of so many bytes, whose first one would be at `first`, which need not be in any memory.
+char* element_at(char* first, int64_t number, int64_t bytes);
+
 class StepInTiles {
  public:
   /// None where something of the step is no such kernel. Throws a CompileError where there is no LLVM.

@@ -59,8 +59,7 @@ class TiledLoop::Windows {
   char* at(size_t window, const Tile& tile) const {
     const auto& [elements, bytes, offset] = windows_[window];
     const int64_t first = elements == 1 ? 0 : std::clamp<int64_t>(tile.begin - widest_.before, 0, elements);
-    const auto memory = reinterpret_cast<uintptr_t>(memory_.get());
-    return reinterpret_cast<char*>(memory + static_cast<uintptr_t>(offset - first * bytes));
+    return element_at(static_cast<char*>(memory_.get()) + offset, -first, bytes);
   }
 
  private:
@@ -137,15 +136,14 @@ bool TiledLoop::settle_tiles() {
   const auto largest = static_cast<uint64_t>(kBytesOfTile / (rows * static_cast<int64_t>(sizeof(double))));
   tile_ = std::clamp(static_cast<int64_t>(std::bit_floor(largest)), kLeastTile, kLargestTile);
   const auto block = [this](int64_t steps) { return back_ ? backward_block(steps) : forward_block(steps); };
-  int64_t steps = count_;
   const auto fits = [&](const Block& b) {
     const int64_t more = b.widest.before + b.widest.after, width = std::min(tile_ + more, elements_);
     return (elements_ <= tile_ || more <= tile_ / kPartOfTile) &&
-           (!back_ || width * static_cast<int64_t>(states_ * sizeof(double)) * steps <= kMostBytesKept);
+           (!back_ || width * static_cast<int64_t>(states_ * sizeof(double)) * b.steps <= kMostBytesKept);
   };
   // A step by itself says how much a block of steps reads of neighbours.
-  if (!fits(block(steps = 1))) return false;
-  steps = count_;
+  if (!fits(block(1))) return false;
+  int64_t steps = count_;
   while (!fits(block(steps))) steps = (steps + 1) / 2;
   for (const int64_t n : {steps, count_ % steps}) {
     if (n == 0) continue;
@@ -200,13 +198,11 @@ void TiledLoop::in_tiles(F run) const {
 namespace {
 
 // A tile of what was made, to where all of it goes. One element for all tiles is the first one's.
-void give(const StepInTiles::Held& held, const Tile& tile, const char* made, char* to) {
+void give(const StepInTiles::Held& held, const Tile& tile, char* made, char* to) {
   if (held.elements == 1 && tile.begin > 0) return;
   const Tile part = held.part(tile, {0, 0});
   if (part.begin >= part.end) return;
-  std::memcpy(to + part.begin * held.bytes,
-              reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(made) +
-                                            static_cast<uintptr_t>(part.begin * held.bytes)),
+  std::memcpy(to + part.begin * held.bytes, element_at(made, part.begin, held.bytes),
               static_cast<size_t>((part.end - part.begin) * held.bytes));
 }
 

@@ -1,5 +1,5 @@
-// What runs kernels on memory that pointers name: of one kernel its lanes, wherever they lie, or rows of them, or sums
-// over them; and of a program its kernels in order, and what is to be copied between them.
+// What runs kernels on memory that pointers name: of one kernel its lanes, wherever they lie, or rows of them; and of a
+// program its kernels in order, and what is to be copied between them.
 //
 // NOTE [One text for the process and for C]
 // This file is C99 and C++ alike. The process includes it, and a C library that compile/export_c.cpp writes has its
@@ -226,84 +226,6 @@ static inline void copy_elements(const char* from, char* to, int64_t bytes, int6
   }
 }
 
-// ---- sums over lanes: NOTE [Sums over lanes] in kernels/kernel_sums.cpp ----
-
-enum { kVectorsOfBlock = 32, kBlocksOfPiece = 16, kFewTerms = 8 };
-
-static inline int64_t lanes_of_block(const LaneCode* code) { return kVectorsOfBlock * code->vector; }
-static inline int64_t lanes_of_piece(const LaneCode* code) { return kBlocksOfPiece * lanes_of_block(code); }
-
-// What run_lanes needs for a call of a part of the lanes. Among the outputs, those that are summed have a vector of
-// float64 each, which is zero.
-typedef struct RoomOfSums {
-  const LaneSource* inputs;
-  const LaneTarget* outputs;
-  const void** from;
-  void** to;
-  char* columns;
-  int64_t block;
-} RoomOfSums;
-
-// What the vectors of the outputs that are summed come to is added to `sums`; then they are zero again.
-static inline void take_sums(const LaneCode* code, const LaneTarget* outputs, int64_t lanes, double* sums) {
-  int64_t i, lane;
-  for (i = 0; i < code->outputs; ++i) {
-    double *vector, sum = 0;
-    if (code->elements[code->inputs + i].apart) continue;
-    vector = (double*)outputs[i].memory;
-    for (lane = 0; lane < lanes; ++lane) sum += vector[lane];
-    for (lane = 0; lane < code->vector; ++lane) vector[lane] = 0;
-    *sums++ += sum;
-  }
-}
-
-// The sums over a piece of `all` lanes, which are added to `sums`.
-static inline void sum_piece(const LaneCode* code, int64_t piece, int64_t all, const RoomOfSums* room, double* sums,
-                             uint8_t* fault) {
-  const int64_t vector = code->vector, block = lanes_of_block(code), first = piece * lanes_of_piece(code);
-  const int64_t end = all - first < lanes_of_piece(code) ? all : first + lanes_of_piece(code);
-  const int64_t whole = end / vector * vector;
-  int64_t begin;
-  for (begin = first; begin < whole; begin += block) {
-    const int64_t of_block = begin + block < whole ? begin + block : whole;
-    run_lanes(code, begin, of_block, room->block, room->inputs, room->outputs, room->from, room->to, room->columns,
-              fault);
-    take_sums(code, room->outputs, vector, sums);
-  }
-  if (whole < end) {
-    // The lanes that are missing in the last vector repeat the last one.
-    run_lanes(code, whole, end, room->block, room->inputs, room->outputs, room->from, room->to, room->columns, fault);
-    take_sums(code, room->outputs, end - whole, sums);
-  }
-}
-
-// The sums over `count` pieces from `first` on, by halves. `sums`: for `outputs` numbers, and behind these for as many
-// for each halving and one more.
-static inline void sum_pieces(const LaneCode* code, int64_t first, int64_t count, int64_t all, const RoomOfSums* room,
-                              int64_t outputs, double* sums, uint8_t* fault) {
-  double* const more = sums + outputs;
-  int64_t k, p;
-  if (count > kFewTerms) {
-    sum_pieces(code, first, count / 2, all, room, outputs, sums, fault);
-    sum_pieces(code, first + count / 2, count - count / 2, all, room, outputs, more, fault);
-    for (k = 0; k < outputs; ++k) sums[k] += more[k];
-    return;
-  }
-  for (k = 0; k < outputs; ++k) sums[k] = 0;
-  for (p = first; p < first + count; ++p) {
-    for (k = 0; k < outputs; ++k) more[k] = 0;
-    sum_piece(code, p, all, room, more, fault);
-    for (k = 0; k < outputs; ++k) sums[k] += more[k];
-  }
-}
-
-enum { kMostHalvings = 56 };  // of the pieces of 2⁶³ lanes
-
-// Of a kernel with `outputs` that are summed: a vector for each, and what sum_pieces needs.
-static inline int64_t numbers_of_sums(const LaneCode* code, int64_t outputs) {
-  return outputs * (code->vector + kMostHalvings + 2);
-}
-
 // ---- products of matrices: kernels/product_kernel.h ----
 
 // Of C = S + A B: how many columns of the result and terms of each sum, and how far elements are apart, in bytes, along
@@ -374,7 +296,6 @@ enum {
   kStepOfLanes,
   kStepOfOneLane,  // of a kernel that takes one at a time: pointers are all that it needs
   kStepOfRows,
-  kStepOfSums,  // over lanes
   kStepOfProducts,
   kStepOfCopies,  // of elements
   kStepOfZeros    // bytes
@@ -400,7 +321,6 @@ typedef struct ProgramTables {
   int64_t most_inputs, most_outputs;  // of a step; outputs with all that is behind them
   int64_t most_loops;                 // of a step, that keep their states in memory
   int64_t most_numbers;               // of a step: sizes, strides, and places in its dimensions
-  int64_t most_of_sums;               // of a step: numbers_of_sums
   int64_t memories;                   // all of them
   int64_t column_bytes;               // for lanes that are copied; at least a vector of any step
   int64_t loop_bytes;                 // that each loop's memory has
@@ -408,8 +328,8 @@ typedef struct ProgramTables {
   int64_t fewest, any_number;         // of examples: so many or more, or, where the other is 0, n is 1
 } ProgramTables;
 
-// In the workspace, in this order: lists of all memories, and of a step's sources, targets, pointers, loops, numbers,
-// and sums; columns; memory of loops; and what is made on the way.
+// In the workspace, in this order: lists of all memories, and of a step's sources, targets, pointers, loops and
+// numbers; columns; memory of loops; and what is made on the way.
 enum { kAlignment = 64 };
 
 static inline int64_t bytes_for_lists(const ProgramTables* tables) {
@@ -417,7 +337,7 @@ static inline int64_t bytes_for_lists(const ProgramTables* tables) {
                         tables->most_inputs * (int64_t)(sizeof(LaneSource) + 2 * sizeof(void*)) +
                         tables->most_outputs * (int64_t)(sizeof(LaneTarget) + 2 * sizeof(void*)) +
                         tables->most_loops * (int64_t)sizeof(LoopMemory) +
-                        (tables->most_numbers + tables->most_of_sums) * (int64_t)sizeof(int64_t);
+                        tables->most_numbers * (int64_t)sizeof(int64_t);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -434,7 +354,6 @@ typedef struct ProgramRoom {
   void **to, **outputs;
   LoopMemory* loops;
   int64_t* numbers;
-  double* sums;
   char* columns;
 } ProgramRoom;
 
@@ -460,32 +379,6 @@ static inline void find_lanes(const ProgramStep* step, int64_t n, const ProgramR
   for (k = 0; k < code->outputs; ++k, ++place) {
     room->targets[k].memory = room->memory[place->memory] + extent_for(place->offset, n);
     room->targets[k].stride = extent_for(place->stride, n);
-  }
-}
-
-static inline void run_step_of_sums(const ProgramTables* tables, const ProgramStep* step, int64_t lanes,
-                                    const ProgramRoom* room, uint8_t* fault) {
-  const LaneCode* const code = step->code;
-  const LaneElement* const of_outputs = code->elements + code->inputs;
-  const RoomOfSums of_sums = {room->sources, room->targets, room->from,
-                              room->to,      room->columns, block_of(tables, code)};
-  int64_t outputs = 0, k;
-  double* sums = room->sums;
-  // Where each sum is to go is kept among the pointers.
-  for (k = 0; k < code->outputs; ++k) {
-    if (of_outputs[k].apart) continue;
-    room->outputs[outputs++] = room->targets[k].memory;
-    room->targets[k].memory = sums;
-    memset(sums, 0, (size_t)code->vector * sizeof(double));
-    sums += code->vector;
-  }
-  sum_pieces(code, 0, (lanes + lanes_of_piece(code) - 1) / lanes_of_piece(code), lanes, &of_sums, outputs, sums, fault);
-  outputs = 0;
-  for (k = 0; k < code->outputs; ++k) {
-    if (of_outputs[k].apart) continue;
-    if (of_outputs[k].bytes == sizeof(double)) *(double*)room->outputs[outputs] = sums[outputs];
-    else *(float*)room->outputs[outputs] = (float)sums[outputs];
-    ++outputs;
   }
 }
 
@@ -543,7 +436,7 @@ static inline uint8_t run_step(const ProgramTables* tables, const ProgramStep* s
   const int64_t lanes = extent_for(step->lanes, n);
   uint8_t fault = 0;
   int64_t k;
-  if (lanes <= 0 && step->kind != kStepOfSums) return 0;
+  if (lanes <= 0) return 0;
   if (code)
     for (k = 0; k < code->loops; ++k)
       room->to[code->outputs + code->kept + k] = room->outputs[code->outputs + code->kept + k] = &room->loops[k];
@@ -559,10 +452,6 @@ static inline uint8_t run_step(const ProgramTables* tables, const ProgramStep* s
       find_lanes(step, n, room);
       run_lanes(code, 0, lanes, block_of(tables, code), room->sources, room->targets, room->from, room->to,
                 room->columns, &fault);
-      break;
-    case kStepOfSums:
-      find_lanes(step, n, room);
-      run_step_of_sums(tables, step, lanes, room, &fault);
       break;
     case kStepOfRows:
       run_step_of_rows(step, lanes, n, room, &fault);
@@ -603,7 +492,6 @@ static inline int run_tables(const ProgramTables* tables, int64_t n, const void*
   room.outputs = room.to + tables->most_outputs;
   room.loops = (LoopMemory*)(void*)(room.outputs + tables->most_outputs);
   room.numbers = (int64_t*)(void*)(room.loops + tables->most_loops);
-  room.sums = (double*)(void*)(room.numbers + tables->most_numbers);
   room.columns = start + bytes_for_lists(tables);
   of_loops = room.columns + tables->column_bytes;
   if (loops) room.loops = loops;
