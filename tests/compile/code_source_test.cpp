@@ -25,6 +25,8 @@ void run_with(const tower::CompileOptions& options) {
   EXPECT_TRUE(contains(f.report(), "kernel 0"));
 }
 
+constexpr const char* kByEnvironment = "named by the environment";
+
 TEST(CodeCache, KeepsMachineCodeForProcessesThatHaveNoLlvm) {
   TOWER_NEEDS_LLVM();
   const Folder folder;
@@ -33,7 +35,7 @@ TEST(CodeCache, KeepsMachineCodeForProcessesThatHaveNoLlvm) {
                                         {{"TOWER_LLVM", "/nowhere/libLLVM.so"}}),
             0);
   // The environment names it, too.
-  EXPECT_EQ(support::run_in_new_process("CodeCache.InAProcessWithoutLlvm", "named by the environment",
+  EXPECT_EQ(support::run_in_new_process("CodeCache.InAProcessWithoutLlvm", kByEnvironment,
                                         {{"TOWER_LLVM", "/nowhere/libLLVM.so"}, {"TOWER_CACHE", folder / "cache"}}),
             0);
 }
@@ -41,7 +43,7 @@ TEST(CodeCache, KeepsMachineCodeForProcessesThatHaveNoLlvm) {
 TEST(CodeCache, InAProcessWithoutLlvm) {
   const std::string left = support::left_by_another_process();
   if (left.empty()) GTEST_SKIP() << "another test runs it";
-  run_with({.cache = std::getenv("TOWER_CACHE") ? "" : left});
+  run_with({.cache = left == kByEnvironment ? "" : left});
 }
 
 TEST(CodeCache, FilesThatAreNotWholeAreMadeAnew) {
