@@ -76,7 +76,7 @@ bool leaves_the_archive(std::string_view name) {
 
 }  // namespace
 
-Archive::Archive(const std::string& path) : file_(path, std::ios::binary) {
+Archive::Archive(const std::string& path) : path_(path), file_(path, std::ios::binary) {
   if (!file_ || !file_.seekg(0, std::ios::end)) throw FileError("it cannot be read");
   const std::streamoff end = file_.tellg();
   if (end < 0) throw FileError("it cannot be read");
@@ -84,11 +84,17 @@ Archive::Archive(const std::string& path) : file_(path, std::ios::binary) {
   read_directory();
 }
 
+Archive::Archive(const std::string& path, uint64_t begin, uint64_t size)
+    : path_(path), file_(path, std::ios::binary), begin_(begin), size_(size) {
+  if (!file_) throw FileError("it cannot be read");
+  read_directory();
+}
+
 void Archive::read_bytes(uint64_t offset, uint64_t size, char* to, const std::string& what) {
   if (offset > size_ || size > size_ - offset) throw FileError(what + " lies outside of the file");
   file_.clear();
-  if (size > 0 &&
-      (!file_.seekg(static_cast<std::streamoff>(offset)) || !file_.read(to, static_cast<std::streamsize>(size))))
+  if (size > 0 && (!file_.seekg(static_cast<std::streamoff>(begin_ + offset)) ||
+                   !file_.read(to, static_cast<std::streamsize>(size))))
     throw FileError(what + " cannot be read");
 }
 
@@ -142,12 +148,7 @@ void Archive::read_directory() {
 
     if (leaves_the_archive(name)) throw FileError("a record's name leaves the archive: \"" + name + "\"");
     const size_t slash = name.find('/');
-    if (slash == name.npos)
-      throw FileError(
-          name == "serialized_exported_program.json"
-              ? "it has the layout of torch before 2.8. Load and save it again with torch.export of a newer one"
-              : "record \"" + name + "\" is in no folder: torch.export.save puts all into one");
-    if (n == 0) folder_ = name.substr(0, slash + 1);
+    if (n == 0 && slash != name.npos) folder_ = name.substr(0, slash + 1);
     if (name.compare(0, folder_.size(), folder_) != 0)
       throw FileError("record \"" + name + "\" is not in the folder of the others, " + folder_);
     if (method != 0) throw FileError("record \"" + name + "\" is compressed, which torch.export.save does not do");
@@ -176,7 +177,7 @@ const Archive::Record& Archive::find(const std::string& name) const {
   return found->second;
 }
 
-void Archive::read_record(const std::string& name, const Record& record, char* to) {
+uint64_t Archive::begin_of(const std::string& name, const Record& record) {
   const std::string what = "record \"" + name + "\"";
   std::array<char, kHeaderSize> header;
   read_bytes(record.header, header.size(), header.data(), what);
@@ -187,7 +188,12 @@ void Archive::read_record(const std::string& name, const Record& record, char* t
   std::string own(name_size, '\0');
   read_bytes(record.header + kHeaderSize, name_size, own.data(), what);
   if (own != folder_ + name) throw FileError(what + " is not where the directory says");
-  read_bytes(record.header + kHeaderSize + name_size + extra_size, record.size, to, what);
+  return record.header + kHeaderSize + name_size + extra_size;
+}
+
+void Archive::read_record(const std::string& name, const Record& record, char* to) {
+  const std::string what = "record \"" + name + "\"";
+  read_bytes(begin_of(name, record), record.size, to, what);
   // A writer that computes none (torch.serialization.set_crc32_options) leaves zero.
   if (record.crc != 0 && crc32_of(to, record.size) != record.crc)
     throw FileError(what + " is damaged: its CRC-32 is another");
@@ -198,6 +204,14 @@ std::string Archive::text(const std::string& name) {
   std::string bytes(record.size, '\0');
   read_record(name, record, bytes.data());
   return bytes;
+}
+
+std::optional<Archive> Archive::archive(const std::string& name) {
+  const Record& record = find(name);
+  if (record.size == 0) return std::nullopt;
+  const uint64_t begin = begin_of(name, record);
+  if (begin > size_ || record.size > size_ - begin) throw FileError("record \"" + name + "\" lies outside of the file");
+  return Archive(path_, begin_ + begin, record.size);
 }
 
 c10::Storage Archive::storage(const std::string& name) {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <limits>
 #include <string_view>
 
 #include "exported/archive.h"
+#include "exported/wide.h"
 
 namespace tower::exported {
 
@@ -45,7 +45,6 @@ namespace {
 
 using Term = Guard::Term;
 using TermKind = Term::Kind;
-using Wide = __int128;
 
 constexpr int kDeepestBrackets = 64, kMostOperations = 1000;
 
@@ -253,11 +252,6 @@ class GuardParser {
 
 /// Python's division rounds down.
 Wide divided(Wide a, Wide b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
-
-std::optional<int64_t> narrow(Wide n) {
-  if (n < std::numeric_limits<int64_t>::min() || n > std::numeric_limits<int64_t>::max()) return std::nullopt;
-  return static_cast<int64_t>(n);
-}
 
 std::optional<int64_t> value_of(const Term& term, const Guard::Find& find) {
   if (term.kind == TermKind::constant) return term.value;

@@ -11,14 +11,19 @@
 #include <tuple>
 
 #include "exported/archive.h"
+#include "exported/pickle.h"
 #include "tower/errors.h"
 #include "tower/inspect.h"
 
 namespace tower::exported {
-namespace {
 
-constexpr const char* kWeights = "data/weights/";
-constexpr const char* kConstants = "data/constants/";
+/// Which records of an archive have what.
+struct Layout {
+  std::string program, folder_of_weights, weights, folder_of_constants, constants;
+  bool pickled = false;  // weights and constants are archives of torch.save, each of all of them
+};
+
+namespace {
 
 ExportedTree::Leaf kind_of(const IValue& v) {
   using Leaf = ExportedTree::Leaf;
@@ -135,22 +140,77 @@ std::string chosen_model(const Archive& archive, const std::string& wanted) {
                                  : "it has no model \"" + wanted + "\", but " + all);
 }
 
+void check_byte_order(Archive& archive) {
+  if (archive.has("byteorder") && archive.text("byteorder") != "little")
+    throw NotSupported("weights of another byte order");
+}
+
 void check_archive(Archive& archive) {
   if (const std::string format = archive.text("archive_format"); format != "pt2")
     throw FileError("its format is \"" + format.substr(0, 20) + "\", and no exported program's (pt2)");
   if (const std::string version = archive.text("archive_version"); version != "0")
     throw NotSupported("an archive of version " + version.substr(0, 20) + " (0 is known)");
-  if (archive.has("byteorder") && archive.text("byteorder") != "little")
-    throw NotSupported("weights of another byte order");
+  check_byte_order(archive);
 }
+
+Layout layout_of(Archive& archive, const std::string& wanted) {
+  // Until torch 2.7: a file for each of these, in no folder.
+  constexpr const char* single = "serialized_exported_program.json";
+  if (archive.has(single)) {
+    if (!wanted.empty()) throw FileError("it has one model without a name, and not \"" + wanted + "\"");
+    return {single, "", "serialized_state_dict.pt", "", "serialized_constants.pt", /*pickled=*/true};
+  }
+  check_archive(archive);
+  const std::string model = chosen_model(archive, wanted);
+  Layout layout{"models/" + model + ".json", "data/weights/", model + "_weights_config.json", "data/constants/",
+                model + "_constants_config.json"};
+  if (archive.has("data/weights/" + model + ".pt")) {  // torch 2.8
+    layout.weights = layout.constants = model + ".pt";
+    layout.pickled = true;
+  }
+  return layout;
+}
+
+/// The weights of a file, or its constants: a list says in which records they are.
+class StoredTensors {
+ public:
+  StoredTensors(Archive& archive, const Layout& layout, const std::string& folder, const std::string& list)
+      : archive_(&archive), folder_(folder) {
+    if (!layout.pickled) {
+      payloads_ = read_payloads(archive.text(folder + list));
+    } else if ((own_ = archive.archive(folder + list))) {
+      check_byte_order(*own_);
+      archive_ = &*own_;
+      folder_.clear();
+      payloads_ = read_pickled_payloads(own_->text("data.pkl"));
+    }
+  }
+  StoredTensors(const StoredTensors&) = delete;
+  StoredTensors& operator=(const StoredTensors&) = delete;
+
+  at::Tensor read(const std::string& name) {
+    const auto found = payloads_.find(name);
+    if (found == payloads_.end()) throw FileError("weight \"" + name + "\" is missing");
+    const std::string record = folder_ + found->second.record;
+    auto storage = storages_.find(record);
+    if (storage == storages_.end()) storage = storages_.emplace(record, archive_->storage(record)).first;
+    return tensor_in(storage->second, found->second, name);
+  }
+
+ private:
+  Archive* archive_;
+  std::optional<Archive> own_;
+  std::string folder_;
+  std::map<std::string, Payload> payloads_;
+  std::map<std::string, c10::Storage> storages_;
+};
 
 }  // namespace
 
 Model::Model(const std::string& path, const ExportedOptions& options) {
   Archive archive(path);
-  check_archive(archive);
-  const std::string model = chosen_model(archive, options.model);
-  ExportedProgram program = read_program(archive.text("models/" + model + ".json"), options.any_version);
+  const Layout layout = layout_of(archive, options.model);
+  ExportedProgram program = read_program(archive.text(layout.program), options.any_version);
   Missing missing;
   program_ = std::make_shared<const Program>(program.graph, missing);
   if (!missing.empty()) throw NotSupported("operators that are not there: " + c10::Join(", ", missing));
@@ -159,7 +219,7 @@ Model::Model(const std::string& path, const ExportedOptions& options) {
   read_outputs(program);
   shape_arguments(program);
   for (const std::string& guard : program.guards) guards_.emplace_back(guard, user_names_);
-  read_weights(archive, model);
+  read_weights(archive, layout);
 }
 
 void Model::read_inputs(const ExportedProgram& program) {
@@ -251,24 +311,15 @@ void Model::shape_arguments(const ExportedProgram& program) {
   describe_leaves(results_, user_results.size(), result, "results", nullptr);
 }
 
-void Model::read_weights(Archive& archive, const std::string& model) {
-  const auto list = [&](const std::string& folder, const char* end) {
-    return read_payloads(archive.text(folder + model + end));
-  };
-  const auto weights = list(kWeights, "_weights_config.json"), constants = list(kConstants, "_constants_config.json");
-  std::map<std::string, c10::Storage> storages;
+void Model::read_weights(Archive& archive, const Layout& layout) {
+  StoredTensors weights(archive, layout, layout.folder_of_weights, layout.weights),
+      constants(archive, layout, layout.folder_of_constants, layout.constants);
   for (Input& input : inputs_) {
     using Kind = InputSpec::Kind;
     const Kind kind = input.spec.kind;
     if (kind == Kind::user || kind == Kind::fixed) continue;
     const bool in_weights = kind == Kind::parameter || (kind == Kind::buffer && input.spec.persistent);
-    const auto& all = in_weights ? weights : constants;
-    const auto found = all.find(input.spec.target);
-    if (found == all.end()) throw FileError("weight \"" + input.spec.target + "\" is missing");
-    const std::string record = (in_weights ? kWeights : kConstants) + found->second.record;
-    auto storage = storages.find(record);
-    if (storage == storages.end()) storage = storages.emplace(record, archive.storage(record)).first;
-    input.weight = tensor_in(storage->second, found->second, input.spec.target);
+    input.weight = (in_weights ? weights : constants).read(input.spec.target);
     (kind == Kind::parameter ? parameters_
      : kind == Kind::buffer  ? buffers_
                              : constants_)

@@ -13,6 +13,8 @@
 
 namespace tower::exported {
 
+struct Layout;
+
 class Model {
  public:
   /// Reads a file. Throws FileError and NotSupported.
@@ -42,7 +44,7 @@ class Model {
 
   void read_inputs(const ExportedProgram& program);
   void read_outputs(const ExportedProgram& program);
-  void read_weights(Archive& archive, const std::string& model);
+  void read_weights(Archive& archive, const Layout& layout);
   void shape_arguments(const ExportedProgram& program);
   IValue checked_input(const Input& input, const ExportedLeaf& leaf, const std::string& what, Symbols& symbols,
                        bool last_look) const;

@@ -8,13 +8,10 @@
 #include <utility>
 
 #include "exported/archive.h"
+#include "exported/wide.h"
 
 namespace tower::exported {
 namespace {
-
-using Wide = __int128;
-
-bool fits(Wide n) { return n >= std::numeric_limits<int64_t>::min() && n <= std::numeric_limits<int64_t>::max(); }
 
 Wide magnitude(Wide n) { return n < 0 ? -n : n; }
 
@@ -155,8 +152,8 @@ std::optional<SizeExpression::Fraction> SizeExpression::fraction(const Symbols& 
     if (below < 0) above = -above, below = -below;
     const Wide divisor = common_divisor(above, below);
     if (divisor > 1) above /= divisor, below /= divisor;
-    if (!fits(above) || !fits(below)) return std::nullopt;
-    return Fraction{static_cast<int64_t>(above), static_cast<int64_t>(below)};
+    const auto narrow_above = narrow(above), narrow_below = narrow(below);
+    return narrow_above && narrow_below ? std::optional(Fraction{*narrow_above, *narrow_below}) : std::nullopt;
   };
   if (kind_ == Kind::constant) return lowest(value_, below_);
   if (kind_ == Kind::symbol) {
@@ -243,12 +240,12 @@ bool SizeExpression::solve(int64_t size, Symbols& symbols) const {
   const auto at_0 = value_at(0), at_1 = value_at(1);
   if (!at_0 || !at_1) return false;
   const Wide slope = Wide{at_1->above} * at_0->below - Wide{at_0->above} * at_1->below;  // of at_1->below * at_0->below
-  if (slope == 0 || !fits(slope)) return false;
+  if (slope == 0 || !narrow(slope)) return false;
   const Wide distance = Wide{size} * at_0->below - at_0->above;  // of at_0->below
-  if (!fits(distance) || distance * at_1->below % slope != 0) return false;
-  const Wide solution = distance * at_1->below / slope;
-  if (!fits(solution)) return false;
-  const auto there = value_at(static_cast<int64_t>(solution));
+  if (!narrow(distance) || distance * at_1->below % slope != 0) return false;
+  const auto solution = narrow(distance * at_1->below / slope);
+  if (!solution) return false;
+  const auto there = value_at(*solution);
   if (!there || there->below != 1 || there->above != size) return false;
   symbols = std::move(tried);
   return true;

@@ -112,6 +112,33 @@ TEST_F(Exported, BuffersAreWrittenAsPythonWritesThem) {
   }
 }
 
+TEST_F(Exported, FilesOfOlderLayoutsAreTheSameModels) {
+  for (const std::string name : {"training", "shared"})
+    for (const std::string version : {".2_7", ".2_8"}) {
+      const auto model = tower::load_exported<Tensor(Tensor)>(file(name + version));
+      const auto newer = tower::load_exported<Tensor(Tensor)>(file(name));
+      const auto expect_equal = [&](const tower::NamedTensors& found, const tower::NamedTensors& expected) {
+        ASSERT_EQ(found.size(), expected.size());
+        for (const auto& [key, tensor] : found) {
+          EXPECT_TRUE(at::equal(tensor, expected.at(key))) << key;
+          EXPECT_EQ(tensor.strides(), expected.at(key).strides()) << key;
+          EXPECT_FALSE(tensor.requires_grad());
+        }
+      };
+      expect_equal(model.parameters(), newer.parameters());
+      expect_equal(model.buffers(), newer.buffers());
+      expect_equal(model.constants(), newer.constants());
+      const auto all = expected(name);
+      EXPECT_TRUE(same(model(all.at("arg")), all.at(name == "shared" ? "out" : "0.out"))) << name << version;
+    }
+  const auto shared = tower::load_exported<Tensor(Tensor)>(file("shared.2_7")).parameters();
+  EXPECT_EQ(shared.at("a").storage().data(), shared.at("b").storage().data());
+  tower::ExportedOptions options;
+  options.model = "other";
+  const auto text = message_of<tower::ArgumentError>([&] { td::load_exported(file("shared.2_7"), options); });
+  EXPECT_TRUE(contains(text, "it has one model without a name, and not \"other\"")) << text;
+}
+
 TEST_F(Exported, ABatchedValueIsNotWrittenToABuffer) {
   for (const std::string name : {"training", "training_inference_ir"}) {
     const auto model = tower::load_exported<Tensor(Tensor)>(file(name));

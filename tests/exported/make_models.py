@@ -12,19 +12,25 @@ Python's own modules and autograd give for them as NAME.pt, a dict of tensors:
 
 NAME.inference.pt2 is the same after run_decompositions(), and NAME.strict.pt2 what the strict exporter makes.
 
+Some are also there in the layouts of older versions of torch, NAME.2_7.pt2 and NAME.2_8.pt2.
+
 Then files that say what a reader has to do with signatures, buffers and weights, and with calls of operators that are
 not LibTorch's own (custom.py)."""
 
 import sys
 import warnings
+import zipfile
 from pathlib import Path
 
 import torch
 from custom import make_custom
 from families import families
 from torch import nn
+from torch._export.serde.schema import SCHEMA_VERSION
+from torch._export.serde.serialize import serialize
 from torch._higher_order_ops.map import map as map_rows
 from torch.autograd import forward_ad
+from torch.export.pt2_archive._package import PT2ArchiveWriter
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -91,6 +97,23 @@ def save_other_forms(folder, name, module, args, **options):
     program = torch.export.export(module, args, **options)
     torch.export.save(program.run_decompositions(), folder / f"{name}.inference.pt2")
     torch.export.save(torch.export.export(module, args, strict=True, **options), folder / f"{name}.strict.pt2")
+
+
+def save_as_before(folder, name, program):
+    """In the layouts of older versions of torch, with what this one makes of a program: their schema's is 8, too."""
+    parts = serialize(program)
+    with zipfile.ZipFile(folder / f"{name}.2_7.pt2", "w") as archive:
+        archive.writestr("serialized_exported_program.json", parts.exported_program)
+        archive.writestr("serialized_state_dict.pt", parts.state_dict)
+        archive.writestr("serialized_constants.pt", parts.constants)
+        archive.writestr("serialized_example_inputs.pt", parts.example_inputs)
+        archive.writestr("version", ".".join(str(n) for n in SCHEMA_VERSION))
+        archive.writestr("extra_files/note", "read by nobody")
+    with PT2ArchiveWriter(str(folder / f"{name}.2_8.pt2")) as archive:
+        archive.write_bytes("models/model.json", parts.exported_program)
+        archive.write_bytes("data/weights/model.pt", parts.state_dict)
+        archive.write_bytes("data/constants/model.pt", parts.constants)
+        archive.write_bytes("data/sample_inputs/model.pt", parts.example_inputs)
 
 
 def save_tensors(folder, name, tensors):
@@ -246,6 +269,7 @@ def make_others(folder):
         if decompose:
             program = program.run_decompositions()
         torch.export.save(program, folder / f"{name}.pt2")
+        save_as_before(folder, name, program)
         saved = {"arg": x}
         for k in range(2):
             saved[f"{k}.out"] = module(x)
@@ -253,7 +277,7 @@ def make_others(folder):
         save_tensors(folder, name, saved)
 
     module = Shared()
-    save(folder, "shared", module, (x,))
+    save_as_before(folder, "shared", save(folder, "shared", module, (x,)))
     save_tensors(folder, "shared", {"arg": x, "out": module(x), "a": module.a, "b": module.b})
 
     n = dim("n", min=3, max=20)
