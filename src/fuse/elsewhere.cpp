@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fuse/rows_by_index.h"
 #include "fuse/small.h"
 #include "numbers/thresholds.h"
 
@@ -214,36 +215,24 @@ std::optional<Elsewhere> moved_elsewhere(const Graph& graph, const Call& call) {
 // ---- what is looked up ----
 
 std::optional<Elsewhere> looked_up_elsewhere(const Graph& graph, const Call& call) {
-  std::vector<Seen> how_seen;
-  std::vector<int64_t> dims;
-  for (size_t k = 0; k < call.operands.size(); ++k) {
-    how_seen.push_back(seen(call, k, graph.values[call.operands[k]].sizes.size(), kNoAxis));
-    dims.push_back(std::ssize(how_seen.back().of_example));
-  }
-  const auto how = (*look_up_rule(*call.op))({call.args, call.places, dims});
-  if (!how || call.places[0].arg != 0) return std::nullopt;
-  const Value &table = graph.values[call.operands[0]], &index = graph.values[call.operands[how->index]],
+  const auto found = look_up_in_memory(graph, call);
+  if (!found) return std::nullopt;
+  const LookUp& how = found->how;
+  const Value &table = graph.values[call.operands[0]], &index = graph.values[call.operands[how.index]],
               &result = graph.values[call.results[0]];
   if (!serves_as_table(table) || count(table.sizes) == 0 || (index.dtype != at::kLong && index.dtype != at::kInt) ||
       !index.device.is_cpu())
     return std::nullopt;
 
-  // With the vmaps in front, as the lanes have them.
-  const auto in = [&](const Seen& s, const LookUp::Dims& of_result) {
-    Places places(s.of_vmaps.begin(), s.of_vmaps.end());
-    for (const int64_t d : of_result) places.push_back(d == LookUp::kNone ? -1 : along(s.of_example, d));
-    return places;
-  };
-  const Places in_table = in(how_seen[0], how->of_table), in_index = in(how_seen[how->index], how->of_index);
+  const Places &in_table = found->in_table, &in_index = found->in_index;
   const Sizes& lanes = result.sizes;
   if (in_table.size() != lanes.size() || in_index.size() != lanes.size()) return std::nullopt;
   const at::DimVector of_table = c10::contiguous_strides(table.sizes);
   const auto stride = [&](size_t d) { return in_table[d] < 0 || lanes[d] == 1 ? 0 : along(of_table, in_table[d]); };
-  Elsewhere::LookedUp look_up{*how, count(table.sizes), 1, 0, in_index};
-  if (how->along != LookUp::kAll) {
-    const int64_t d = along(how_seen[0].of_example, how->along);
-    look_up.n = along(table.sizes, d);
-    look_up.stride = along(of_table, d);
+  Elsewhere::LookedUp look_up{how, count(table.sizes), 1, 0, in_index};
+  if (found->along != LookUp::kAll) {
+    look_up.n = along(table.sizes, found->along);
+    look_up.stride = along(of_table, found->along);
   } else if (std::any_of(in_table.begin(), in_table.end(), [](int64_t d) { return d >= 0; })) {
     return std::nullopt;  // each example has a table of its own: its elements are not numbered by all of it
   }

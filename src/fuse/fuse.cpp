@@ -13,6 +13,7 @@
 #include "fuse/matrix_products.h"
 #include "fuse/opened.h"
 #include "fuse/rows.h"
+#include "fuse/rows_by_index.h"
 #include "fuse/small.h"
 #include "fuse/sums_as_products.h"
 #include "fuse/unrolled.h"
@@ -183,8 +184,9 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
     }
     for (const size_t n : calls) {
       if (const CodeInNumbers* code = code_in_numbers(*graph.calls[n].op)) code->compile_itself();
-      const auto product = product_of_matrices(graph, graph.calls[n]);
-      fused.graph.calls.push_back(product ? *product : graph.calls[n]);
+      auto in_memory = product_of_matrices(graph, graph.calls[n]);
+      if (!in_memory) in_memory = rows_by_index(graph, graph.calls[n]);
+      fused.graph.calls.push_back(in_memory ? *in_memory : graph.calls[n]);
     }
   }
   remove_known_lookups(fused.graph);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fuse/own_kernels.h"
+#include "fuse/rows_by_index.h"
 #include "fuse/small.h"
 #include "graph/kernel_operator.h"
 #include "graph/raises.h"
@@ -82,6 +83,7 @@ std::string Report::summary() const {
 
 void note_left(const Graph& fused, Report& report) {
   OwnKernels own{0, 0};
+  size_t by_index = 0;
   for (const Call& call : fused.calls) {
     const auto* code = dynamic_cast<const HasOwnKernels*>(known_code(*call.op));
     if (const auto of_code = code ? code->own_kernels() : std::nullopt) {
@@ -91,9 +93,11 @@ void note_left(const Graph& fused, Report& report) {
                       std::to_string(of_code->operators) + " operators, tile by tile\n";
       continue;
     }
-    if (dynamic_cast<const KernelOperator*>(call.op)) ++report.products;
+    if (dynamic_cast<const RowsByIndex*>(call.op)) ++by_index;
+    else if (dynamic_cast<const KernelOperator*>(call.op)) ++report.products;
     else if (!gives_view(call)) ++report.left[reason_for(fused, call)][call.op->name()];
   }
+  if (by_index > 0) report.lines += "rows read or added by an index, as loops: " + std::to_string(by_index) + "\n";
   report.products -= std::min(report.products, report.kernels);
   report.kernels += own.kernels;
   report.operators += own.operators;

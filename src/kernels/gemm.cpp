@@ -109,6 +109,16 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
   TOWER_UNROLL
   for (int r = 0; r < R; ++r) {
     T* to = c + r * m.rows.c;
+    if (whole && before && step == 1) {
+      TOWER_UNROLL
+      for (int v = 0; v < N; ++v) {
+        Vector<T, B> sum;
+        __builtin_memcpy(&sum, before + r * before_row + v * kLanes<T, B>, B);
+        sum += sums[r][v];
+        __builtin_memcpy(to + v * kLanes<T, B>, &sum, B);
+      }
+      continue;
+    }
     T* direct = whole && !before ? to : room;
     TOWER_UNROLL
     for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T, B>, &sums[r][v], B);

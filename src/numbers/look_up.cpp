@@ -10,9 +10,17 @@ RuleTable<LookUpRule>& look_up_rules() {
   return table;
 }
 
+RuleTable<LookUpRule>& adding_rules() {
+  static auto& table = *new RuleTable<LookUpRule>;
+  return table;
+}
+
 }  // namespace
 
 const LookUpRule* look_up_rule(const Operator& op) { return look_up_rules().find(op); }
 void set_look_up_rule(const Operator& op, LookUpRule rule) { look_up_rules().set(op, std::move(rule)); }
+
+const LookUpRule* adding_rule(const Operator& op) { return adding_rules().find(op); }
+void set_adding_rule(const Operator& op, LookUpRule rule) { adding_rules().set(op, std::move(rule)); }
 
 }  // namespace tower::compiler

@@ -4,6 +4,8 @@
 //
 //   embedding(table [V, D], index [B, T]), of size [B, T, D]:
 //   dim 0 of the table is what the index points along; of_index: 0, 1, none; of_table: none, none, 1
+//
+// The other way round are operators that give a table with something added where an index points (index_add).
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -39,5 +41,10 @@ using LookUpRule = std::function<std::optional<LookUp>(const LookUpCall&)>;
 /// Null where the operator has none.
 const LookUpRule* look_up_rule(const Operator& op);
 void set_look_up_rule(const Operator& op, LookUpRule rule);
+
+/// Of an operator of three tensors, a table, an index and what is added to the table: how the first two would be looked
+/// up so that the result had the dimensions of the third. Null where the operator has none.
+const LookUpRule* adding_rule(const Operator& op);
+void set_adding_rule(const Operator& op, LookUpRule rule);
 
 }  // namespace tower::compiler

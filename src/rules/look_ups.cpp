@@ -69,4 +69,12 @@ Result take(const LookUpCall& c) {
 
 Result embedding(const LookUpCall& c) { return c.dims[0] == 2 ? Result(in_place_of(c, 1, 0, false)) : std::nullopt; }
 
+// self, dim, index, source, alpha
+Result index_add(const LookUpCall& c) {
+  if (c.dims.size() != 3 || c.dims[0] == 0 || c.dims[1] != 1 || c.dims[2] != c.dims[0] ||
+      !c.args[4].toScalar().equal(1))
+    return std::nullopt;
+  return in_place_of(c, 1, at::maybe_wrap_dim(c.args[1].toInt(), c.dims[0]), false);
+}
+
 }  // namespace tower::rules::look_ups

@@ -11,4 +11,7 @@ std::optional<compiler::LookUp> gather(const compiler::LookUpCall& c);
 std::optional<compiler::LookUp> take(const compiler::LookUpCall& c);
 std::optional<compiler::LookUp> embedding(const compiler::LookUpCall& c);
 
+/// Where slices are added, scaled by nothing.
+std::optional<compiler::LookUp> index_add(const compiler::LookUpCall& c);
+
 }  // namespace tower::rules::look_ups

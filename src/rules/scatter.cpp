@@ -10,6 +10,7 @@
 #include "records/index_plan.h"
 #include "records/op.h"
 #include "records/overwriting.h"
+#include "rules/look_ups.h"
 #include "rules/registry.h"
 #include "rules/scan.h"
 #include "rules/small_indexing.h"
@@ -521,6 +522,7 @@ void scatter() {
         return times_conjugate(read_slices(*ct, dim, index, source), alpha);
       });
   linear_by_overwriting(record_of("aten::index_add", ""), 3);
+  compiler::set_adding_rule(record_of("aten::index_add", ""), look_ups::index_add);
   op<at::_ops::index_copy>()
       .small(small::index_copy)
       .depends(Depends::on_moved)
