@@ -14,14 +14,17 @@
 //     store <16 x float> %x1_0_0, ptr …
 //     …
 //
-// Where functions are called, a first loop takes four vectors at a time, operation by operation, which hides how long
-// the calls take one after the other; the second loop takes what is left.
+// Where functions of a library are called, a first loop takes four vectors at a time, operation by operation, which
+// hides how long the calls take one after the other; the second loop takes what is left. A kernel's own functions
+// (kernels/print_functions.h) are short enough for the CPU to do that.
 #include "kernels/emit.h"
 
 #include <algorithm>
 
+#include "kernels/print_functions.h"
 #include "kernels/print_systems.h"
 #include "kernels/printer.h"
+#include "numbers/functions.h"
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
@@ -71,7 +74,7 @@ KernelText Printer::kernel(const std::string& name) {
   for (const Id id : graph_.ids()) {
     if (!live_[id]) continue;
     operations += graph_[id].op != Op::constant;
-    calls = calls || is_function(graph_[id].op);
+    calls = calls || (is_function(graph_[id].op) && !has_formula(graph_[id].op));
   }
   operations += static_cast<int>(region_.outputs.size() - in_steps_.size());
 
@@ -86,9 +89,11 @@ start:
   if (region_.has_rows()) print_rows();
   else print_loops(calls && operations <= thresholds().most_together);
 
+  Definitions definitions = solvers_;
+  for (const auto& [op, type, arity] : functions_) define_function(op, type, arity, lanes_, definitions, declared_);
   std::string text;
   for (const std::string& signature : declared_) text += "declare " + signature + "\n";
-  for (const auto& [solver, definition] : solvers_) text += definition;
+  for (const auto& [function, definition] : definitions) text += definition;
   text += body_;
   // All of a wide vector in one register, so that it is passed in one.
   text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";

@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include "kernels/print_functions.h"
+#include "numbers/functions.h"
+
 namespace tower::compiler {
 
 std::string splat(const std::string& element, int64_t lanes) {
@@ -49,12 +52,12 @@ struct External {
   int64_t lanes;  // 1: for single numbers
 };
 
-// LibTorch has Sleef inside, and exports it. A function that Sleef does not have for the CPU's width is called from the
-// C library, lane by lane.
+// What has no formula (numbers/functions.h): LibTorch has Sleef inside, and exports it. A function that Sleef does not
+// have for the CPU's width is called from the C library, lane by lane.
 External find_function(Op op, Type type, int64_t lanes) {
   const std::string plain = name(op);
   const bool narrow = type == Type::f32;
-  const char* accuracy = op == Op::erfc ? "u15" : op == Op::hypot ? "u05" : op == Op::fmod ? "" : "u10";
+  const char* accuracy = op == Op::erfc ? "u15" : op == Op::fmod ? "" : "u10";
   const int64_t bytes = lanes * size_of(type) > 32 ? 64 : 32;
   const int64_t width = bytes / size_of(type);
   const std::string sleef = "Sleef_" + plain + (narrow ? "f" : "d") + std::to_string(width) + "_" + accuracy +
@@ -197,17 +200,21 @@ void Lines::print_operation(const Node& n, const std::string* v, const std::stri
 
 void Lines::print_intrinsic(const std::string& name, Type operand, const std::string* v, int arity,
                             const std::string& result) {
-  print_call(intrinsic(name, operand), type(operand), v, arity, result);
+  declare_and_call(intrinsic(name, operand), type(operand), v, arity, result);
+}
+
+void Lines::declare_and_call(const std::string& name, const std::string& t, const std::string* v, int arity,
+                             const std::string& result) {
+  std::string parameters;
+  for (int k = 0; k < arity; ++k) parameters += (k ? ", " : "") + t;
+  declare(t, name, parameters);
+  print_call(name, t, v, arity, result);
 }
 
 void Lines::print_call(const std::string& name, const std::string& t, const std::string* v, int arity,
                        const std::string& result) {
-  std::string parameters, values;
-  for (int k = 0; k < arity; ++k) {
-    parameters += (k ? ", " : "") + t;
-    values += (k ? ", " : "") + t + " " + v[k];
-  }
-  declare(t, name, parameters);
+  std::string values;
+  for (int k = 0; k < arity; ++k) values += (k ? ", " : "") + t + " " + v[k];
   line("call " + t + " @" + name + "(" + values + ")", result);
 }
 
@@ -317,14 +324,18 @@ void Lines::print_division(const Node& n, const std::string* v, const std::strin
 
 void Lines::print_function(const Node& n, const std::string* v, const std::string& result) {
   const int arity = n.args[1] == kNone ? 1 : 2;
+  if (has_formula(n.op)) {
+    functions_.insert({n.op, n.type, arity});
+    return print_call(name_of_function(n.op, n.type, lanes_), type(n.type), v, arity, result);
+  }
   const External f = find_function(n.op, n.type, lanes_);
-  if (f.lanes == lanes_) return print_call(f.name, type(n.type), v, arity, result);
+  if (f.lanes == lanes_) return declare_and_call(f.name, type(n.type), v, arity, result);
   if (f.lanes == 1) return print_lane_by_lane(f.name, n.type, v, arity, result);
   // A vector of fewer lanes than the function takes, twice over.
   std::string wide[2];
   for (int k = 0; k < arity; ++k) wide[k] = print_shuffle(n.type, v[k], lanes_, f.lanes);
   const std::string called = fresh();
-  print_call(f.name, vector_of(n.type, f.lanes), wide, arity, called);
+  declare_and_call(f.name, vector_of(n.type, f.lanes), wide, arity, called);
   print_shuffle(n.type, called, f.lanes, lanes_, result);
 }
 
@@ -345,7 +356,7 @@ void Lines::print_lane_by_lane(const std::string& function, Type t, const std::s
     std::string one[2];
     for (int k = 0; k < arity; ++k) one[k] = line("extractelement " + type(t) + " " + v[k] + at);
     const std::string called = fresh();
-    print_call(function, scalar(t), one, arity, called);
+    declare_and_call(function, scalar(t), one, arity, called);
     whole = line("insertelement " + type(t) + " " + whole + ", " + scalar(t) + " " + called + at,
                  i + 1 == lanes_ ? result : "");
   }

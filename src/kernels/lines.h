@@ -42,6 +42,8 @@ class Lines {
                        const std::string& result);
   void print_call(const std::string& name, const std::string& type, const std::string* v, int arity,
                   const std::string& result);
+  void declare_and_call(const std::string& name, const std::string& type, const std::string* v, int arity,
+                        const std::string& result);
   /// What a node is made of its operands `v`.
   void print_operation(const Node& n, const std::string* v, const std::string& result);
 
@@ -54,6 +56,13 @@ class Lines {
   std::string body_;
   std::string mask_;  // the lanes that count; empty: all
   std::set<std::string> declared_;
+  struct Function {
+    Op op;
+    Type type;
+    int arity;
+    auto operator<=>(const Function&) const = default;
+  };
+  std::set<Function> functions_;  // called that are to be defined: kernels/print_functions.h
 
  private:
   void print_cast(Type from, Type to, const std::string& v, const std::string& result);

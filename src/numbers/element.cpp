@@ -141,12 +141,8 @@ E at_most(E x, Operand high) {
   return where(isnan(h) | (h < value), h, value);
 }
 
-// The library squares its argument, which is infinite where the result is not.
-E asinh(E x) {
-  const E large = copysign(log(abs(x)) + M_LN2, x);
-  return where(abs(x) > 1e9, large, x.made(Op::asinh));
-}
-E acosh(E x) { return where(x > 1e9, log(x) + M_LN2, x.made(Op::acosh)); }
+E asinh(E x) { return x.made(Op::asinh); }
+E acosh(E x) { return x.made(Op::acosh); }
 
 E maximum(E a, E b) {
   const E larger = where(a > b, a, b);

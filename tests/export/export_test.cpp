@@ -247,9 +247,30 @@ TEST(ExportedC, MayBeCalledByManyThreads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ExportedC, OfFunctionsSuchAsExpIsLinkedWithSleef) {
+TEST(ExportedC, HasFunctionsSuchAsExpInItself) {
   TOWER_NEEDS_C();
-  const Function f = [](const Tensors& x) { return Tensors{(x[0].exp() + 1).log() * x[0].sin()}; };
+  const auto of = [](at::ScalarType dtype) {
+    return [=](int64_t n) {
+      return Tensors{(waves({n, 3}) * 5).to(dtype), (waves({n, 3}, 0.4).abs() + 0.1).to(dtype)};
+    };
+  };
+  const Function f = [](const Tensors& x) {
+    const Tensor near = x[1] / 2;
+    return Tensors{(x[0].exp() + 1).log() * x[0].sin(),
+                   (x[0] * 1e9).cos() + x[0].tan(),
+                   x[1].pow(x[0]) + x[1].log1p() + x[0].expm1(),
+                   at::hypot(x[0], x[1]) + at::atan2(x[0], x[1]),
+                   near.asin() + near.acos() + near.atanh() + x[0].atan(),
+                   x[0].sinh() + x[0].cosh() + x[0].tanh(),
+                   x[0].asinh() + (x[1] + 1).acosh() + x[0].erf(),
+                   x[1].log2() + x[1].log10() + x[0].exp2()};
+  };
+  for (const auto dtype : {at::kDouble, at::kFloat}) expect_exported(f, of(dtype));
+}
+
+TEST(ExportedC, OfErfcFmodAndLgammaIsLinkedWithSleef) {
+  TOWER_NEEDS_C();
+  const Function f = [](const Tensors& x) { return Tensors{x[0].erfc() + at::fmod(x[0], 0.3)}; };
   const auto of = [](int64_t n) { return Tensors{waves({n, 3}) * 5}; };
   // In this process LibTorch's Sleef is found.
   expect_exported(f, of, {.functions = ExportOptions::Functions::sleef});

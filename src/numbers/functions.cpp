@@ -1,0 +1,96 @@
+#include "numbers/functions.h"
+
+#include <c10/util/Exception.h>
+
+#include "numbers/exponentials.h"
+
+namespace tower::compiler {
+namespace {
+
+E of_double(Op op, E x, E y) {
+  switch (op) {
+    case Op::exp:
+      return formulas::exp(x);
+    case Op::exp2:
+      return formulas::exp2(x);
+    case Op::expm1:
+      return formulas::expm1(x);
+    case Op::log:
+      return formulas::log(x);
+    case Op::log2:
+      return formulas::log2(x);
+    case Op::log10:
+      return formulas::log10(x);
+    case Op::log1p:
+      return formulas::log1p(x);
+    case Op::asin:
+      return formulas::asin(x);
+    case Op::acos:
+      return formulas::acos(x);
+    case Op::atan:
+      return formulas::atan(x);
+    case Op::sinh:
+      return formulas::sinh(x);
+    case Op::cosh:
+      return formulas::cosh(x);
+    case Op::tanh:
+      return formulas::tanh(x);
+    case Op::asinh:
+      return formulas::asinh(x);
+    case Op::acosh:
+      return formulas::acosh(x);
+    case Op::atanh:
+      return formulas::atanh(x);
+    case Op::erf:
+      return formulas::erf(x);
+    case Op::pow:
+      return power_or_special(x, y, formulas::pow(x, y));
+    case Op::atan2:
+      return formulas::atan2(x, y);
+    case Op::hypot:
+      return formulas::hypot(x, y);
+    default:
+      TORCH_INTERNAL_ASSERT(false, name(op), " has no formula");
+  }
+}
+
+// In float64.
+E of_single(Op op, E x, E y) {
+  switch (op) {
+    case Op::exp2:
+      return single_precision::exp2(x);
+    case Op::expm1:
+      return single_precision::expm1(x);
+    case Op::log2:
+      return single_precision::log2(x);
+    case Op::log10:
+      return single_precision::log10(x);
+    case Op::log1p:
+      return single_precision::log1p(x);
+    case Op::sinh:
+      return single_precision::sinh(x);
+    case Op::cosh:
+      return single_precision::cosh(x);
+    case Op::tanh:
+      return single_precision::tanh(x);
+    case Op::erf:
+      return single_precision::erf(x);
+    case Op::pow:
+      return power_or_special(x, y, single_precision::pow(x, y));
+    default:
+      return of_double(op, x, y);
+  }
+}
+
+}  // namespace
+
+bool has_formula(Op op) { return is_function(op) && op != Op::erfc && op != Op::lgamma && op != Op::fmod; }
+
+E formula(Op op, E x, E y) {
+  if (x.type() == Type::f64) return of_double(op, x, y);
+  if (op == Op::exp) return formulas::exp_of_single(x);
+  if (op == Op::log) return formulas::log_of_single(x);
+  return of_single(op, x.to(Type::f64), y.to(Type::f64)).to(Type::f32);
+}
+
+}  // namespace tower::compiler
