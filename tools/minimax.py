@@ -9,7 +9,7 @@ mp.dps = 60
 
 
 def fit(function, degree, least, most, weight=lambda x: 1, first=()):
-    """function(x) as a sum of coefficients times powers of x, and the binary logarithm of the greatest error times weight."""
+    """function(x) as a sum of coefficients times powers of x, and log2 of the greatest error times weight."""
     coefficients = [mpf(c) for c in first]
 
     def lacks(x):

@@ -7,9 +7,8 @@
 //   circular.cpp          sin, cos, tan, and their inverses; hypot
 //   single_precision.cpp  those of float32 that are shorter in float64
 //
-// In float64 all are within one unit in the last place, most of them within 0.6: what is not exact is a sum of two
-// (numbers/sums_of_two.h). In float32, exp and log are the same with other numbers; the rest is computed in float64 and
-// rounded, which is within 0.501 units.
+// In float64 all are within one unit in the last place: what is not exact is a sum of two (numbers/sums_of_two.h). In
+// float32, exp and log are the same with other numbers; the rest is computed in float64 and rounded, within 0.57 units.
 //
 // A polynomial's coefficients come from tools/minimax.py, which says what each of them fits.
 #pragma once
