@@ -41,9 +41,9 @@ struct ExportOptions {
   /// loop with `max_steps` has it for so many. One that makes more is told by what the function returns.
   std::int64_t loop_steps = 1000;
 
-  /// Where `erfc`, `fmod` and `lgamma` come from: other functions, such as exp, are in the machine code.
+  /// Where functions such as exp come from that kernels call.
   enum class Functions : std::uint8_t {
-    none,   ///< a kernel that calls one of these is refused: the library is complete in itself
+    none,   ///< a kernel that calls one is refused: the library is complete in itself
     sleef,  ///< the library is linked with Sleef (`-lsleef`); with LibTorch's version, results are those of the process
   };
   /// The same.

@@ -13,10 +13,6 @@
 //     %x1_0_0 = fmul <16 x float> %x0_0_0, %x0_0_0
 //     store <16 x float> %x1_0_0, ptr …
 //     …
-//
-// Where functions of a library are called, a first loop takes four vectors at a time, operation by operation, which
-// hides how long the calls take one after the other; the second loop takes what is left. A kernel's own functions
-// (kernels/print_functions.h) are short enough for the CPU to do that.
 #include "kernels/emit.h"
 
 #include <algorithm>
@@ -24,7 +20,6 @@
 #include "kernels/print_functions.h"
 #include "kernels/print_systems.h"
 #include "kernels/printer.h"
-#include "numbers/functions.h"
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
@@ -70,12 +65,7 @@ Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.
 
 KernelText Printer::kernel(const std::string& name) {
   int operations = 0;
-  bool calls = false;
-  for (const Id id : graph_.ids()) {
-    if (!live_[id]) continue;
-    operations += graph_[id].op != Op::constant;
-    calls = calls || (is_function(graph_[id].op) && !has_formula(graph_[id].op));
-  }
+  for (const Id id : graph_.ids()) operations += live_[id] && graph_[id].op != Op::constant;
   operations += static_cast<int>(region_.outputs.size() - in_steps_.size());
 
   print(Type::b1, R"(
@@ -87,7 +77,7 @@ start:
   print_memory();
   print_memory_of_loops();
   if (region_.has_rows()) print_rows();
-  else print_loops(calls && operations <= thresholds().most_together);
+  else print_loop();
 
   Definitions definitions = solvers_;
   for (const auto& [op, type, arity] : functions_) define_function(op, type, arity, lanes_, definitions, declared_);
@@ -102,16 +92,6 @@ start:
   std::vector<LoopRoom> rooms;
   for (const auto& [loop, states] : keeps_) rooms.push_back({states.bytes, graph_.loop(loop).max_steps});
   return {{std::move(text), name}, lanes_, operations, work(), std::move(kept), std::move(rooms)};
-}
-
-void Printer::print_loops(bool together) {
-  body_ += "  br label %enter0\n";
-  std::string begin = "%begin";
-  int loops = 0;
-  if (together && inside_.size() == 1 && solvers_.empty())
-    print_loop(loops++, static_cast<int>(thresholds().together), begin);
-  print_loop(loops++, 1, begin);
-  body_ += "enter" + std::to_string(loops) + ":\n  ret void\n}\n";
 }
 
 // Names of values are the loop's own.
@@ -199,39 +179,35 @@ void Printer::print_pointer(const std::string& prefix, const std::string& array,
         {{"array", array}, {"prefix", prefix}, {"i", std::to_string(i)}});
 }
 
-// A loop over `together` vectors a turn, from lane `begin` (which it sets to where it ends) for as long as it goes.
-void Printer::print_loop(int number, int together, std::string& begin) {
-  loop_ = std::to_string(number);
+// A vector a turn.
+void Printer::print_loop() {
+  loop_ = "0";
   // A turn ends in the block that it begins in, unless there are others within it.
-  const std::string last_block = (inside_.size() == 1 ? "loop" : "done") + loop_;
-  Holes holes = {{"n", loop_},
-                 {"after", std::to_string(number + 1)},
-                 {"step", std::to_string(lanes_ * together)},
-                 {"last_block", last_block}};
-  print(Type::b1, "enter{n}:\n", holes);
-  // Where the previous loop ended, or did not begin.
-  if (number > 0)
-    begin = print_value(Type::b1, "  {result} = phi i64 [ {begin}, %enter{m} ], [ %next{m}, %loop{m} ]\n",
-                        {{"begin", begin}, {"m", std::to_string(number - 1)}}, "%begin" + loop_);
-  holes.emplace_back("begin", begin);
+  const std::string last_block = inside_.size() == 1 ? "loop0" : "done0";
+  const Holes holes = {{"step", std::to_string(lanes_)}, {"last_block", last_block}};
   print(Type::b1, R"(
-  %last{n} = sub i64 %end, {step}
-  %some{n} = icmp sle i64 {begin}, %last{n}
-  br i1 %some{n}, label %loop{n}, label %enter{after}
-loop{n}:
-  %b{n} = phi i64 [ {begin}, %enter{n} ], [ %next{n}, %{last_block} ]
+  br label %enter0
+enter0:
+  %last0 = sub i64 %end, {step}
+  %some0 = icmp sle i64 %begin, %last0
+  br i1 %some0, label %loop0, label %enter1
+loop0:
+  %b0 = phi i64 [ %begin, %enter0 ], [ %next0, %{last_block} ]
 )",
         holes);
-  block_ = "loop" + loop_;
+  block_ = "loop0";
   std::vector<size_t> all;
   for (size_t i = 0; i < region_.outputs.size(); ++i)
     if (!in_steps_.count(i)) all.push_back(i);
-  print_turn(inside_[0], all, "%b" + loop_, together);
+  print_turn(inside_[0], all, "%b0", 1);
   if (inside_.size() > 1) begin_block(last_block);
   print(Type::b1, R"(
-  %next{n} = add i64 %b{n}, {step}
-  %more{n} = icmp sle i64 %next{n}, %last{n}
-  br i1 %more{n}, label %loop{n}, label %enter{after}
+  %next0 = add i64 %b0, {step}
+  %more0 = icmp sle i64 %next0, %last0
+  br i1 %more0, label %loop0, label %enter1
+enter1:
+  ret void
+}
 )",
         holes);
 }

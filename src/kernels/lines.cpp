@@ -1,12 +1,9 @@
 #include "kernels/lines.h"
 
-#include <dlfcn.h>
-
 #include <cstdio>
 #include <cstring>
 
 #include "kernels/print_functions.h"
-#include "numbers/functions.h"
 
 namespace tower::compiler {
 
@@ -43,27 +40,6 @@ namespace {
 // An integer in every lane of a vector.
 std::string integers(Type type, const char* value, int64_t lanes) {
   return splat(std::string(scalar(type)) + " " + value, lanes);
-}
-
-// ---- functions ----
-
-struct External {
-  std::string name;
-  int64_t lanes;  // 1: for single numbers
-};
-
-// What has no formula (numbers/functions.h): LibTorch has Sleef inside, and exports it. A function that Sleef does not
-// have for the CPU's width is called from the C library, lane by lane.
-External find_function(Op op, Type type, int64_t lanes) {
-  const std::string plain = name(op);
-  const bool narrow = type == Type::f32;
-  const char* accuracy = op == Op::erfc ? "u15" : op == Op::fmod ? "" : "u10";
-  const int64_t bytes = lanes * size_of(type) > 32 ? 64 : 32;
-  const int64_t width = bytes / size_of(type);
-  const std::string sleef = "Sleef_" + plain + (narrow ? "f" : "d") + std::to_string(width) + "_" + accuracy +
-                            (bytes == 64 ? "avx512f" : "avx2");
-  if (dlsym(RTLD_DEFAULT, sleef.c_str())) return {sleef, width};
-  return {plain + (narrow ? "f" : ""), 1};
 }
 
 }  // namespace
@@ -200,15 +176,10 @@ void Lines::print_operation(const Node& n, const std::string* v, const std::stri
 
 void Lines::print_intrinsic(const std::string& name, Type operand, const std::string* v, int arity,
                             const std::string& result) {
-  declare_and_call(intrinsic(name, operand), type(operand), v, arity, result);
-}
-
-void Lines::declare_and_call(const std::string& name, const std::string& t, const std::string* v, int arity,
-                             const std::string& result) {
   std::string parameters;
-  for (int k = 0; k < arity; ++k) parameters += (k ? ", " : "") + t;
-  declare(t, name, parameters);
-  print_call(name, t, v, arity, result);
+  for (int k = 0; k < arity; ++k) parameters += (k ? ", " : "") + type(operand);
+  declare(type(operand), intrinsic(name, operand), parameters);
+  print_call(intrinsic(name, operand), type(operand), v, arity, result);
 }
 
 void Lines::print_call(const std::string& name, const std::string& t, const std::string* v, int arity,
@@ -324,42 +295,8 @@ void Lines::print_division(const Node& n, const std::string* v, const std::strin
 
 void Lines::print_function(const Node& n, const std::string* v, const std::string& result) {
   const int arity = n.args[1] == kNone ? 1 : 2;
-  if (has_formula(n.op)) {
-    functions_.insert({n.op, n.type, arity});
-    return print_call(name_of_function(n.op, n.type, lanes_), type(n.type), v, arity, result);
-  }
-  const External f = find_function(n.op, n.type, lanes_);
-  if (f.lanes == lanes_) return declare_and_call(f.name, type(n.type), v, arity, result);
-  if (f.lanes == 1) return print_lane_by_lane(f.name, n.type, v, arity, result);
-  // A vector of fewer lanes than the function takes, twice over.
-  std::string wide[2];
-  for (int k = 0; k < arity; ++k) wide[k] = print_shuffle(n.type, v[k], lanes_, f.lanes);
-  const std::string called = fresh();
-  declare_and_call(f.name, vector_of(n.type, f.lanes), wide, arity, called);
-  print_shuffle(n.type, called, f.lanes, lanes_, result);
-}
-
-std::string Lines::print_shuffle(Type t, const std::string& v, int64_t from, int64_t to, const std::string& result) {
-  std::string order = "<";
-  for (int64_t i = 0; i < to; ++i) order += (i ? ", i32 " : "i32 ") + std::to_string(i % from);
-  const std::string operand = vector_of(t, from);
-  return line(
-      "shufflevector " + operand + " " + v + ", " + operand + " poison, " + vector_of("i32", to) + " " + order + ">",
-      result);
-}
-
-void Lines::print_lane_by_lane(const std::string& function, Type t, const std::string* v, int arity,
-                               const std::string& result) {
-  std::string whole = "poison";
-  for (int64_t i = 0; i < lanes_; ++i) {
-    const std::string at = ", i32 " + std::to_string(i);
-    std::string one[2];
-    for (int k = 0; k < arity; ++k) one[k] = line("extractelement " + type(t) + " " + v[k] + at);
-    const std::string called = fresh();
-    declare_and_call(function, scalar(t), one, arity, called);
-    whole = line("insertelement " + type(t) + " " + whole + ", " + scalar(t) + " " + called + at,
-                 i + 1 == lanes_ ? result : "");
-  }
+  functions_.insert({n.op, n.type, arity});
+  print_call(name_of_function(n.op, n.type, lanes_), type(n.type), v, arity, result);
 }
 
 }  // namespace tower::compiler

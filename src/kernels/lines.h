@@ -42,8 +42,6 @@ class Lines {
                        const std::string& result);
   void print_call(const std::string& name, const std::string& type, const std::string* v, int arity,
                   const std::string& result);
-  void declare_and_call(const std::string& name, const std::string& type, const std::string* v, int arity,
-                        const std::string& result);
   /// What a node is made of its operands `v`.
   void print_operation(const Node& n, const std::string* v, const std::string& result);
 
@@ -70,9 +68,6 @@ class Lines {
   void print_to_half(Type to, const std::string& v, const std::string& result);
   void print_division(const Node& n, const std::string* v, const std::string& result);
   void print_function(const Node& n, const std::string* v, const std::string& result);
-  void print_lane_by_lane(const std::string& function, Type t, const std::string* v, int arity,
-                          const std::string& result);
-  std::string print_shuffle(Type t, const std::string& v, int64_t from, int64_t to, const std::string& result = {});
 
   const std::string permits_;  // of arithmetic on floats
   int temporaries_ = 0;

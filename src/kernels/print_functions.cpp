@@ -8,7 +8,7 @@
 //   }
 //
 // sin, cos and tan of large arguments need hundreds of digits of π. Where a lane has such an argument, all that have
-// are reduced one by one (Payne and Hanek's algorithm), which is the only branch in a function.
+// are reduced one by one (Payne and Hanek's algorithm). fmod is a loop. No other function has a branch.
 #include "kernels/print_functions.h"
 
 #include "kernels/lines.h"
@@ -179,7 +179,10 @@ start:
 )",
           {{"name", name}});
     const E x = argument(type, 0);
-    const Id given = (is_circular(op) ? reduced(op, x, definitions).to(type) : formula(op, x, argument(type, 1))).id();
+    const E found = is_circular(op)  ? reduced(op, x, definitions).to(type)
+                    : op == Op::fmod ? in_steps(x, argument(type, 1))
+                                     : formula(op, x, argument(type, 1));
+    const Id given = found.id();
     print_for({given});
     print(type, "  ret {V} {given}\n}\n", {{"given", value(given)}});
     declared.insert(declared_.begin(), declared_.end());
@@ -193,30 +196,61 @@ start:
   E reduced(Op op, E argument_in_type, Definitions& definitions) {
     const bool narrow = argument_in_type.type() == Type::f32;
     const E x = argument_in_type.to(Type::f64);
-    const QuarterTurns near = quarter_turns(x, narrow);
-    const Id far = (abs(x) > kMostTurned).id(), turns = near.turns.id(), angle = near.angle.id(),
-             rest = near.remainder.id();
-    print_for({far, turns, angle, rest});
+    // Inputs from `first` on.
+    const auto turns_at = [&](uint64_t first) {
+      return Turns{argument(Type::i64, first), argument(Type::f64, first + 1), argument(Type::f64, first + 2)};
+    };
+    const auto ids = [](const Turns& t) { return std::vector{t.turns.id(), t.angle.id(), t.remainder.id()}; };
+    const Turns near = turns_of(op, x, narrow), far = turns_of(op, turns_at(5), narrow);
+    const E is_far = abs(x) > kMostTurned;
+    const std::vector<Id> before = ids(near);
+    const std::vector<Id> after = ids({where(is_far, far.turns, near.turns), where(is_far, far.angle, near.angle),
+                                       where(is_far, far.remainder, near.remainder)});
+    print_for({before[0], before[1], before[2], is_far.id()});
+    Holes holes{{"any", any(value(is_far.id()))}, {"x", value(x.id())}};
+    for (const auto& [name, id] : {std::pair{"turns", before[0]}, {"angle", before[1]}, {"rest", before[2]}})
+      holes.emplace_back(name, value(id));
     print(Type::f64, R"(
   br i1 {any}, label %far, label %reduced
 far:
   %all = call { {I}, {V}, {V} } @tower_reduce.{M}({V} {x}, {I} {turns}, {V} {angle}, {V} {rest})
-  %turns = extractvalue { {I}, {V}, {V} } %all, 0
-  %angle = extractvalue { {I}, {V}, {V} } %all, 1
-  %rest = extractvalue { {I}, {V}, {V} } %all, 2
+  %x5 = extractvalue { {I}, {V}, {V} } %all, 0
+  %x6 = extractvalue { {I}, {V}, {V} } %all, 1
+  %x7 = extractvalue { {I}, {V}, {V} } %all, 2
+)",
+          holes);
+    print_for(after);
+    for (const auto& [name, id] : {std::pair{"turns_far", after[0]}, {"angle_far", after[1]}, {"rest_far", after[2]}})
+      holes.emplace_back(name, value(id));
+    print(Type::f64, R"(
   br label %reduced
 reduced:
-  %x2 = phi {I} [ {turns}, %start ], [ %turns, %far ]
-  %x3 = phi {V} [ {angle}, %start ], [ %angle, %far ]
-  %x4 = phi {V} [ {rest}, %start ], [ %rest, %far ]
+  %x2 = phi {I} [ {turns}, %start ], [ {turns_far}, %far ]
+  %x3 = phi {V} [ {angle}, %start ], [ {angle_far}, %far ]
+  %x4 = phi {V} [ {rest}, %start ], [ {rest_far}, %far ]
 )",
-          {{"any", any(value(far))},
-           {"x", value(x.id())},
-           {"turns", value(turns)},
-           {"angle", value(angle)},
-           {"rest", value(rest)}});
+          holes);
     define_reduction(definitions);
-    return circular(op, x, {argument(Type::i64, 2), argument(Type::f64, 3), argument(Type::f64, 4)}, narrow);
+    return circular(op, x, turns_at(2), narrow);
+  }
+
+  E in_steps(E x, E y) {
+    const E begin = abs(x), divisor = abs(y), left = argument(x.type(), 2), next = fmod_step(left, divisor),
+            goes_on = fmod_goes_on(next, divisor);
+    print_for({begin.id(), divisor.id()});
+    print(x.type(), R"(
+  br label %step
+step:
+  %x2 = phi {V} [ {begin}, %start ], [ {next}, %step ]
+)",
+          {{"begin", value(begin.id())}, {"next", value(next.id())}});
+    print_for({next.id(), goes_on.id()});
+    print(x.type(), R"(
+  br i1 {any}, label %step, label %done
+done:
+)",
+          {{"any", any(value(goes_on.id()))}});
+    return fmod_result(x, y, next);
   }
 
   void define_reduction(Definitions& definitions) {

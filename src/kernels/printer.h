@@ -19,8 +19,7 @@ class Printer : private Lines {
   void print_pointers();
   void load_for_all(Type t, const std::string& pointer, const std::string& result);
   std::string pointer_of(const std::string& array, const std::string& prefix, size_t i);
-  void print_loops(bool together);
-  void print_loop(int number, int together, std::string& begin);
+  void print_loop();
   void print_turn(const std::vector<Id>& nodes, const std::vector<size_t>& written, const std::string& begin,
                   int together);
   std::string address(const std::string& pointer, Type type, const std::string& begin, int part);

@@ -120,17 +120,10 @@ E where(E mask, Operand a, Operand b) {
 
 E fma(E a, E b, E c) { return a.floating() ? a.made(Op::fma, b, c) : a * b + c; }
 
-// The library's is NaN where the quotient overflows. What a multiple of the divisor leaves has the same rest, and no
-// rounding is in it: where the quotient is large, the divisor is scaled up by a power of two first, and then by
-// another.
-E fmod(E x, E y) {
-  if (!x.floating()) return x.made(Op::rest, y);
-  const bool wide = x.type() == Type::f64;
-  const double large = wide ? 0x1p1000 : 0x1p120;
-  const E once = where(abs(x / y) > large, y * (wide ? 0x1p900 : 0x1p110), y);
-  const E twice = where(abs(x / once) > large, once * (wide ? 0x1p300 : 0x1p100), once);
-  return x.made(Op::fmod, twice).made(Op::fmod, once).made(Op::fmod, y);
-}
+E fmod(E x, E y) { return x.made(x.floating() ? Op::fmod : Op::rest, y); }
+
+E asinh(E x) { return x.made(Op::asinh); }
+E acosh(E x) { return x.made(Op::acosh); }
 
 E at_least(E x, Operand low) {
   const auto [l, value] = E::together(low, x);
@@ -140,9 +133,6 @@ E at_most(E x, Operand high) {
   const auto [h, value] = E::together(high, x);
   return where(isnan(h) | (h < value), h, value);
 }
-
-E asinh(E x) { return x.made(Op::asinh); }
-E acosh(E x) { return x.made(Op::acosh); }
 
 E maximum(E a, E b) {
   const E larger = where(a > b, a, b);

@@ -7,6 +7,7 @@
 namespace tower::compiler {
 namespace {
 
+// And those of float32 that are the same.
 E of_double(Op op, E x, E y) {
   switch (op) {
     case Op::exp:
@@ -43,6 +44,10 @@ E of_double(Op op, E x, E y) {
       return formulas::atanh(x);
     case Op::erf:
       return formulas::erf(x);
+    case Op::erfc:
+      return formulas::erfc(x);
+    case Op::lgamma:
+      return formulas::lgamma(x);
     case Op::pow:
       return power_or_special(x, y, formulas::pow(x, y));
     case Op::atan2:
@@ -54,17 +59,14 @@ E of_double(Op op, E x, E y) {
   }
 }
 
-// In float64.
 E of_single(Op op, E x, E y) {
   switch (op) {
+    case Op::exp:
+      return formulas::exp_of_single(x);
     case Op::exp2:
-      return single_precision::exp2(x);
+      return formulas::exp2_of_single(x);
     case Op::expm1:
       return single_precision::expm1(x);
-    case Op::log2:
-      return single_precision::log2(x);
-    case Op::log10:
-      return single_precision::log10(x);
     case Op::log1p:
       return single_precision::log1p(x);
     case Op::sinh:
@@ -73,10 +75,22 @@ E of_single(Op op, E x, E y) {
       return single_precision::cosh(x);
     case Op::tanh:
       return single_precision::tanh(x);
+    case Op::asinh:
+      return single_precision::asinh(x);
+    case Op::acosh:
+      return single_precision::acosh(x);
+    case Op::atanh:
+      return single_precision::atanh(x);
     case Op::erf:
       return single_precision::erf(x);
+    case Op::erfc:
+      return single_precision::erfc(x);
+    case Op::lgamma:
+      return single_precision::lgamma(x);
     case Op::pow:
       return power_or_special(x, y, single_precision::pow(x, y));
+    case Op::hypot:
+      return single_precision::hypot(x, y);
     default:
       return of_double(op, x, y);
   }
@@ -84,13 +98,6 @@ E of_single(Op op, E x, E y) {
 
 }  // namespace
 
-bool has_formula(Op op) { return is_function(op) && op != Op::erfc && op != Op::lgamma && op != Op::fmod; }
-
-E formula(Op op, E x, E y) {
-  if (x.type() == Type::f64) return of_double(op, x, y);
-  if (op == Op::exp) return formulas::exp_of_single(x);
-  if (op == Op::log) return formulas::log_of_single(x);
-  return of_single(op, x.to(Type::f64), y.to(Type::f64)).to(Type::f32);
-}
+E formula(Op op, E x, E y) { return x.type() == Type::f64 ? of_double(op, x, y) : of_single(op, x, y); }
 
 }  // namespace tower::compiler

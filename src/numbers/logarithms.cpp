@@ -12,7 +12,7 @@ namespace tower::compiler {
 namespace {
 
 constexpr double kLog2Head = 0x1.62e42fefa2000p-1, kLog2Tail = 0x1.9ef35793c7673p-41;  // the first of 40 bits
-constexpr double kLog10Of2 = 0x1.34413509f6000p-2, kLog10Of2Rest = 0x1.9fef311f12b36p-42;
+constexpr double kLog2HeadOfSingle = 0x1.62e4p-1, kLog2TailOfSingle = 0x1.7f7d1cp-20;
 constexpr double kLarge = 0x1p28;  // its square and one more are its square
 
 struct Split {
@@ -22,18 +22,24 @@ struct Split {
 
 // Of a normal number above zero.
 Split split_normal(E x) {
-  const E all = bits(x), of_root = whole_number(all, 0x3FE6A09E667F3BCD);  // √½
-  const E k = shift_right(all - of_root, whole_number(all, 52));
-  const E exponent = bits(k + bits(to_integer(x))) - to_integer(x);
-  return {exponent, bits(all - shift_left(k, whole_number(all, 52)))};
+  const bool wide = x.type() == Type::f64;
+  const E all = bits(x), places = whole_number(all, wide ? 52 : 23);
+  const E k = shift_right(all - whole_number(all, wide ? 0x3FE6A09E667F3BCD : 0x3F3504F3), places);  // √½
+  // Not every CPU converts integers of 64 bits.
+  const E exponent = wide ? bits(k + bits(to_integer(x))) - to_integer(x) : k.to(Type::f32);
+  return {exponent, bits(all - shift_left(k, places))};
 }
 Split split(E x) {
-  const E denormal = x < std::numeric_limits<double>::min();
-  const auto [k, mantissa] = split_normal(where(denormal, x * 0x1p54, x));
-  return {where(denormal, k - 54, k), mantissa};
+  const bool wide = x.type() == Type::f64;
+  const double least = wide ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
+  const E denormal = x < least;
+  const auto [k, mantissa] = split_normal(where(denormal, x * (wide ? 0x1p54 : 0x1p24), x));
+  return {where(denormal, k - (wide ? 54 : 24), k), mantissa};
 }
 
 E polynomial_of_log(E z) {
+  if (z.type() == Type::f32)
+    return polynomial_in_order(z, {0x1.55557ad8a4eeep-1, 0x1.995e33e028ecep-2, 0x1.31eebe6e43c99p-2});
   return polynomial(z, {0x1.5555555555594p-1, 0x1.999999997f72dp-2, 0x1.249249423c734p-2, 0x1.c71c51d50fa2ap-3,
                         0x1.7466486178ecdp-3, 0x1.39a0ddfab7bbbp-3, 0x1.2f0d5baaed33ap-3});
 }
@@ -48,14 +54,31 @@ Two series(Two f) {
   return {hi, rounded + (fma(s, square + r, of_lo - of_square))};
 }
 
-// The same, exact to 64 bits and more.
-Two exact_series(E f) {
-  const Two s = ordered_sum(quotient({f, f.like(0)}, ordered_sum(f.like(2), f)));
+struct Factor {
+  double of_double, rest, of_single, rest_of_single;
+  E hi(E x) const { return x.like(x.type() == Type::f64 ? of_double : of_single); }
+  E lo(E x) const { return x.like(x.type() == Type::f64 ? rest : rest_of_single); }
+};
+
+constexpr Factor kTimesInverseLog2{0x1.71547652b82fep+0, 0x1.777d0ffda0d24p-56, 0x1.715476p+0, 0x1.4ae0c0p-26};
+constexpr Factor kTimesInverseLog10{0x1.bcb7b1526e50ep-2, 0x1.95355baaafad3p-57, 0x1.bcb7b2p-2, -0x1.5b235ep-27};
+constexpr Factor kLog10Of2{0x1.34413509f6000p-2, 0x1.9fef311f12b36p-42, 0x1.344000p-2, 0x1.3509f8p-18};  // heads: exact times k
+
+// log(1 + f) · factor, for f that is exact.
+Two series_times(E f, const Factor& factor) {
+  const E s = f / (2 + f), z = s * s, square = 0.5 * f * f;
+  const E less = fma(-s, fma(z, polynomial_of_log(z), square), square);
+  const Two hi = product(f, factor.hi(f));
+  return {hi.hi, fma(-less, factor.hi(f), fma(f, factor.lo(f), hi.lo))};
+}
+
+// log((1 + s) / (1 − s)), exact to 64 bits and more.
+Two exact_series(Two s) {
   const Two z = product(s, s);
   const E rest =
       z.hi * polynomial(z.hi, {0x1.9999999999995p-2, 0x1.2492492493150p-2, 0x1.c71c71c56444fp-3, 0x1.745d183dec639p-3,
                                0x1.3b135fff863dfp-3, 0x1.112112a7d3c4cp-3, 0x1.de26218a327a9p-4, 0x1.eb7618039c8f1p-4});
-  Two r = ordered_sum(f.like(0x1.5555555555555p-1), rest);
+  Two r = ordered_sum(rest.like(0x1.5555555555555p-1), rest);
   r.lo = r.lo + 0x1.5555555555555p-55;
   const Two third = product(s, product(z, r));
   const Two all = ordered_sum(s.hi + s.hi, third.hi);
@@ -64,14 +87,21 @@ Two exact_series(E f) {
 
 // The two rounded to one, for f that is exact.
 E whole_series(E f, E k) {
+  const bool wide = f.type() == Type::f64;
   const E s = f / (2 + f), z = s * s, square = 0.5 * f * f;
-  const E rest = fma(s, square + z * polynomial_of_log(z), k * kLog2Tail);
-  return fma(k, kLog2Head, f - (square - rest));
+  const E rest =
+      fma(s, fma(z, polynomial_of_log(z), square), k * (wide ? kLog2Tail : kLog2TailOfSingle));
+  return fma(k, wide ? kLog2Head : kLog2HeadOfSingle, f - (square - rest));
+}
+
+// a + b, where |a| ≥ |b| or a is zero.
+Two ordered_sum_and(E a, Two b) {
+  const Two s = ordered_sum(a, b.hi);
+  return {s.hi, s.lo + b.lo};
 }
 
 Two plus_doublings(Two log, E k) {
-  const Two s = ordered_sum(k * kLog2Head, log.hi);
-  return {s.hi, s.lo + fma(k, kLog2Tail, log.lo)};
+  return ordered_sum_and(k * kLog2Head, {log.hi, fma(k, kLog2Tail, log.lo)});
 }
 
 E sum_of(Two a) { return a.hi + a.lo; }
@@ -88,6 +118,15 @@ Two logarithm_of_one_plus(Two f, E doublings) {
 
 }  // namespace
 
+Two exact_logarithm(Two x) {
+  const auto [k, mantissa] = split(x.hi);
+  const E power = power_of_two(to_integer(k) - k);
+  const Two f = ordered_sum(mantissa - 1, where(abs(k) < 1000, x.lo * power, 0));
+  const Two more = ordered_sum(f.hi.like(2), f.hi);
+  const Two s = ordered_sum(quotient(f, {more.hi, more.lo + f.lo}));
+  return ordered_sum(plus_doublings(exact_series(s), k));
+}
+
 E where_positive(E x, E value, double zero) {
   const E special = where(x == zero, -kInfinity, where(x < zero, kNaN, x));
   return where((x > zero) & (x < kInfinity), value, special);
@@ -100,34 +139,16 @@ E log(E x) {
   return where_positive(x, whole_series(mantissa - 1, k));
 }
 
-// The same in float32.
-E log_of_single(E x) {
-  const E denormal = x < std::numeric_limits<float>::min();
-  const E all = bits(where(denormal, x * 0x1p24, x)), places = whole_number(all, 23);
-  const E shifted = shift_right(all - whole_number(all, 0x3F3504F3), places);  // √½
-  const E k = shifted.to(Type::f32) - where(denormal, 24, x.like(0));
-  const E f = bits(all - shift_left(shifted, places)) - 1;
-  const E s = f / (2 + f), z = s * s, square = 0.5 * f * f;
-  const E rest =
-      fma(s, fma(z, polynomial_in_order(z, {0x1.55557ad8a4eeep-1, 0x1.995e33e028ecep-2, 0x1.31eebe6e43c99p-2}), square),
-          k * 0x1.7f7d1cp-20);
-  return where_positive(x, fma(k, 0x1.62e4p-1, f - (square - rest)));
-}
-
 E log2(E x) {
   const auto [k, mantissa] = split(x);
-  const Two of_mantissa =
-      product(ordered_sum(series({mantissa - 1, x.like(0)})), {x.like(kInverseLog2), x.like(kInverseLog2Rest)});
-  const Two s = ordered_sum(k, of_mantissa.hi);
-  return where_positive(x, s.hi + (s.lo + of_mantissa.lo));
+  return where_positive(x, sum_of(ordered_sum_and(k, series_times(mantissa - 1, kTimesInverseLog2))));
 }
 
 E log10(E x) {
   const auto [k, mantissa] = split(x);
-  const Two of_mantissa =
-      product(ordered_sum(series({mantissa - 1, x.like(0)})), {x.like(kInverseLog10), x.like(kInverseLog10Rest)});
-  const Two s = ordered_sum(k * kLog10Of2, of_mantissa.hi);
-  return where_positive(x, s.hi + (s.lo + fma(k, kLog10Of2Rest, of_mantissa.lo)));
+  const Two of_mantissa = series_times(mantissa - 1, kTimesInverseLog10);
+  return where_positive(
+      x, sum_of(ordered_sum_and(k * kLog10Of2.hi(k), {of_mantissa.hi, fma(k, kLog10Of2.lo(k), of_mantissa.lo)})));
 }
 
 E log1p(E x) {
@@ -166,7 +187,7 @@ E acosh(E x) {
 E atanh(E x) {
   const E a = abs(x), zero = x.like(0);
   const Two less = ordered_sum(x.like(1), -a);
-  const Two f = quotient({a + a, zero}, less);
+  const Two f = quotient(a + a, less);
   const E half = 0.5 * sum_of(logarithm_of_one_plus(ordered_sum(f), zero));
   const E inside = where(a < 1, half, where(a == 1, x.like(kInfinity), kNaN));
   return where(a < 0x1p-28, x, copysign(inside, x));
@@ -174,7 +195,9 @@ E atanh(E x) {
 
 E pow(E x, E y) {
   const auto [k, mantissa] = split(abs(x));
-  const Two of_a = ordered_sum(plus_doublings(exact_series(mantissa - 1), k));
+  const E f = mantissa - 1;
+  const Two s = ordered_sum(quotient(f, ordered_sum(f.like(2), f)));
+  const Two of_a = ordered_sum(plus_doublings(exact_series(s), k));
   const Two all = product(y, of_a.hi);
   return exponential({all.hi, fma(y, of_a.lo, all.lo)});
 }

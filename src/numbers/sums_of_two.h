@@ -25,10 +25,19 @@ inline Two sum(E a, E b) {
   const E hi = a + b, part = hi - a;
   return {hi, (a - (hi - part)) + (b - part)};
 }
+inline Two sum(Two a, Two b) {
+  const auto [hi, lo] = sum(a.hi, b.hi);
+  return {hi, lo + (a.lo + b.lo)};
+}
+inline Two where(E mask, Two a, Two b) { return {where(mask, a.hi, b.hi), where(mask, a.lo, b.lo)}; }
 /// a · b.
 inline Two product(E a, E b) {
   const E hi = a * b;
   return {hi, fma(a, b, -hi)};
+}
+inline Two product(E a, Two b) {
+  const auto [hi, lo] = product(a, b.hi);
+  return ordered_sum(hi, fma(a, b.lo, lo));
 }
 inline Two product(Two a, Two b) {
   const auto [hi, lo] = product(a.hi, b.hi);
@@ -39,10 +48,22 @@ inline Two quotient(Two a, Two b) {
   const E inverse = 1 / b.hi, hi = a.hi * inverse;
   return {hi, (fma(-hi, b.hi, a.hi) + (a.lo - hi * b.lo)) * inverse};
 }
+inline Two quotient(E a, E b) {
+  const E inverse = 1 / b, hi = a * inverse;
+  return {hi, fma(-hi, b, a) * inverse};
+}
+inline Two quotient(E a, Two b) {
+  const E inverse = 1 / b.hi, hi = a * inverse;
+  return {hi, fma(-hi, b.lo, fma(-hi, b.hi, a)) * inverse};
+}
 /// √a, where that is not zero.
 inline Two root(Two a) {
   const E hi = sqrt(a.hi);
   return {hi, (fma(-hi, hi, a.hi) + a.lo) / (hi + hi)};
+}
+inline Two root(E a) {
+  const E hi = sqrt(a);
+  return {hi, fma(-hi, hi, a) / (hi + hi)};
 }
 
 inline E fma(E a, E b, double c) { return fma(a, b, a.like(c)); }

@@ -100,12 +100,10 @@ void vmap_copy(VmapFrame& frame) {
 
 // ⌊a / b⌋, which for floats is not the floor of the rounded quotient.
 E floor_divided(E a, E b) {
-  const E rest = a.made(a.floating() ? compiler::Op::fmod : compiler::Op::rest, b);
+  const E rest = fmod(a, b);
   const E apart = (rest != 0) & ((b < 0) ^ (rest < 0));
   if (!a.floating()) return where(apart, a / b - 1, a / b);
-  // The vector library's fmod, which is NaN where the quotient overflows, will do: then the rest changes nothing.
-  const E simple = a / b, overflows = (abs(simple) == INFINITY) & (abs(a) != INFINITY);
-  const E exact = where(overflows, a, a - rest) / b, quotient = where(apart, exact - 1, exact);
+  const E simple = a / b, exact = (a - rest) / b, quotient = where(apart, exact - 1, exact);
   const E rounded = floor(quotient), whole = where(quotient - rounded > 0.5, rounded + 1, rounded);
   return where(b == 0, simple, where(quotient == 0, copysign(a.like(0), simple), whole));
 }

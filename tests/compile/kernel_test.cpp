@@ -31,7 +31,7 @@ TEST(Kernel, TakesAnyNumberOfLanes) {
   }
 }
 
-TEST(Kernel, TakesVectorsTogetherWhereItCallsFunctions) {
+TEST(Kernel, CallsFunctionsForAnyNumberOfLanes) {
   TOWER_NEEDS_LLVM();
   const Region region = region_of({at::kFloat}, [](Expressions& g, const std::vector<Id>& in) {
     return std::vector{g.make(Op::lgamma, g.make(Op::erfc, in[0]))};
