@@ -60,10 +60,12 @@ std::string difference(const Function& libtorch, const Tensors& operands, const 
   for (Tensor& t : wide) t = t.to(at::kDouble);
   if (y.scalar_type() == at::kFloat)
     right = right.logical_or(agrees(found, libtorch(wide)[0].to(at::kFloat), may_differ));
-  const Tensor wrong = right.logical_not().nonzero();
+  const Tensor wrong = right.logical_not().flatten().nonzero();
   if (wrong.numel() == 0) return "";
   const int64_t at = wrong[0].item<int64_t>();
-  const auto number = [&](const Tensor& t) { return (t.dim() ? t[at] : t).to(at::kDouble).item<double>(); };
+  const auto number = [&](const Tensor& t) {
+    return t.flatten()[t.numel() == y.numel() ? at : 0].to(at::kDouble).item<double>();
+  };
   std::ostringstream text;
   text.precision(17);
   text << wrong.size(0) << " of " << y.numel() << " differ; of";
