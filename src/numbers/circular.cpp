@@ -34,7 +34,8 @@ Two cosine(Two r) {
 E is_odd(E turns) { return (turns & whole_number(turns, 1)) != whole_number(turns, 0); }
 // Minus where the bit is set that is the sign when it is shifted.
 E with_sign_of(E turns, E value, int shift) {
-  const E sign = shift_left(turns, whole_number(turns, shift)) & whole_number(turns, std::numeric_limits<int64_t>::min());
+  const E sign =
+      shift_left(turns, whole_number(turns, shift)) & whole_number(turns, std::numeric_limits<int64_t>::min());
   return bits(bits(value) ^ sign);
 }
 
@@ -64,8 +65,7 @@ E rest_of_atan(E a, E of_lo) {
 }
 E rest_of_asin(E a, E z) {
   if (z.type() == Type::f32)
-    return a * z *
-           polynomial_in_order(z, {0x1.5555cap-3, 0x1.3301acp-4, 0x1.74808cp-5, 0x1.8c2538p-6, 0x1.59652ap-5});
+    return a * z * polynomial_in_order(z, {0x1.5555cap-3, 0x1.3301acp-4, 0x1.74808cp-5, 0x1.8c2538p-6, 0x1.59652ap-5});
   return a * z *
          polynomial(z, {0x1.5555555555577p-3, 0x1.333333332e1d7p-4, 0x1.6db6db72067c3p-5, 0x1.f1c71a9a612bcp-6,
                         0x1.6e8bde357e3ffp-6, 0x1.1c49fd309612cp-6, 0x1.ca1e4bde65f16p-7, 0x1.759020e3f57fep-7,
@@ -133,11 +133,11 @@ E circular(Op op, E x, const Turns& turned, bool narrow) {
   }
   if (narrow) {
     const E r = turned.angle, z = r * r, odd = is_odd(turned.turns);
-    const E s = r * fma(z, polynomial(z, {-0x1.55554531e54b6p-3, 0x1.110740b9b79a9p-7, -0x1.9945bda0aafa9p-13}),
-                        z.like(1));
-    const E c = fma(z, fma(z, polynomial(z, {0x1.55554a550e83dp-5, -0x1.6c0c59b5ea497p-10, 0x1.99f59fcdd9343p-16}),
-                           -0.5),
-                    z.like(1));
+    const E s =
+        r * fma(z, polynomial(z, {-0x1.55554531e54b6p-3, 0x1.110740b9b79a9p-7, -0x1.9945bda0aafa9p-13}), z.like(1));
+    const E c =
+        fma(z, fma(z, polynomial(z, {0x1.55554a550e83dp-5, -0x1.6c0c59b5ea497p-10, 0x1.99f59fcdd9343p-16}), -0.5),
+            z.like(1));
     return where(odd, -c, s) / where(odd, s, c);
   }
   const E n = op == Op::cos ? turned.turns + whole_number(turned.turns, 1) : turned.turns, odd = is_odd(n);
@@ -158,14 +158,14 @@ Two sine_of_half_turns(E v) {
   const E a = abs(v), is_cosine = a > 0.25;
   const Two r = product(where(is_cosine, 0.5 - a, a), {v.like(2 * kQuarter), v.like(2 * kQuarterRest)});
   const Two z = product(r, r);
-  const E of_sine = polynomial(z.hi, {0x1.1111111111111p-7, -0x1.a01a01a019fc6p-13, 0x1.71de3a556279fp-19,
-                                      -0x1.ae64566c3b130p-26, 0x1.61244d6c42787p-33, -0x1.ae69927398993p-41,
-                                      0x1.8a86fcda6c874p-49});
-  const E of_cosine = polynomial(z.hi, {0x1.5555555555555p-5, -0x1.6c16c16c16b45p-10, 0x1.a01a01a001222p-16,
-                                        -0x1.27e4fb5fc206ep-22, 0x1.1eed7662284dbp-29, -0x1.937c70d92604ap-37,
-                                        0x1.a165e5da8f6eap-45});
-  const Two second = ordered_sum(where(is_cosine, v.like(-0.5), -0x1.5555555555555p-3),
-                                 z.hi * where(is_cosine, of_cosine, of_sine));
+  const E of_sine =
+      polynomial(z.hi, {0x1.1111111111111p-7, -0x1.a01a01a019fc6p-13, 0x1.71de3a556279fp-19, -0x1.ae64566c3b130p-26,
+                        0x1.61244d6c42787p-33, -0x1.ae69927398993p-41, 0x1.8a86fcda6c874p-49});
+  const E of_cosine =
+      polynomial(z.hi, {0x1.5555555555555p-5, -0x1.6c16c16c16b45p-10, 0x1.a01a01a001222p-16, -0x1.27e4fb5fc206ep-22,
+                        0x1.1eed7662284dbp-29, -0x1.937c70d92604ap-37, 0x1.a165e5da8f6eap-45});
+  const Two second =
+      ordered_sum(where(is_cosine, v.like(-0.5), -0x1.5555555555555p-3), z.hi * where(is_cosine, of_cosine, of_sine));
   const Two times = product(z, {second.hi, second.lo + where(is_cosine, v.like(0), -0x1.5555555555555p-57)});
   const Two one = ordered_sum(v.like(1), times.hi), all{one.hi, one.lo + times.lo};
   return where(is_cosine, all, product(r, all));

@@ -63,11 +63,10 @@ Two exponential_less_one(E x, int m) {
 
 // erf a = a + a …, for a up to 1.
 E rest_of_erf(E a) {
-  return polynomial(a * a, {0x1.06eba8214db69p-3, -0x1.812746b0379fdp-2, 0x1.ce2f21a04362dp-4,
-                                -0x1.b82ce312abefep-6, 0x1.565bcd1298e84p-8, -0x1.c02db49afb8cbp-11,
-                                0x1.f9a335368c5f6p-14, -0x1.f4d3335ad34d6p-17, 0x1.b9ee92f3c5200p-20,
-                                -0x1.5f9810fc65841p-23, 0x1.fc77ba70aca01p-27, -0x1.4675dacb5545cp-30,
-                                0x1.296e97bbaacd9p-34});
+  return polynomial(a * a, {0x1.06eba8214db69p-3, -0x1.812746b0379fdp-2, 0x1.ce2f21a04362dp-4, -0x1.b82ce312abefep-6,
+                            0x1.565bcd1298e84p-8, -0x1.c02db49afb8cbp-11, 0x1.f9a335368c5f6p-14, -0x1.f4d3335ad34d6p-17,
+                            0x1.b9ee92f3c5200p-20, -0x1.5f9810fc65841p-23, 0x1.fc77ba70aca01p-27,
+                            -0x1.4675dacb5545cp-30, 0x1.296e97bbaacd9p-34});
 }
 
 // erfc a = e^(−a²) q((a − 4) / (a + 4)) / (1 + 2 a), for a from 0.65 to 28: q is between 1 and 1.3.
@@ -78,9 +77,15 @@ E far_erfc(E a) {
   const Two power = ordered_sum(a.like(1), p.hi);
   const E t = (a - 4) / (a + 4);
   const E rest = polynomial_in_order(
-      t, {-0x1.ab22760851bc3p-55, -0x1.1df1ad154a28ep-3, 0x1.f7f5df66fd7cfp-7, 0x1.16ecefcfa5335p-4, -0x1.9ddb23c3e91b0p-4, 0x1.7fee004e137cdp-4, -0x1.0fb06dfe4776fp-4, 0x1.3079edf64e5c2p-5, -0x1.096238858ff5fp-6, 0x1.49c6729a9fadcp-8, -0x1.8d4a994999999p-11, -0x1.a1df38ea660c5p-13, 0x1.3be02dd00d29ep-13, -0x1.99564bd5f6ff3p-16, -0x1.7880cd536e58cp-17, 0x1.7f02db511111ap-18, 0x1.385423432c4bap-22, -0x1.b89fef498486cp-21, 0x1.515cc562d528ep-24, 0x1.bfdb4a9a7245dp-24, -0x1.66c1aa1442e76p-26, -0x1.582933886a42dp-27, 0x1.829ca0e6530c0p-29});
+      t, {-0x1.ab22760851bc3p-55, -0x1.1df1ad154a28ep-3,  0x1.f7f5df66fd7cfp-7,   0x1.16ecefcfa5335p-4,
+          -0x1.9ddb23c3e91b0p-4,  0x1.7fee004e137cdp-4,   -0x1.0fb06dfe4776fp-4,  0x1.3079edf64e5c2p-5,
+          -0x1.096238858ff5fp-6,  0x1.49c6729a9fadcp-8,   -0x1.8d4a994999999p-11, -0x1.a1df38ea660c5p-13,
+          0x1.3be02dd00d29ep-13,  -0x1.99564bd5f6ff3p-16, -0x1.7880cd536e58cp-17, 0x1.7f02db511111ap-18,
+          0x1.385423432c4bap-22,  -0x1.b89fef498486cp-21, 0x1.515cc562d528ep-24,  0x1.bfdb4a9a7245dp-24,
+          -0x1.66c1aa1442e76p-26, -0x1.582933886a42dp-27, 0x1.829ca0e6530c0p-29});
   const Two under = ordered_sum(2 * a, a.like(1));
-  const Two all = product({power.hi, power.lo + p.lo}, quotient(ordered_sum(a.like(0x1.3ba5916e9fd7fp+0), rest), under));
+  const Two all =
+      product({power.hi, power.lo + p.lo}, quotient(ordered_sum(a.like(0x1.3ba5916e9fd7fp+0), rest), under));
   return scaled(n, 2 * (all.hi + all.lo));
 }
 
@@ -123,8 +128,8 @@ E exp2(E x) {
 // In float32: 2ʳ = 1 + r q(r).
 E exp2_of_single(E x) {
   const E near = within(x, -151, 128), n = near + to_integer(x), r = near - (n - to_integer(x));
-  const E twice_q = polynomial_in_order(r, {0x1.62e43p+0, 0x1.ebfbe0p-2, 0x1.c6af72p-4, 0x1.3b2a48p-6, 0x1.5f0dd6p-9,
-                                            0x1.4423f8p-12});
+  const E twice_q = polynomial_in_order(
+      r, {0x1.62e43p+0, 0x1.ebfbe0p-2, 0x1.c6af72p-4, 0x1.3b2a48p-6, 0x1.5f0dd6p-9, 0x1.4423f8p-12});
   return scaled(n, fma(r, twice_q, 2));
 }
 

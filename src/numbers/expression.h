@@ -101,7 +101,7 @@ enum class Op : uint8_t {
   // NOTE [Failures]
   check,  // of a boolean: where it holds, the kernel reports a failure, the one in `bits`
   after,  // the first operand, which is there only with the second, a `check`
-  // Functions of a vector library, within one unit in the last place or so: kernels/emit.cpp names them.
+  // Functions within one unit in the last place: numbers/functions.h.
   exp,
   exp2,
   expm1,

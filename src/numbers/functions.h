@@ -22,9 +22,9 @@ namespace tower::compiler {
 /// `op` of x, and of y where it has two operands, in their type. Of circular functions, and of fmod, see below.
 E formula(Op op, E x, E y);
 
-/// An argument of sin, cos or tan in float64 as quarter turns, and what is left. `narrow`: it was of float32; then of sin
-/// and cos, half turns. Formulas reduce arguments up to kMostTurned; the kernel reduces larger ones, lane by lane, to
-/// quarter turns.
+/// An argument of sin, cos or tan in float64 as quarter turns, and what is left. `narrow`: it was of float32; then of
+/// sin and cos, half turns. Formulas reduce arguments up to kMostTurned; the kernel reduces larger ones, lane by lane,
+/// to quarter turns.
 struct Turns {
   E turns;      // an integer, of which the last two bits count
   E angle;      // −π/4 … π/4; of half turns, −π/2 … π/2

@@ -13,9 +13,9 @@ namespace {
 
 constexpr double kLogPi = 0x1.250d048e7a1bdp+0, kLogPiRest = 0x1.7abf2ad8d5088p-57;
 constexpr double kStirling = 0x1.acfe390c97d69p-2, kStirlingRest = 0x1.3494bc9001442p-56;  // (log 2π − 1) / 2
-constexpr double kFirst = 0x1.b0ee6072093cep-2, kFirstRest = 0x1.6cb90701fbfabp-58;  // 1 − γ
-constexpr double kSecond = 0x1.4a34cc4a60fa6p-2, kSecondRest = 0x1.1873d8912200cp-56;  // (ζ(2) − 1) / 2
-constexpr double kShifted = 6, kMost = 2.5563481638716906e305;  // beyond, it is infinite
+constexpr double kFirst = 0x1.b0ee6072093cep-2, kFirstRest = 0x1.6cb90701fbfabp-58;        // 1 − γ
+constexpr double kSecond = 0x1.4a34cc4a60fa6p-2, kSecondRest = 0x1.1873d8912200cp-56;      // (ζ(2) − 1) / 2
+constexpr double kShifted = 6, kMost = 2.5563481638716906e305;                             // beyond, it is infinite
 
 // a that is below 6 as u, and what Γ(2 + u) is multiplied with or divided by.
 struct Shifted {
@@ -50,12 +50,12 @@ Shifted shifted_in_single(E a) {
 
 // p(u) = u (1 − γ + u ((ζ(2) − 1) / 2 + …))
 E rest_near_two(E u) {
-  return u * polynomial(u, {-0x1.13e001a557609p-4, 0x1.51322ac7d824dp-6, -0x1.e404fc218de2bp-8, 0x1.7add6eae257adp-9,
-                            -0x1.38ac5c2d3708ap-10, 0x1.0b36af4607a81p-11, -0x1.d3fd4b6fc6df9p-13,
-                            0x1.a127d6941a5f8p-14, -0x1.78de998d43e22p-15, 0x1.58078b193a552p-16,
-                            -0x1.3cb3d8445d027p-17, 0x1.26357c1c1a2abp-18, -0x1.12758a87b9e1fp-19,
-                            0x1.eeb273c9b4734p-21, -0x1.ce2c55230e5ebp-22, 0x1.29f5b94eb65dbp-22,
-                            -0x1.1fe70fc6b5b6bp-23});
+  return u *
+         polynomial(u, {-0x1.13e001a557609p-4, 0x1.51322ac7d824dp-6, -0x1.e404fc218de2bp-8, 0x1.7add6eae257adp-9,
+                        -0x1.38ac5c2d3708ap-10, 0x1.0b36af4607a81p-11, -0x1.d3fd4b6fc6df9p-13, 0x1.a127d6941a5f8p-14,
+                        -0x1.78de998d43e22p-15, 0x1.58078b193a552p-16, -0x1.3cb3d8445d027p-17, 0x1.26357c1c1a2abp-18,
+                        -0x1.12758a87b9e1fp-19, 0x1.eeb273c9b4734p-21, -0x1.ce2c55230e5ebp-22, 0x1.29f5b94eb65dbp-22,
+                        -0x1.1fe70fc6b5b6bp-23});
 }
 Two near_two(E u) {
   Two second = ordered_sum(u.like(kSecond), rest_near_two(u));
@@ -69,10 +69,10 @@ Two near_two(E u) {
 // What is beside (a − ½) (log a − 1).
 Two stirling(E a) {
   const E inverse = 1 / a;
-  const E series = polynomial(inverse * inverse, {0x1.5555555555555p-4, -0x1.6c16c16c11201p-9, 0x1.a01a01684b6f6p-11,
-                                                  -0x1.3813425624cd9p-11, 0x1.b92b7b5acc0c2p-11,
-                                                  -0x1.efc5b8067b26cp-10, 0x1.441e075c4daa4p-8, 0x1.3967c0a034d9bp-6,
-                                                  -0x1.6efd4790681afp-1, 0x1.80b6ce149f91fp+2});
+  const E series = polynomial(
+      inverse * inverse, {0x1.5555555555555p-4, -0x1.6c16c16c11201p-9, 0x1.a01a01684b6f6p-11, -0x1.3813425624cd9p-11,
+                          0x1.b92b7b5acc0c2p-11, -0x1.efc5b8067b26cp-10, 0x1.441e075c4daa4p-8, 0x1.3967c0a034d9bp-6,
+                          -0x1.6efd4790681afp-1, 0x1.80b6ce149f91fp+2});
   const Two all = ordered_sum(a.like(kStirling), inverse * series);
   return {all.hi, all.lo + kStirlingRest};
 }
@@ -95,7 +95,8 @@ E lgamma(E x) {
   const Two shift = where(s.divides, {-log.hi, -log.lo}, log);
   const Two near = sum(near_two(s.u), shift);
 
-  const Two less = sum(log.hi, x.like(-1)), product_of_logs = product(sum(a, x.like(-0.5)), {less.hi, less.lo + log.lo});
+  const Two less = sum(log.hi, x.like(-1)),
+            product_of_logs = product(sum(a, x.like(-0.5)), {less.hi, less.lo + log.lo});
   const Two large = sum(product_of_logs, stirling(a));
   const Two of_a = where(small, near, large);
 

@@ -62,7 +62,8 @@ struct Factor {
 
 constexpr Factor kTimesInverseLog2{0x1.71547652b82fep+0, 0x1.777d0ffda0d24p-56, 0x1.715476p+0, 0x1.4ae0c0p-26};
 constexpr Factor kTimesInverseLog10{0x1.bcb7b1526e50ep-2, 0x1.95355baaafad3p-57, 0x1.bcb7b2p-2, -0x1.5b235ep-27};
-constexpr Factor kLog10Of2{0x1.34413509f6000p-2, 0x1.9fef311f12b36p-42, 0x1.344000p-2, 0x1.3509f8p-18};  // heads: exact times k
+constexpr Factor kLog10Of2{0x1.34413509f6000p-2, 0x1.9fef311f12b36p-42, 0x1.344000p-2,
+                           0x1.3509f8p-18};  // heads: exact times k
 
 // log(1 + f) · factor, for f that is exact.
 Two series_times(E f, const Factor& factor) {
@@ -89,8 +90,7 @@ Two exact_series(Two s) {
 E whole_series(E f, E k) {
   const bool wide = f.type() == Type::f64;
   const E s = f / (2 + f), z = s * s, square = 0.5 * f * f;
-  const E rest =
-      fma(s, fma(z, polynomial_of_log(z), square), k * (wide ? kLog2Tail : kLog2TailOfSingle));
+  const E rest = fma(s, fma(z, polynomial_of_log(z), square), k * (wide ? kLog2Tail : kLog2TailOfSingle));
   return fma(k, wide ? kLog2Head : kLog2HeadOfSingle, f - (square - rest));
 }
 
@@ -100,9 +100,7 @@ Two ordered_sum_and(E a, Two b) {
   return {s.hi, s.lo + b.lo};
 }
 
-Two plus_doublings(Two log, E k) {
-  return ordered_sum_and(k * kLog2Head, {log.hi, fma(k, kLog2Tail, log.lo)});
-}
+Two plus_doublings(Two log, E k) { return ordered_sum_and(k * kLog2Head, {log.hi, fma(k, kLog2Tail, log.lo)}); }
 
 E sum_of(Two a) { return a.hi + a.lo; }
 

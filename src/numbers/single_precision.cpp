@@ -14,11 +14,10 @@ struct Power {
 };
 // Of r + n log 2. n: and to_integer.
 Power power(E r, E n) {
-  return {power_of_two(n),
-          fma(r * r,
-              polynomial(r, {0x1.0000004574517p-1, 0x1.5555557fc2e1ep-3, 0x1.55547c9a4b59fp-5,
-                                      0x1.11109f94830d0p-7, 0x1.6d99188ed1fd5p-10, 0x1.a1887ffc55a7cp-13}),
-              r)};
+  return {power_of_two(n), fma(r * r,
+                               polynomial(r, {0x1.0000004574517p-1, 0x1.5555557fc2e1ep-3, 0x1.55547c9a4b59fp-5,
+                                              0x1.11109f94830d0p-7, 0x1.6d99188ed1fd5p-10, 0x1.a1887ffc55a7cp-13}),
+                               r)};
 }
 Power power_of_e(E x) {
   const E near = within(x, -200, 200), n = fma(near, kInverseLog2, to_integer(x));
@@ -36,8 +35,8 @@ Halves halves(E x) {
   const E near = within(x, -200, 200), n = fma(near, kInverseLog2, to_integer(x));
   const E r = fma(-(n - to_integer(x)), kLog2, near), z = r * r;
   const E up = power_of_two(n, -1), down = power_of_two(2 * to_integer(x) - n, -1);
-  const E c = polynomial(z, {1, 0x1.ffffffffede07p-2, 0x1.555555829545ep-5, 0x1.6c1634368ce9dp-10,
-                                      0x1.a17619d342781p-16});
+  const E c =
+      polynomial(z, {1, 0x1.ffffffffede07p-2, 0x1.555555829545ep-5, 0x1.6c1634368ce9dp-10, 0x1.a17619d342781p-16});
   const E s = r * polynomial(z, {1, 0x1.555555742fbe5p-3, 0x1.1110b0c8e8029p-7, 0x1.a1714e3188a59p-13});
   return {up + down, up - down, c, s};
 }
@@ -54,10 +53,9 @@ Parts parts_of(E x) {
 // log(1 + f)
 E series(E f) {
   const E s = f / (2 + f), z = s * s;
-  return fma(
-      s * z,
-      polynomial(z, {0x1.555554fb9fbefp-1, 0x1.999a7d354da51p-2, 0x1.24384c4f4bc27p-2, 0x1.e3082fee31645p-3}),
-      s + s);
+  return fma(s * z,
+             polynomial(z, {0x1.555554fb9fbefp-1, 0x1.999a7d354da51p-2, 0x1.24384c4f4bc27p-2, 0x1.e3082fee31645p-3}),
+             s + s);
 }
 
 // Of a positive number.
@@ -68,9 +66,8 @@ E logarithm(E x) {
 
 // erf a = a + a …, for a up to 1.
 E rest_of_erf(E a) {
-  return polynomial(a * a, {0x1.06eba7f7972b3p-3, -0x1.81273ea2b37c1p-2, 0x1.ce2d184de7d89p-4,
-                                -0x1.b7fb37fbd9a71p-6, 0x1.5416351526366p-8, -0x1.a46b3ff4d20e6p-11,
-                                0x1.4a9db026ad0c2p-14});
+  return polynomial(a * a, {0x1.06eba7f7972b3p-3, -0x1.81273ea2b37c1p-2, 0x1.ce2d184de7d89p-4, -0x1.b7fb37fbd9a71p-6,
+                            0x1.5416351526366p-8, -0x1.a46b3ff4d20e6p-11, 0x1.4a9db026ad0c2p-14});
 }
 
 // erfc a = e^(−a²) t q(t), t = 1 / (1 + a / 2), for a from 1.

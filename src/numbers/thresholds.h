@@ -107,9 +107,9 @@ struct Thresholds {
 
   // ---- kernels: kernels/emit.cpp, print_folds.cpp, kernel.cpp ----
 
-  /// Vectors in a turn of a kernel's first loop, which is another's work for each other's time: a power of two.
+  /// Vectors in a turn of a pass over rows, which is another's work for each other's time: a power of two.
   int64_t together = 4;
-  /// Operations of a kernel for which that is worth its registers; with more, a turn has one vector.
+  /// Operations of a pass for which that is worth its registers; with more, a turn has one vector.
   int64_t most_together = 100;
   /// Operations that are worth a thread: as LibTorch has it for its cheapest kernels.
   int64_t grain_of_kernel = 32768;

@@ -366,8 +366,8 @@ void compare(const Subject& s, const Stack& call, const Tensors& operands, const
         if (x == y) return functions || std::signbit(x) == std::signbit(y);
         if (!functions || !found[k].is_floating_point()) return false;
         if ((narrow ? units_apart<float>(x, y) : units_apart<double>(x, y)) <= 2) return true;
-        // A function's result below the smallest normal number is off by two units of all of these, as LibTorch's is; what
-        // multiplies it is an operand.
+        // A function's result below the smallest normal number is off by two units of all of these, as LibTorch's is;
+        // what multiplies it is an operand.
         const double denormal =
             narrow ? std::numeric_limits<float>::denorm_min() : std::numeric_limits<double>::denorm_min();
         if (std::fabs(x - y) <= 2 * denormal * size) return true;

@@ -211,7 +211,8 @@ std::optional<std::string> compare(const td::Function& f, const Tensors& args) {
   std::string text;
   for (size_t k = 0; k < expected.size(); ++k)
     text += support::difference(actual->at(k), expected[k], tolerance(expected[k].scalar_type()));
-  // Next to a zero of a formula of many operations: LibTorch says by how much it magnifies what operands are rounded by.
+  // Next to a zero of a formula of many operations: LibTorch says by how much it magnifies what operands are rounded
+  // by.
   if (!text.empty() && expected.size() == 1 && expected[0].is_floating_point())
     return beside::difference(f, args, actual->at(0), {8});
   return text;

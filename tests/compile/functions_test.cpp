@@ -32,13 +32,13 @@ struct OfOne {
   double least, most;  // where it is used
 };
 const OfOne kOfOne[] = {
-    {Op::exp, std::exp, -30, 30},   {Op::exp2, std::exp2, -30, 30},   {Op::expm1, std::expm1, -5, 5},
-    {Op::log, std::log, 0, 10},     {Op::log2, std::log2, 0, 10},     {Op::log10, std::log10, 0, 10},
-    {Op::log1p, std::log1p, -1, 5}, {Op::sin, std::sin, -20, 20},     {Op::cos, std::cos, -20, 20},
-    {Op::tan, std::tan, -20, 20},   {Op::asin, std::asin, -1, 1},     {Op::acos, std::acos, -1, 1},
-    {Op::atan, std::atan, -5, 5},   {Op::sinh, std::sinh, -10, 10},   {Op::cosh, std::cosh, -10, 10},
-    {Op::tanh, std::tanh, -5, 5},   {Op::asinh, std::asinh, -10, 10}, {Op::acosh, std::acosh, 1, 20},
-    {Op::atanh, std::atanh, -1, 1}, {Op::erf, std::erf, -6, 6},       {Op::erfc, std::erfc, -6, 28},
+    {Op::exp, std::exp, -30, 30},       {Op::exp2, std::exp2, -30, 30},   {Op::expm1, std::expm1, -5, 5},
+    {Op::log, std::log, 0, 10},         {Op::log2, std::log2, 0, 10},     {Op::log10, std::log10, 0, 10},
+    {Op::log1p, std::log1p, -1, 5},     {Op::sin, std::sin, -20, 20},     {Op::cos, std::cos, -20, 20},
+    {Op::tan, std::tan, -20, 20},       {Op::asin, std::asin, -1, 1},     {Op::acos, std::acos, -1, 1},
+    {Op::atan, std::atan, -5, 5},       {Op::sinh, std::sinh, -10, 10},   {Op::cosh, std::cosh, -10, 10},
+    {Op::tanh, std::tanh, -5, 5},       {Op::asinh, std::asinh, -10, 10}, {Op::acosh, std::acosh, 1, 20},
+    {Op::atanh, std::atanh, -1, 1},     {Op::erf, std::erf, -6, 6},       {Op::erfc, std::erfc, -6, 28},
     {Op::lgamma, std::lgamma, -10, 10},
 };
 struct OfTwo {
@@ -72,8 +72,8 @@ std::vector<T> computed(const Kernel& kernel, const std::vector<std::vector<T>>&
 constexpr Wide kTermsOfLgamma = 0.0625;
 Wide size_of_terms(Op op, Wide x) { return op == Op::lgamma && x < 0 ? kTermsOfLgamma : 0; }
 
-// In units of the last place of a T next to `exact`, or to `size` if that is larger. Beyond the greatest number, infinity
-// is right, and so is that.
+// In units of the last place of a T next to `exact`, or to `size` if that is larger. Beyond the greatest number,
+// infinity is right, and so is that.
 template <class T>
 double distance(T actual, Wide exact, Wide size) {
   using Limits = std::numeric_limits<T>;
@@ -173,8 +173,8 @@ void expect_within_one_unit(Op op, const std::vector<std::vector<T>>& x, const s
   for (size_t i = 0; i < y.size(); ++i)
     if (const double d = distance(y[i], exact(i), size_of_terms(op, x[0][i])); d > worst) worst = d, where = i;
   // A rest is a number of the type, and exact.
-  EXPECT_LE(worst, op == Op::fmod ? 0 : 1) << name(op) << " of " << toString(kDtype<T>) << " " << x[0][where] << ", " << x.back()[where]
-                      << ": " << y[where];
+  EXPECT_LE(worst, op == Op::fmod ? 0 : 1)
+      << name(op) << " of " << toString(kDtype<T>) << " " << x[0][where] << ", " << x.back()[where] << ": " << y[where];
 }
 
 template <class T>
