@@ -1,4 +1,4 @@
-"""The coefficients of the polynomials in src/numbers (numbers/functions.h), with mpmath: python tools/minimax.py [words].
+"""Coefficients of the polynomials in src/numbers (numbers/functions.h): python tools/minimax.py [words], with mpmath.
 
 With words, of those whose names have them all.
 
