@@ -1,0 +1,287 @@
+// odeint: a while_loop over the steps of one system. Where values are asked for in between, it is a scan over the
+// times, whose step is the loop up to the next one; the last step that was made is then part of the state, as a
+// polynomial.
+#include "tower/odeint.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "core/tensor_lists.h"
+#include "solvers/ode_methods.h"
+#include "solvers/vectors.h"
+#include "tower/errors.h"
+
+namespace tower {
+
+using dynamic::Tensors;
+using solvers::OdeMethod;
+using solvers::OdeStep;
+using solvers::Slope;
+
+namespace {
+
+// The state of the loop; behind these come the method's memory and, where there is a path, its begin, its length, y at
+// its begin, and its polynomial.
+enum : size_t {
+  kY,
+  kT,
+  kH,          // of the next step to be tried, with a sign
+  kLastError,  // the logarithm, of base 2, of that of the last step that was made
+  kStatus,     // 0, one of OdeStatus's, or
+  kSteps,
+  kRejected,
+  kMemory
+};
+// while the last trial was not finite, and a shorter step may be.
+constexpr int64_t kUndefinedThere = -1;
+
+// The state has a place for the path's coefficients and these three.
+constexpr std::ptrdiff_t kPathState = 3 + solvers::kPath;
+
+// NOTE [Step control]
+// Proportional and integral (K. Gustafsson, ACM TOMS 17 (1991) 533–554; E. Hairer, G. Wanner, IV.2): with the error e
+// of a step relative to the tolerance, the next one is longer by 0.9 e^(−(i + p)/k) (error before)^(p/k), which is
+// bounded. A step that is not made is tried again by e^(−1/k). These powers decide how many steps there are, not what a
+// step gives, and 0.9 is there because e is an estimate: two percent of them are as good as sixteen digits. So they are
+// made of a number's exponent and of products: in a kernel the exponential and the logarithm took a third of all time.
+constexpr double kIntegral = 0.3, kProportional = 0.4, kSafety = 0.9, kShrink = 0.2, kGrow = 10;
+constexpr double kLeastError = 1e-10;
+
+int64_t number(OdeStatus status) { return static_cast<int64_t>(status); }
+
+// To 0.01.
+Tensor rough_log2(const Tensor& x) {
+  const auto [m, exponent] = at::frexp(x);  // m from 1/2 to 1
+  return at::add((4 - 4. / 3 * m) * m - 5. / 3, exponent) - 1;
+}
+// (1 + x ln 2 / 8)^8, between these two.
+Tensor rough_exp2(const Tensor& x, double least, double most) {
+  constexpr int kSquarings = 3;
+  constexpr double kRoot = 1 << kSquarings;
+  Tensor power = at::clamp(1 + std::numbers::ln2 / kRoot * x, std::pow(least, 1 / kRoot), std::pow(most, 1 / kRoot));
+  for (int k = 0; k < kSquarings; ++k) power = power * power;
+  return power;
+}
+
+Tensor all_finite(const Tensor& x) { return (x - x == 0).all(); }
+
+struct Walk {
+  Slope f;
+  const OdeMethod& method;
+  OdeOptions options;
+  Tensor end, way;  // way: 1 or −1, and 0 where there is none to go
+  double epsilon;
+
+  Tensor root_mean_square(const Tensor& v, const Tensor& allowed) const { return (v / allowed).square().mean().sqrt(); }
+
+  Tensor before(const Tensor& t, const Tensor& target) const { return (target - t) * way > 0; }
+
+  dynamic::Predicate goes_on_to(const Tensor& target) const {
+    return [self = *this, target](const Tensors& s) {
+      return at::logical_and(at::logical_and(self.before(s[kT], target), s[kStatus] <= 0),
+                             s[kSteps] < self.options.max_steps);
+    };
+  }
+
+  // E. Hairer, S. P. Nørsett, G. Wanner, Solving Ordinary Differential Equations I, II.4.
+  Tensor first_length(const Tensor& t, const Tensor& y, const Tensor& slope) const {
+    constexpr double kTiny = 1e-6;
+    const Tensor span = (end - t).abs();
+    if (options.step) return at::full_like(t, *options.step);
+    if (options.first_step) return at::full_like(t, *options.first_step);
+    const Tensor allowed = options.atol + options.rtol * y.abs();
+    const Tensor size = root_mean_square(y, allowed), speed = root_mean_square(slope, allowed);
+    Tensor guess = at::where(at::minimum(size, speed) < 1e-5, kTiny, 0.01 * size / speed);
+    guess = at::minimum(at::where(guess > 0, guess, kTiny), span);
+    const Tensor there = f(t + way * guess, y + way * guess * slope);
+    const Tensor bend = at::maximum(speed, root_mean_square(there - slope, allowed) / guess);
+    const Tensor by_bend =
+        at::where(bend <= 1e-15, at::clamp_min(1e-3 * guess, kTiny), (0.01 / bend).pow(1. / method.order()));
+    const Tensor length = at::minimum(at::minimum(100 * guess, by_bend), span);
+    return at::maximum(at::where(length > 0, length, guess), 16 * epsilon * t.abs());
+  }
+
+  Tensor bounded(const Tensor& h) const {
+    return options.longest_step && !options.step ? h.clamp(-*options.longest_step, *options.longest_step) : h;
+  }
+
+  Tensors start(const Tensor& t, const Tensor& y, const Tensor& in_order) const {
+    const Tensor slope = f(t, y);
+    const Tensor h = way * first_length(t.detach(), y.detach(), slope.detach()).detach();
+    const Tensor none = at::zeros({}, t.options().dtype(at::kLong));
+    const Tensor finite = at::logical_and(all_finite(y), all_finite(slope));
+    const Tensor status =
+        at::where(in_order, at::where(finite, none, number(OdeStatus::not_finite)), number(OdeStatus::unordered_times));
+    return joined({y, t, bounded(h), at::zeros_like(t), status, none, none}, method.first_memory(slope));
+  }
+
+  Tensors with_path(Tensors s) const {
+    s.push_back(s[kT]);
+    s.push_back(at::ones_like(s[kT]));
+    s.push_back(s[kY]);
+    s.resize(s.size() + solvers::kPath, at::zeros_like(s[kY]));
+    return s;
+  }
+
+  // What becomes of the length of steps, whether this one is made, and the status.
+  struct Verdict {
+    Tensor good, next_h, error, status;
+  };
+  Verdict judge(const Tensors& s, const OdeStep& made, const Tensor& h, const Tensor& moves) const {
+    const Tensor& before = s[kLastError];
+    Tensor finite = all_finite(made.y.detach());
+    if (options.step) {
+      const Tensor failed = at::where(moves, at::where(finite, s[kStatus], number(OdeStatus::not_finite)),
+                                      number(OdeStatus::step_too_small));
+      return {at::logical_and(finite, moves), s[kH], before, failed};
+    }
+    const Tensor allowed = options.atol + options.rtol * at::maximum(s[kY].detach().abs(), made.y.detach().abs());
+    const Tensor square = (made.error.detach() / allowed).square().mean();
+    finite = at::logical_and(finite, square < std::numeric_limits<double>::infinity());
+    const Tensor small = square <= 1;
+    const Tensor error = 0.5 * rough_log2(square.clamp_min(kLeastError * kLeastError));
+    const double k = method.order();
+    const Tensor change =
+        at::where(small, kProportional / k * before - (kIntegral + kProportional) / k * error, error / -k);
+    const Tensor factor = rough_exp2(change + std::log2(kSafety), kShrink, kGrow);
+    const Tensor good = at::logical_and(at::logical_and(small, finite), moves);
+    const Tensor gives_up =
+        at::where(s[kStatus] == kUndefinedThere, at::full_like(s[kStatus], number(OdeStatus::not_finite)),
+                  number(OdeStatus::step_too_small));
+    const Tensor goes_on = at::where(finite, at::zeros_like(s[kStatus]), kUndefinedThere);
+    return {good, bounded(h * at::where(finite, factor, kShrink)), at::where(good, error, before),
+            at::where(moves, goes_on, gives_up)};
+  }
+
+  Tensors advance(const Tensors& s, bool path) const {
+    const Tensor &y = s[kY], &t = s[kT], &h = s[kH];
+    const Tensor remaining = end - t;
+    const Tensor is_last = h.abs() * (1 + std::sqrt(epsilon)) >= remaining.detach().abs();
+    const Tensor length = at::where(is_last, remaining, h);
+    const auto memory = s.begin() + kMemory;
+    const auto path_begin = path ? s.end() - kPathState : s.end();
+    const OdeStep made = method.step(f, t, y, Tensors(memory, path_begin), length, path);
+    const Tensor next_t = at::where(is_last, end, t + h);
+    const Verdict is = judge(s, made, length.detach(), next_t.detach() != t.detach());
+    const auto chosen = [&](const Tensor& next, const Tensor& now) { return at::where(is.good, next, now); };
+    Tensors next{chosen(made.y, y),
+                 chosen(next_t, t),
+                 is.next_h,
+                 is.error,
+                 is.status,
+                 s[kSteps] + 1,
+                 at::add(s[kRejected], is.good.logical_not())};
+    for (size_t k = 0; k < made.memory.size(); ++k)
+      next.push_back(chosen(made.memory[k], memory[static_cast<std::ptrdiff_t>(k)]));
+    if (path) {
+      const Tensors now = joined({t, length, y}, made.path);
+      for (size_t k = 0; k < now.size(); ++k)
+        next.push_back(chosen(now[k], path_begin[static_cast<std::ptrdiff_t>(k)]));
+    }
+    return next;
+  }
+
+  Tensors up_to(const Tensor& target, const Tensors& s, bool path) const {
+    return dynamic::while_loop(goes_on_to(target),
+                               [self = *this, path](const Tensors& now) { return self.advance(now, path); }, s,
+                               {.checkpoints = options.checkpoints, .compact = options.compact});
+  }
+
+  Tensor or_nan(const Tensors& s, const Tensor& target, const Tensor& value) const {
+    const Tensor there = at::logical_and(s[kStatus] <= 0, before(s[kT], target).logical_not());
+    return at::where(there, value, std::numeric_limits<double>::quiet_NaN());
+  }
+
+  // y at the times between the first and the last.
+  Tensor in_between(const Tensor& times, Tensors& s) const {
+    const size_t size = s.size();
+    const auto next = [self = *this](const Tensors& state, const Tensors& target) {
+      const Tensors now = self.up_to(target[0], state, true);
+      const auto path = now.end() - kPathState;
+      const Tensor place = (target[0] - path[0]) / path[1];
+      Tensor value = path[2 + solvers::kPath];
+      for (size_t k = solvers::kPath; k-- > 0;)
+        value = at::addcmul(path[static_cast<std::ptrdiff_t>(2 + k)], place, value);
+      return std::pair(now, Tensors{self.or_nan(now, target[0], value)});
+    };
+    auto [last, values] = dynamic::scan(next, with_path(s), {times}, {.checkpoints = options.checkpoints});
+    last.resize(size);
+    s = std::move(last);
+    return values[0];
+  }
+};
+
+void check_options(const OdeOptions& options) {
+  const auto positive = [](std::optional<double> number, const char* name) {
+    if (number && !(*number > 0 && std::isfinite(*number)))
+      throw ArgumentError(std::string("odeint: ") + name + " is " + std::to_string(*number) +
+                          "; it is positive and finite, also where time goes backwards.");
+  };
+  positive(options.step, "step");
+  positive(options.first_step, "first_step");
+  positive(options.longest_step, "longest_step");
+  positive(options.atol, "atol");
+  if (!(options.rtol >= 0 && std::isfinite(options.rtol)))
+    throw ArgumentError("odeint: rtol is " + std::to_string(options.rtol) + "; it is not negative, and finite.");
+  if (options.max_steps < 0)
+    throw ArgumentError("odeint: max_steps is " + std::to_string(options.max_steps) + "; it must not be negative.");
+}
+
+}  // namespace
+
+OdeSolution<Tensors> dynamic::odeint(const OdeFunction& f, const Tensors& y0, const Tensor& ts,
+                                     const OdeOptions& options) {
+  check_options(options);
+  const solvers::Unknowns like("odeint", y0);
+  const at::ScalarType dtype = y0[0].scalar_type();
+  if (!c10::isFloatingType(dtype) || like.size() == 0)
+    throw ArgumentError("odeint: y0 is " + describe(y0[0]) +
+                        ". It is real numbers, at least one; of complex ones, view_as_real.");
+  if (!ts.defined() || ts.dim() != 1 || ts.size(0) == 0 || ts.is_complex())
+    throw ArgumentError("odeint: ts is " + (ts.defined() ? describe(ts) : "undefined") +
+                        ". It is the times, of one dimension: the first one is that of y0.");
+  const Tensor times = ts.to(like.options()), y = like.vector(y0, "y0"), t = times.select(0, 0);
+  const int64_t count = times.size(0);
+  const Tensor end = times.select(0, count - 1), way = at::sign(end - t).detach();
+  const Slope slope = [f, like](const Tensor& now, const Tensor& at) {
+    return like.vector(f(now, like.list(at)), "the right-hand side");
+  };
+  const double epsilon =
+      dtype == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const Walk walk{slope, solvers::ode_method(options.method), options, end, way, epsilon};
+  const Tensor apart = times.detach().slice(0, 1) - times.detach().slice(0, 0, count - 1);
+  const Tensor in_order = at::logical_or(apart * way > 0, apart == 0).all();
+  Tensors s = walk.start(t, y, in_order);
+  Tensors values{y.unsqueeze(0)};
+  if (count > 2) values.push_back(walk.in_between(times.slice(0, 1, count - 1), s));
+  s = walk.up_to(end, s, false);
+  if (count > 1) values.push_back(walk.or_nan(s, end, s[kY]).unsqueeze(0));
+  const Tensor ys = at::cat(values, 0);
+  OdeSolution<Tensors> found;
+  int64_t first = 0;
+  for (const Tensor& leaf : y0) {
+    std::vector<int64_t> sizes = leaf.sizes().vec();
+    sizes.insert(sizes.begin(), count);
+    found.ys.push_back(ys.narrow(1, first, leaf.numel()).reshape(sizes));
+    first += leaf.numel();
+  }
+  const Tensor unfinished =
+      at::where(walk.before(s[kT], end), number(OdeStatus::max_steps), at::zeros_like(s[kStatus]));
+  found.t = s[kT];
+  found.status = at::where(s[kStatus] > 0, s[kStatus], unfinished);
+  found.steps = s[kSteps];
+  found.rejected = s[kRejected];
+  return found;
+}
+
+void detail::refuse_other_slope() {
+  throw ArgumentError(
+      "odeint: the right-hand side returned a tree with other numbers, keys or sizes than y0 has. It returns a tree "
+      "like y0: the derivative of each tensor by the time.");
+}
+
+}  // namespace tower
