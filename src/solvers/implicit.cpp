@@ -2,10 +2,12 @@
 // with r_x, reverse mode with its transposed, and both are linear systems that depend on x and θ
 // (solvers/linear_system.h), so that their derivatives are, too. Forward mode is an operator of its own, for one
 // linearization of r gives both of its parts.
-#include "tower/implicit.h"
+#include "solvers/implicit.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+
+#include <limits>
 
 #include "core/tensor_lists.h"
 #include "frontend/autocast.h"
@@ -27,6 +29,7 @@ struct Implicit {
   dynamic::Residual residual;
   Function solver;
   ImplicitOptions options;
+  size_t reports = 0;  // that the solver gives behind x: solvers/implicit.h
 };
 
 Implicit with_captured(const Implicit& implicit, const Tensors& captured) {
@@ -174,42 +177,55 @@ struct ForwardMode {
   }
 };
 
+// Where the first report says that there is no root, there is no derivative.
+Tensors or_nan(const Tensors& is_root, Tensors list) {
+  if (!is_root.empty())
+    for (Tensor& t : list) t = at::where(is_root[0], t, std::numeric_limits<double>::quiet_NaN());
+  return list;
+}
+
 HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
   const Implicit s = with_captured(implicit, captured);
   HigherOrderRules rules;
   rules.name = s.name;
   rules.forward = [s](const Tensors& params, const Attributes&) {
-    const Tensors x = s.solver(params);
+    const Tensors found = s.solver(params), x = split(found, found.size() - s.reports).first;
     const solvers::Unknowns like(s.name, as_real(x));
     // Here the residual shows what it captured: the solver need not have called it.
     const Tensors at_solution = s.residual(x, params);
     like.check(as_real(at_solution), "the residual");
     solvers::check_nothing_followed(s.name, "the residual", at_solution);
-    return x;
+    return found;
   };
-  const auto parts = [](const Residuals& saved) { return split(saved.tensors, attributes_as<size_t>(saved.other)); };
-  rules.save = [](const Tensors& params, const Tensors& x, const Attributes&) {
-    return Residuals{joined(x, params), attributes(x.size())};
+  // x and params, and where there are reports whether x is a root.
+  rules.save = [s](const Tensors& params, const Tensors& found, const Attributes&) {
+    const auto [x, reports] = split(found, found.size() - s.reports);
+    const Tensors first_report = split(reports, s.reports > 0 ? 1 : 0).first;
+    return Residuals{joined(joined(x, params), first_report), attributes(x.size())};
   };
-  rules.jvp = [s](const Residuals& saved, const Tensors& tangents, const Attributes&) {
+  const auto at_root = [s](const Residuals& saved) {
+    return split(saved.tensors, saved.tensors.size() - (s.reports > 0 ? 1 : 0));
+  };
+  rules.jvp = [s, at_root](const Residuals& saved, const Tensors& tangents, const Attributes&) {
     std::vector<bool> moving;
-    Tensors operands = saved.tensors;
+    auto [operands, is_root] = at_root(saved);
     for (const Tensor& t : tangents) {
       moving.push_back(t.defined());
       if (t.defined()) operands.push_back(t);
     }
-    return ForwardMode{s, attributes_as<size_t>(saved.other), moving}(operands);
+    const Tensors by_params = ForwardMode{s, attributes_as<size_t>(saved.other), moving}(operands);
+    return joined(or_nan(is_root, by_params), Tensors(s.reports));
   };
-  rules.vjp = [s, parts](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
-                         const Attributes&) {
-    const auto [x, params] = parts(saved);
-    if (std::none_of(cotangents.begin(), cotangents.end(), [](const Tensor& t) { return t.defined(); }))
-      return Tensors(needs.size());
-    Tensors rhs = cotangents;
+  rules.vjp = [s, at_root](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
+                           const Attributes&) {
+    const auto [given, is_root] = at_root(saved);
+    const auto [x, params] = split(given, attributes_as<size_t>(saved.other));
+    Tensors rhs = split(cotangents, x.size()).first;
+    if (std::none_of(rhs.begin(), rhs.end(), [](const Tensor& t) { return t.defined(); })) return Tensors(needs.size());
     for (size_t k = 0; k < rhs.size(); ++k)
       if (!rhs[k].defined()) rhs[k] = at::zeros_like(x[k]);
-    const Tensors adjoint =
-        solvers::solve(solvers::transposed(linearization(s, x.size())), as_real(rhs), saved.tensors);
+    const Tensors adjoint = solvers::solve(solvers::transposed(linearization(s, x.size())),
+                                           as_real(or_nan(is_root, std::move(rhs))), given);
     const auto by_params = [&, &x = x](const Tensors& at) { return as_real(s.residual(x, at)); };
     return pull_back_through(by_params, params, negated(adjoint), needs);
   };
@@ -248,6 +264,12 @@ Tensors call(const Implicit& given, const char* residual, const Tensors& params)
 Tensors dynamic::implicit_root(const Residual& residual, const Function& solver, const Tensors& params,
                                const ImplicitOptions& options) {
   return call({"implicit_root", frontend::under_this_autocast(residual), solver, options}, "the residual", params);
+}
+
+Tensors solvers::implicit_root_with_reports(std::string name, const dynamic::Residual& residual, const Function& solver,
+                                            const Tensors& params, size_t reports, const ImplicitOptions& options) {
+  return call({std::move(name), frontend::under_this_autocast(residual), solver, options, reports}, "the residual",
+              params);
 }
 
 Tensors dynamic::fixed_point(const Residual& map, const Function& solver, const Tensors& params,

@@ -1,0 +1,223 @@
+// least_squares: a while_loop over damped steps, written for one fit, below every level that differentiates. What it
+// finds is an implicit function of what the residuals captured: a root of the gradient of the cost.
+#include "tower/least_squares.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/tensor_lists.h"
+#include "solvers/implicit.h"
+#include "solvers/vectors.h"
+#include "tower/errors.h"
+#include "tower/loops.h"
+
+namespace tower {
+
+using dynamic::Tensors;
+
+namespace {
+
+int64_t number(FitStatus status) { return static_cast<int64_t>(status); }
+constexpr int64_t kGoesOn = -1;
+
+// ρ(z) and its first two derivatives, of z = (r/c)².
+struct Contributions {
+  Tensor value, first, second;
+};
+Contributions contributions(Loss::Kind kind, const Tensor& z) {
+  const auto where = [&](const Tensor& far) { return at::where(z <= 1, at::ones_like(z), far); };
+  const Tensor beyond = z.clamp_min(1), root = beyond.sqrt(), next = 1 + z;
+  switch (kind) {
+    case Loss::Kind::squares:
+      return {z, at::ones_like(z), at::zeros_like(z)};
+    case Loss::Kind::huber:
+      return {at::where(z <= 1, z, 2 * root - 1), where(1 / root), at::where(z <= 1, 0., -0.5 / (root * beyond))};
+    case Loss::Kind::soft_l1:
+      return {2 * (next.sqrt() - 1), next.rsqrt(), -0.5 * next.rsqrt() / next};
+    case Loss::Kind::cauchy:
+      return {z.log1p(), 1 / next, -1 / next.square()};
+  }
+  throw ArgumentError("least_squares: there is no such loss. Those that there are: squares, huber, soft_l1, cauchy.");
+}
+
+// The cost at a point, its gradient, and the matrix of the normal equations, near the Hessian.
+struct Model {
+  Tensor cost, gradient, matrix;
+};
+
+struct Fit {
+  using Vector = std::function<Tensor(const Tensor&)>;
+  Vector residuals;
+  LeastSquaresOptions options;
+  double epsilon;
+
+  bool is_robust() const { return options.loss.kind() != Loss::Kind::squares; }
+  Contributions of(const Tensor& r) const {
+    return contributions(options.loss.kind(), (r / options.loss.scale()).square());
+  }
+
+  // B. Triggs, P. F. McLauchlan, R. I. Hartley, A. W. Fitzgibbon, Bundle adjustment, a modern synthesis (2000), 4.3:
+  // the rows of the Jacobian are scaled so that JᵀJ has the loss's second derivative. Where that is small or negative,
+  // far out, a tenth of the weight by which the row is in the gradient is left: with less the model knows nothing of
+  // that row.
+  Model model(const Tensor& x) const {
+    const auto both = [this](const Tensors& at) {
+      const Tensor r = residuals(at[0]);
+      return std::pair(Tensors{r}, Tensors{r});
+    };
+    const auto [jacobians, values] = dynamic::jacfwd(dynamic::FunctionWithAux(both), {0})({x});
+    const Tensor &jacobian = jacobians[0], &r = values[0], transposed = jacobian.t();
+    if (!is_robust()) return {0.5 * at::dot(r, r), at::mv(transposed, r), at::mm(transposed, jacobian)};
+    const Contributions rho = of(r);
+    const double c = options.loss.scale();
+    const Tensor curvature = at::maximum(rho.first + 2 * rho.second * (r / c).square(), 0.1 * rho.first);
+    return {0.5 * c * c * rho.value.sum(), at::mv(transposed, rho.first * r),
+            at::mm(transposed, jacobian * curvature.unsqueeze(1))};
+  }
+
+  // The gradient alone, by reverse mode: what is zero at the solution.
+  Tensor gradient(const Tensor& x) const {
+    const auto [r, pullback] = dynamic::vjp([this](const Tensors& at) { return Tensors{residuals(at[0])}; }, {x});
+    return pullback({is_robust() ? of(r[0]).first * r[0] : r[0]})[0];
+  }
+
+  enum : size_t { kX, kCost, kGradient, kMatrix, kScales, kDamping, kGrowth, kStatus, kSteps };
+
+  Tensors start(const Tensor& x) const {
+    const Model at = model(x);
+    const Tensor scales = scales_of(at.matrix), one = at::ones_like(at.cost);
+    const Tensor none = at::zeros({}, x.options().dtype(at::kLong));
+    const Tensor status =
+        at::where(finite(at), at::where(is_flat(at, scales), none + number(FitStatus::small_gradient), kGoesOn),
+                  number(FitStatus::not_finite));
+    return {x, at.cost, at.gradient, at.matrix, scales, one * options.first_damping, 2 * one, status, none};
+  }
+
+  static Tensor scales_of(const Tensor& matrix) {
+    const Tensor squares = matrix.diagonal();
+    return at::where(squares > 0, squares, 1.).sqrt();
+  }
+  static Tensor finite(const Model& at) {
+    const auto all = [](const Tensor& t) { return (t - t == 0).all(); };
+    return at::logical_and(all(at.cost), at::logical_and(all(at.gradient), all(at.matrix)));
+  }
+  Tensor is_flat(const Model& at, const Tensor& scales) const {
+    return (at.gradient / scales).abs().amax() <= options.gtol * (2 * at.cost).sqrt();
+  }
+
+  // J. J. Moré, The Levenberg–Marquardt algorithm: implementation and theory (1978), for scales and ends; H. B.
+  // Nielsen, Damping parameter in Marquardt's method (1999), for the damping.
+  Tensors step(const Tensors& s) const {
+    const Tensor &scales = s[kScales], &damping = s[kDamping];
+    const Tensor slope = s[kGradient] / scales;
+    const Tensor matrix = s[kMatrix] / scales.unsqueeze(1) / scales;
+    const auto [factors, pivots, info] =
+        at::linalg_lu_factor_ex(matrix + at::diag_embed(damping.expand({scales.numel()})));
+    const Tensor z = at::linalg_lu_solve(factors, pivots, -slope.unsqueeze(1)).squeeze(1);
+    const Tensor x = s[kX] + z / scales;
+    const Model there = model(x);
+    const Tensor predicted = 0.5 * at::dot(z, damping * z - slope), gain = s[kCost] - there.cost;
+    const Tensor ratio = gain / predicted, is_finite = finite(there);
+    const Tensor good = at::logical_and(is_finite, gain > 0);
+    const auto chosen = [&](const Tensor& next, const Tensor& now) { return at::where(good, next, now); };
+    const Tensor next_scales = chosen(at::maximum(scales, scales_of(there.matrix)), scales);
+    const double ftol = std::max(options.ftol, 4 * epsilon);
+    const Tensor flat = at::logical_and(good, is_flat(there, next_scales));
+    // Steps that damping makes small say nothing.
+    const Tensor is_free = at::logical_and(is_finite, damping <= 1);
+    const Tensor settled = at::logical_and(at::logical_and(is_free, gain.abs() <= ftol * s[kCost]),
+                                           at::logical_and(predicted <= ftol * s[kCost], ratio <= 2));
+    const Tensor near =
+        at::logical_and(is_free, at::linalg_vector_norm(z) <=
+                                     std::max(options.xtol, 4 * epsilon) * at::linalg_vector_norm(scales * s[kX]));
+    const Tensor given_up = at::logical_and(good.logical_not(), damping > 1 / (epsilon * epsilon));
+    Tensor status = at::where(
+        given_up, at::where(is_finite, s[kStatus] * 0 + number(FitStatus::stuck), number(FitStatus::not_finite)),
+        s[kStatus]);
+    status = at::where(near, number(FitStatus::small_step), status);
+    status = at::where(settled, number(FitStatus::small_change), status);
+    status = at::where(flat, number(FitStatus::small_gradient), status);
+    const Tensor trust = 2 * ratio - 1, less = (1 - trust * trust * trust).clamp(1. / 3, 2);
+    return {chosen(x, s[kX]),
+            chosen(there.cost, s[kCost]),
+            chosen(there.gradient, s[kGradient]),
+            chosen(there.matrix, s[kMatrix]),
+            next_scales,
+            damping * chosen(less, s[kGrowth]),
+            at::where(good, 2., 2 * s[kGrowth]),
+            status,
+            s[kSteps] + 1};
+  }
+
+  // x, whether it is a minimum, cost, status, steps and covariance.
+  Tensors solve(const Tensor& x0) const {
+    const auto goes_on = [limit = options.max_steps](const Tensors& s) {
+      return at::logical_and(s[kStatus] == kGoesOn, s[kSteps] < limit);
+    };
+    const auto body = [self = *this](const Tensors& s) { return self.step(s); };
+    const Tensors s = dynamic::while_loop(goes_on, body, start(x0));
+    const Tensor status = at::where(s[kStatus] == kGoesOn, number(FitStatus::max_steps), s[kStatus]);
+    return {s[kX], status <= number(FitStatus::small_step), s[kCost], status, s[kSteps], covariance(s)};
+  }
+
+  Tensor covariance(const Tensors& s) const {
+    const int64_t unknowns = s[kX].numel(), freedom = residuals(s[kX]).numel() - unknowns;
+    if (freedom <= 0) return at::full_like(s[kMatrix], std::numeric_limits<double>::quiet_NaN());
+    const Tensor scales = scales_of(s[kMatrix]);
+    const auto [inverse, info] = at::linalg_inv_ex(s[kMatrix] / scales.unsqueeze(1) / scales);
+    return 2 * s[kCost] / static_cast<double>(freedom) * (inverse / scales.unsqueeze(1) / scales);
+  }
+};
+
+void check_options(const LeastSquaresOptions& options) {
+  const auto check = [](double value, const char* name, bool may_be_zero) {
+    if (!(value > 0 || (may_be_zero && value == 0)) || !std::isfinite(value))
+      throw ArgumentError(std::string("least_squares: ") + name + " is " + std::to_string(value) + "; it is " +
+                          (may_be_zero ? "not negative" : "positive") + ", and finite.");
+  };
+  check(options.loss.scale(), "the loss's scale", false);
+  check(options.first_damping, "first_damping", false);
+  check(options.ftol, "ftol", true);
+  check(options.xtol, "xtol", true);
+  check(options.gtol, "gtol", true);
+  if (options.max_steps < 0)
+    throw ArgumentError("least_squares: max_steps is " + std::to_string(options.max_steps) +
+                        "; it must not be negative.");
+}
+
+}  // namespace
+
+LeastSquaresFit<Tensors> dynamic::least_squares(const Function& residuals, const Tensors& x0,
+                                                const LeastSquaresOptions& options) {
+  check_options(options);
+  const solvers::Unknowns like("least_squares", x0);
+  const at::ScalarType dtype = x0[0].scalar_type();
+  if (!c10::isFloatingType(dtype) || like.size() == 0)
+    throw ArgumentError("least_squares: x0 is " + describe(x0[0]) +
+                        ". It is real numbers, at least one; of complex ones, view_as_real.");
+  const auto vector = [residuals, like, dtype](const Tensor& x) {
+    const Tensors all = residuals(like.list(x));
+    const solvers::Unknowns shape("least_squares: the residuals", all);
+    if (all[0].scalar_type() != dtype)
+      throw ArgumentError("least_squares: the residuals are " + describe(all[0]) + ", and x0 is of another dtype, " +
+                          describe(x) + ". They are real numbers of one dtype.");
+    return shape.vector(all, "the residuals");
+  };
+  const double epsilon =
+      dtype == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const Fit fit{vector, options, epsilon};
+  const auto root = [fit](const Tensors& x, const Tensors&) { return Tensors{fit.gradient(x[0])}; };
+  const auto solver = [fit](const Tensors& start) { return fit.solve(start[0]); };
+  enum : size_t { kX, kIsMinimum, kCost, kStatus, kSteps, kCovariance, kAll };
+  // The Hessian is symmetric. Of x0 no derivative goes on.
+  ImplicitOptions implicit;
+  implicit.linear.symmetric = true;
+  const Tensors found = solvers::implicit_root_with_reports(
+      "least_squares", root, solver, {like.vector(x0, "x0").detach()}, kAll - kIsMinimum, implicit);
+  return {like.list(found[kX]), found[kCost], found[kStatus], found[kSteps], found[kCovariance]};
+}
+
+}  // namespace tower
