@@ -5,6 +5,7 @@
 #include <tower/check_grads.h>
 #include <tower/detail/flat.h>
 #include <tower/detail/saved_tensor_hooks.h>
+#include <tower/taylor.h>
 #include <tower/value_and_jacobian.h>
 
 #include "function.h"
@@ -137,6 +138,30 @@ py::tuple hvp(py::handle function, py::handle depart, py::handle leaves, py::han
   return to_pair(without_gil([&] { return dynamic::hvp(callback.without_aux(), primals, tangents); }));
 }
 
+// The derivatives are lists by order, as `series` is.
+py::tuple jet(py::handle function, py::handle depart, py::handle leaves, const std::vector<py::list>& series,
+              bool coefficients) {
+  const Tensors primals = to_tensors(leaves);
+  std::vector<Tensors> terms;
+  for (const py::list& each : series) terms.push_back(to_tensors(each));
+  const JetOptions options{coefficients ? Scaling::coefficients : Scaling::derivatives};
+  Callback callback(function, depart);
+  const auto [outs, derivatives] =
+      without_gil([&] { return dynamic::jet(callback.without_aux(), primals, terms, options); });
+  py::list by_order;
+  for (const Tensors& each : derivatives) by_order.append(to_list(each));
+  return py::make_tuple(to_list(outs), by_order);
+}
+
+py::tuple laplacian(py::handle function, py::handle depart, py::handle leaves, Argnums argnums, py::handle directions,
+                    Chunk chunk_size) {
+  const Tensors args = to_tensors(leaves);
+  const LaplacianOptions options{to_tensors(directions), chunk_size};
+  Callback callback(function, depart);
+  return to_pair(
+      without_gil([&] { return dynamic::laplacian(callback.without_aux(), std::move(argnums), options)(args); }));
+}
+
 void check_grads(py::handle function, py::handle depart, py::handle leaves, int order, bool forward, bool reverse,
                  double step, double relative, double absolute) {
   const Tensors args = to_tensors(leaves);
@@ -170,6 +195,8 @@ void define_transforms(py::module_& module) {
   module.def("value_and_jacobian", &value_and_jacobian);
   module.def("hessian", &jacobian<dynamic::hessian>);
   module.def("hvp", &hvp);
+  module.def("jet", &jet);
+  module.def("laplacian", &laplacian);
   module.def("check_grads", &check_grads);
 }
 

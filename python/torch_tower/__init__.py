@@ -7,7 +7,8 @@
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
 `compile`, `load`, `export_c`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`,
 `fixed_point`), `load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`,
-`hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), control flow (`cond`, `while_loop`, `try_while_loop`,
+`hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), Taylor mode (`jet`, `derivatives_along`, `laplacian`,
+`biharmonic`), control flow (`cond`, `while_loop`, `try_while_loop`,
 `fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`,
 `linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`, `register_container` and
 `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the
@@ -86,6 +87,7 @@ from ._sparse import (  # noqa: E402
     sparse_hessian,
     sparse_jacobian,
 )
+from ._taylor import biharmonic, derivatives_along, jet, laplacian  # noqa: E402
 from ._tools import CoverageRow, check_grads, coverage, explain, set_fallback_is_error  # noqa: E402
 from ._vmap import vmap  # noqa: E402
 
@@ -108,6 +110,7 @@ __all__ = [
     "axis_index",
     "axis_size",
     "bicgstab",
+    "biharmonic",
     "cg",
     "check_grads",
     "checkpoint",
@@ -115,6 +118,7 @@ __all__ = [
     "compile",
     "cond",
     "coverage",
+    "derivatives_along",
     "explain",
     "export_c",
     "fixed_point",
@@ -134,7 +138,9 @@ __all__ = [
     "jacfwd",
     "jacobian_sparsity",
     "jacrev",
+    "jet",
     "jvp",
+    "laplacian",
     "linear_backward",
     "linear_solve",
     "linearize",

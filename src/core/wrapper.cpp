@@ -108,7 +108,7 @@ void Wrapper::own_memory() {
     if (Wrapper* w = as_wrapper(*t)) {
       w->view_.reset();  // what it was taken of has been written to here, and is nobody's who would write to it below
       w->own_memory();
-    } else if (!libtorch_follows(*t)) {
+    } else if (t->has_storage() && !libtorch_follows(*t)) {  // a series in the tangent's place has no memory itself
       const Below below(*level_);
       *t = t->clone();
     }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "core/wrapper.h"
+#include "taylor/series.h"
 
 namespace tower {
 
@@ -20,7 +21,7 @@ std::optional<Inspected> inspect(const Tensor& t) {
   seen.ended = level.ended();
   seen.constant = !payload.tracked();
   seen.value = payload.value;
-  seen.tangent = payload.tangent;
+  seen.tangent = taylor::is_series(payload.tangent) ? taylor::derivatives_of(payload)[0] : payload.tangent;
   if (level.kind() == Kind::vmap && payload.tracked()) seen.batch_dim = payload.index;
   return seen;
 }

@@ -13,7 +13,7 @@ from . import comments
 
 # Every public name has its place in one of these, by the module that it comes from; a module without one is an error.
 GROUPS = [
-    ("transforms", "Transforms", "_vmap _derivatives _jacobians"),
+    ("transforms", "Transforms", "_vmap _derivatives _jacobians _taylor"),
     ("modules", "Modules", "torch.func"),
     ("control_flow", "Control flow", "_control_flow"),
     ("compiled", "Compiled functions", "_compiled"),

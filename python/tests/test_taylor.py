@@ -1,0 +1,103 @@
+"""jet, derivatives_along, laplacian and biharmonic against torch.func's nested derivatives."""
+
+import pytest
+import torch
+import torch.func
+import torch_tower
+from support import assert_same, randn
+
+
+def f(p, x):
+    return {"y": torch.tanh(p["w"] @ x) + p["b"], "z": (x.sum().exp() * p["b"].sum(),)}
+
+
+def arguments():
+    return {"w": randn(3, 2), "b": randn(3)}, randn(2)
+
+
+def nested(order, func, x, v):
+    """The k-th derivative of func(x + v t), by torch.func's nested jvp along t."""
+    g = lambda t: func(x + v * t)
+    for _ in range(order):
+        g = (lambda g: lambda t: torch.func.jvp(g, (t,), (torch.ones_like(t),))[1])(g)
+    return g(torch.zeros((), dtype=torch.float64))
+
+
+def test_derivatives_of_trees():
+    args, tangents = arguments(), arguments()
+    found = torch_tower.derivatives_along(f, args, tangents, 3)
+    assert_same(found[0], f(*args))
+    along = lambda t: f({k: v + t * tangents[0][k] for k, v in args[0].items()}, args[1] + t * tangents[1])
+    first = lambda t: torch.func.jvp(along, (t,), (torch.ones_like(t),))[1]
+    second = lambda t: torch.func.jvp(first, (t,), (torch.ones_like(t),))[1]
+    third = lambda t: torch.func.jvp(second, (t,), (torch.ones_like(t),))[1]
+    zero = torch.zeros((), dtype=torch.float64)
+    for k, derivative in enumerate((first, second, third), 1):
+        assert_same(found[k], derivative(zero))
+
+
+def test_jet_has_jaxs_signature_and_scaling():
+    x, v, a = randn(3), randn(3), randn(3)
+    y, (d1, d2) = torch_tower.jet(torch.sin, (x,), ((v, a),))
+    assert_same((y, d1, d2), (x.sin(), x.cos() * v, x.cos() * a - x.sin() * v * v))
+    y, (c1, c2) = torch_tower.jet(torch.sin, (x,), ((v, a / 2),), factorial_scaled=False)
+    assert_same((c1, c2), (d1, d2 / 2))
+    y, (d1, d2) = torch_tower.jet(lambda x, y: x * y, (x, v), ((a, None), (None, a)))
+    assert_same((d1, d2), (a * v, x * a))
+
+
+def test_jet_of_trees_has_lists_for_tensors():
+    p, x = arguments()
+    value, series = torch_tower.jet(f, (p, x), ([None, p], [x, None]))
+    assert isinstance(series["y"], list) and len(series["z"][0]) == 2
+    assert_same(value, f(p, x))
+    assert_same(series["y"][0], torch.func.jvp(lambda x: f(p, x)["y"], (x,), (x,))[1])
+
+
+def test_inside_and_around_the_other_transforms():
+    x, v = randn(4, 3), randn(4, 3)
+    g = lambda x: (x.sin() * x.prod()).exp()
+    along = lambda x, v: torch_tower.derivatives_along(g, (x,), (v,), 4)[4]
+    expected = torch.stack([nested(4, g, a, b) for a, b in zip(x, v)])
+    assert_same(torch_tower.vmap(along)(x, v), expected)
+    loss = lambda x: (torch_tower.laplacian(g)(x)[1] ** 2).sum()
+    trace = lambda x: (torch.func.hessian(g)(x).diagonal(dim1=1, dim2=2).sum(-1) ** 2).sum()
+    assert_same(torch_tower.vmap(torch_tower.grad(loss))(x), torch.func.vmap(torch.func.grad(trace))(x))
+
+
+def test_laplacian():
+    p, x = arguments()
+    value, sums = torch_tower.laplacian(f, 1)(p, x)
+    assert_same(value, f(p, x))
+    hessian = torch.func.hessian(f, 1)(p, x)
+    assert_same(sums, {"y": hessian["y"].diagonal(dim1=1, dim2=2).sum(-1), "z": (hessian["z"][0].trace(),)})
+    factor = randn(4, 2)
+    weighted = torch_tower.laplacian(f, 1, directions=factor, chunk_size=3)(p, x)[1]["z"][0]
+    assert_same(weighted, (factor.T @ factor * hessian["z"][0]).sum())
+    g = lambda x: (-(x * x).sum()).exp()
+    square = (x * x).sum()  # Δ exp(-r²) = (4r² - 2n) exp(-r²)
+    assert_same(torch_tower.laplacian(g)(x)[1], (4 * square - 4) * g(x))
+    # and once more: (16r⁴ - 64r² + 32) exp(-r²) in two dimensions
+    assert_same(torch_tower.biharmonic(g)(x), (16 * square**2 - 64 * square + 32) * g(x))
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda x: torch_tower.jet(torch.sin, x, (x,)), "jet: Expected primals to be a tuple"),
+        (lambda x: torch_tower.jet(torch.sin, (x,), ()), "1 primals, so series must be a tuple of 1 lists"),
+        (lambda x: torch_tower.jet(torch.sin, (x,), ([],)), "at least one"),
+        (lambda x: torch_tower.jet(torch.sin, (x,), ([x, (x,)],)), "The series must have the tree of its primal"),
+        (lambda x: torch_tower.jet(torch.sin, (x,), ([x[:1]],)), "expected the shape of"),
+        (lambda x: torch_tower.derivatives_along(torch.sin, (x,), (x,), 0), "order is 0; it must be at least one"),
+        (lambda x: torch_tower.laplacian(torch.sin)(x.long()), "derivatives exist only for floating point"),
+        (lambda x: torch_tower.laplacian(torch.sin)(x.cfloat()), "Pass real and imaginary part"),
+        (lambda x: torch_tower.laplacian(torch.sin, chunk_size=0), "chunk_size is 0"),
+        (lambda x: torch_tower.laplacian(torch.sin, directions=1)(x), "directions must be a tensor or a tree"),
+        (lambda x: torch_tower.laplacian(torch.sin, directions=x)(x), "expected the shape of"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(call, message):
+    with pytest.raises((RuntimeError, ValueError), match=None) as found:
+        call(randn(3))
+    assert message in str(found.value)

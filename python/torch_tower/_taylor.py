@@ -1,0 +1,120 @@
+"""jet, derivatives_along, laplacian, biharmonic."""
+
+from typing import Any, Callable
+
+from torch import Tensor
+
+from . import _C
+from ._compile import transformed, uncompiled
+from ._containers import flatten
+from ._derivatives import _differentiable, argnums_t
+from ._jacobians import _check_chunk_size
+from ._trees import Arguments, Chosen, Outputs, check_tuple, same_tree
+
+_LIKE_PRIMALS = "Expected primals and series to have the same python structure"
+
+
+@uncompiled
+def jet(func: Callable, primals: tuple, series: tuple, factorial_scaled: bool = True) -> tuple:
+    """(output of `func`, its derivatives along a curve): Taylor mode, for derivatives of any order.
+
+    The same as `jax.experimental.jet.jet`. `primals` is the tuple of the arguments, and `series` has for each of them a
+    list of K terms, trees like the argument (None: zero): its first to K-th derivative along the curve. Each tensor of
+    the second result is a list of the output's K derivatives. Without `factorial_scaled` terms are coefficients of
+    t, t², …, that is derivatives divided by k!, those given and those returned.
+    """
+    check_tuple("jet", "primals", primals)
+    if not isinstance(series, (tuple, list)) or len(series) != len(primals):
+        raise ValueError(
+            f"jet: there are {len(primals)} primals, so series must be a tuple of {len(primals)} lists of terms."
+        )
+    orders = {len(terms) for terms in series}
+    if len(orders) != 1 or 0 in orders:
+        raise ValueError(f"jet: the primals have {sorted(orders)} terms; they must have the same number, at least one.")
+    arguments = Arguments(primals)
+    _differentiable("jet", "primals", arguments)
+    specs = [flatten(primal)[1] for primal in primals]
+    by_order = [
+        [leaf for term, spec in zip(terms, specs) for leaf in _leaves_of_term(term, spec)] for terms in zip(*series)
+    ]
+    outputs = Outputs("jet")
+    outs, derivatives = _C.jet(
+        arguments.function(func), outputs.depart, arguments.tensors, by_order, not factorial_scaled
+    )
+    return outputs.arrive(outs), outputs.like([list(each) for each in zip(*derivatives)])
+
+
+def _leaves_of_term(term: Any, spec: Any) -> list[Tensor | None]:
+    if term is None:
+        return [None] * spec.num_leaves
+    return same_tree("jet", "series", term, "its primal", spec, _LIKE_PRIMALS)
+
+
+@uncompiled
+def derivatives_along(func: Callable, primals: tuple, tangents: tuple, order: int) -> list:
+    """The output of `func` at `primals` and its first `order` derivatives along `tangents`: a list of order + 1 trees.
+
+    `primals` is the tuple of the arguments, and `tangents` one like it, of the same shapes and dtypes (None: zero). The
+    k-th is the k-th derivative of f(x + v t) by t at t = 0. ValueError where `order` is less than one.
+    """
+    check_tuple("derivatives_along", "primals", primals)
+    check_tuple("derivatives_along", "tangents", tangents)
+    if order < 1:
+        raise ValueError(f"derivatives_along: order is {order}; it must be at least one.")
+    arguments = Arguments(primals)
+    _differentiable("derivatives_along", "primals", arguments)
+    first = same_tree("derivatives_along", "tangents", tangents, "primals", flatten(primals)[1], _LIKE_PRIMALS)
+    outputs = Outputs("derivatives_along")
+    none = [None] * len(arguments.tensors)
+    outs, derivatives = _C.jet(
+        arguments.function(func), outputs.depart, arguments.tensors, [first, *[none] * (order - 1)], False
+    )
+    return [outputs.arrive(outs), *map(outputs.like, derivatives)]
+
+
+@uncompiled
+def laplacian(
+    func: Callable,
+    argnums: argnums_t = 0,
+    *,
+    directions: Any = None,
+    chunk_size: int | None = None,
+) -> Callable:
+    """A function that returns (output of `func`, its Laplacian), without a Hessian.
+
+    The Laplacian is a tree like the output: the sum of its second derivatives by all elements of the argument(s)
+    `argnums`. `directions`, a tree like what is differentiated (a tuple for a tuple of `argnums`) of tensors with
+    directions in front, asks for the sum of the second derivatives along these instead: the rows of a factor A of a
+    matrix AᵀA weight by that, and random rows of unit variance give an estimate. At most `chunk_size` directions are
+    followed at once. RuntimeError where what is differentiated is not real.
+    """
+    _check_chunk_size("laplacian", chunk_size)
+
+    @transformed(func)
+    def value_and_laplacian(*args, **kwargs):
+        arguments = Arguments(args, kwargs)
+        chosen = Chosen("laplacian", arguments, argnums)
+        given = [] if directions is None else flatten(directions)[0]
+        if not all(isinstance(each, Tensor) for each in given):
+            raise RuntimeError(
+                "laplacian: directions must be a tensor or a tree of tensors, like what is differentiated."
+            )
+        outputs = Outputs("laplacian")
+        outs, sums = _C.laplacian(
+            arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, given, chunk_size
+        )
+        return outputs.arrive(outs), outputs.like(sums)
+
+    return value_and_laplacian
+
+
+@uncompiled
+def biharmonic(func: Callable, argnums: argnums_t = 0) -> Callable:
+    """The Laplacian of the Laplacian of `func` by the elements of the argument(s) `argnums`: a tree like the output."""
+
+    @transformed(func)
+    def twice(*args, **kwargs):
+        once = lambda *each: laplacian(func, argnums)(*each, **kwargs)[1]
+        return laplacian(once, argnums)(*args)[1]
+
+    return twice

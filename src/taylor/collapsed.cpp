@@ -1,0 +1,259 @@
+// Read first: Collapsed::process, which chooses one of the ways above it.
+#include "taylor/collapsed.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
+
+#include <bit>
+
+#include "core/bind.h"
+#include "interpreters/derivatives.h"
+#include "interpreters/history.h"
+#include "interpreters/vmap.h"
+#include "taylor/growing.h"
+#include "taylor/series.h"
+#include "tower/errors.h"
+
+namespace tower::taylor {
+namespace {
+
+using Rows = std::vector<Tensor>;  // of the results, or of the tensors among the arguments; undefined: zero
+
+// A call, one level down, with what its arguments carry.
+struct CollapsedCall {
+  const Operator& op;
+  Stack args;  // values
+  Rows slopes, sums;
+  Mask tracked;
+  int64_t directions;
+  const char* label;
+  Stack outs = {};  // values
+};
+
+// What the results of one level down come to.
+struct Carried {
+  Rows slopes, sums;
+};
+
+Tensor plus(const Tensor& a, const Tensor& b) {
+  if (!a.defined()) return b;
+  return b.defined() ? at::add(a, b) : a;
+}
+
+/// Runs `f` for each direction and takes its results out, the directions in front; `f` makes rows of this level's.
+template <class F>
+Rows for_each_direction(const CollapsedCall& call, F f) {
+  const auto level = c10::make_intrusive<Vmap>(call.directions, Randomness::error, call.label);
+  Rows rows;
+  {
+    const Scope scope(level);
+    rows = f(*level);
+  }
+  for (Tensor& t : rows) {
+    if (!t.defined()) continue;
+    Wrapper* w = as_wrapper(t);
+    const bool own = w && &w->level() == level.get();
+    const Tensor value = own ? w->stored().value : t;
+    if (own && w->stored().tracked()) {
+      t = w->stored().index == 0 ? value : value.movedim(w->stored().index, 0);
+    } else {
+      Sizes sizes{call.directions};
+      sizes.append(value.sizes().begin(), value.sizes().end());
+      t = value.unsqueeze(0).expand(sizes);
+    }
+  }
+  return rows;
+}
+
+Tensor of_one(Vmap& level, const Tensor& slopes) {
+  return slopes.defined() ? wrap(level, Payload{slopes, {}, 0}) : slopes;
+}
+
+Rows of_one(Vmap& level, const Rows& slopes) {
+  Rows rows;
+  for (const Tensor& t : slopes) rows.push_back(of_one(level, t));
+  return rows;
+}
+
+bool any_defined(const Rows& rows) {
+  for (const Tensor& t : rows)
+    if (t.defined()) return true;
+  return false;
+}
+
+// The derivative rule on `tangents`.
+Rows by_derivative_rule(const CollapsedCall& call, const Rows& tangents) {
+  std::vector<Meta> metas;
+  for (const Tensor& t : flatten_outputs(call.outs)) metas.push_back(meta_of_output(t));
+  Rows result(metas.size());
+  if (!any_defined(tangents)) return result;
+  c10::SmallVector<const Meta*, 2> outs_meta;
+  for (const Meta& m : metas) outs_meta.push_back(&m);
+  const Rows given = tangents;  // a rule may take them
+  JvpFrame frame{{call.op, call.args, call.outs, nullptr, 0}, given, {}, outs_meta};
+  frame.tangents.resize(metas.size());
+  run_jvp(frame, call.tracked, Served::own_rule);
+  for (size_t k = 0; k < result.size(); ++k) result[k] = frame.tangents[k];
+  return result;
+}
+
+Carried affine(const CollapsedCall& call) {
+  return {for_each_direction(call, [&](Vmap& level) { return by_derivative_rule(call, of_one(level, call.slopes)); }),
+          by_derivative_rule(call, call.sums)};
+}
+
+Carried product(const CollapsedCall& call) {
+  const auto factors = factors_of(call.tracked);
+  const auto value = [&](size_t arg) { return call.args[arg].toTensor(); };
+  const auto leaf = [&](const Rows& rows, size_t arg) {
+    return rows[leaf_number(call.op, call.args, LeafRef{static_cast<uint16_t>(arg), 0})];
+  };
+  const auto times = [&](const Tensor& a, const Tensor& b) -> Tensor {
+    if (!a.defined() || !b.defined()) return {};
+    Stack stack = call.args;
+    stack[factors.first] = a;
+    stack[factors.second] = b;
+    bind_call(call.op, stack);
+    return stack[0].toTensor();
+  };
+  const Tensor a = value(factors.first), b = value(factors.second);
+  const Tensor slope_a = leaf(call.slopes, factors.first), slope_b = leaf(call.slopes, factors.second);
+  const Tensor sum_a = leaf(call.sums, factors.first), sum_b = leaf(call.sums, factors.second);
+  Carried carried;
+  carried.slopes = for_each_direction(call, [&](Vmap& level) {
+    return Rows{plus(times(of_one(level, slope_a), b), times(a, of_one(level, slope_b)))};
+  });
+  const Tensor mixed = for_each_direction(
+      call, [&](Vmap& level) { return Rows{times(of_one(level, slope_a), of_one(level, slope_b))}; })[0];
+  carried.sums = {plus(plus(times(sum_a, b), times(a, sum_b)), mixed.defined() ? mixed.sum(0) * 2 : mixed)};
+  return carried;
+}
+
+// Derivatives of the results along the series that `series` gives each tensor that is followed.
+std::vector<Derivatives> by_series(const CollapsedCall& call, size_t order,
+                                   const std::function<Derivatives(size_t leaf)>& series) {
+  const auto growing = c10::make_intrusive<Growing>(call.label);
+  const Scope scope(growing);
+  const c10::AutoFwGradMode following(true);
+  Stack stack = call.args;
+  replace_tensors(call.op, stack, [&](const Tensor& t, LeafRef leaf) -> Tensor {
+    Derivatives derivatives = series(leaf_number(call.op, call.args, leaf));
+    return derivatives.empty() ? t : growing->given(t, std::move(derivatives));
+  });
+  growing->process(call.op, stack);
+  std::vector<Derivatives> result;
+  for (const Tensor& t : flatten_outputs(stack)) result.push_back(growing->derivatives(t, order));
+  return result;
+}
+
+// One followed real argument, whose elements the elements of the result depend on, each on that in its place.
+bool is_elementwise(const CollapsedCall& call) {
+  if (!call.op.vmap_is_pointwise || std::popcount(call.tracked) != 1 || call.outs.size() != 1) return false;
+  const auto arg = static_cast<size_t>(std::countr_zero(call.tracked));
+  if (call.op.kind(arg) != ArgKind::tensor || !call.outs[0].isTensor()) return false;
+  const Tensor x = call.args[arg].toTensor(), y = call.outs[0].toTensor();
+  return x.is_floating_point() && y.is_floating_point() && x.sizes().equals(y.sizes());
+}
+
+Carried elementwise(const CollapsedCall& call) {
+  const LeafRef place{static_cast<uint16_t>(std::countr_zero(call.tracked)), 0};
+  const size_t number = leaf_number(call.op, call.args, place);
+  const Tensor& slopes = call.slopes[number];
+  const Derivatives by_x = by_series(call, 2, [&](size_t leaf) {
+    return leaf == number ? Derivatives{at::ones_like(call.args[place.arg].toTensor())} : Derivatives();
+  })[0];
+  const auto scaled = [&](const Tensor& t) { return t.defined() && by_x[0].defined() ? t * by_x[0] : Tensor(); };
+  Tensor sum = scaled(call.sums[number]);
+  if (by_x[1].defined() && slopes.defined()) sum = plus(sum, by_x[1] * (slopes * slopes).sum(0));
+  return {{scaled(slopes)}, {sum}};
+}
+
+Carried general(const CollapsedCall& call) {
+  const auto one_or_none = [](const Tensor& t) { return t.defined() ? Derivatives{t} : Derivatives(); };
+  const size_t results = flatten_outputs(call.outs).size();
+  Carried carried{Rows(results), Rows(results)};
+  if (any_defined(call.sums)) {
+    const auto along = by_series(call, 1, [&](size_t leaf) { return one_or_none(call.sums[leaf]); });
+    for (size_t k = 0; k < results; ++k) carried.sums[k] = along[k][0];
+  }
+  const Rows rows = for_each_direction(call, [&](Vmap& level) {
+    const auto along = by_series(call, 2, [&](size_t leaf) { return one_or_none(of_one(level, call.slopes[leaf])); });
+    Rows both;
+    for (const Derivatives& d : along) both.insert(both.end(), d.begin(), d.end());
+    return both;
+  });
+  for (size_t k = 0; k < results; ++k) {
+    carried.slopes[k] = rows[2 * k];
+    if (rows[2 * k + 1].defined()) carried.sums[k] = plus(carried.sums[k], rows[2 * k + 1].sum(0));
+  }
+  return carried;
+}
+
+}  // namespace
+
+void Collapsed::took(Wrapper& w) { History::show_untracked(w); }
+
+void Collapsed::process(const Operator& op, Stack& stack) {
+  const bool follows = autograd_state().get_fw_grad_mode() && !op.no_derivative();
+  const Mask tracked = follows ? tracked_args(*this, op, stack) : 0;
+  // Rules for some arguments only, or none.
+  if (tracked && op.opens_up() && !op.has_jvp(tracked) && decompose(op, stack)) return;
+
+  CollapsedCall call{op, {}, {}, {}, tracked, directions_, label()};
+  call.slopes.resize(count_leaves(op, stack));
+  call.sums.resize(call.slopes.size());
+  bool records = false;
+  replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) -> Tensor {
+    Tensor value = t;
+    if (Wrapper* w = as_wrapper_of(t, *this)) {
+      const Payload& payload = w->payload();
+      value = payload.value;
+      if (follows && is_tracked(op, leaf, payload)) {
+        const size_t number = leaf_number(op, stack, leaf);
+        const Derivatives derivatives = derivatives_of(payload);
+        call.slopes[number] = derivatives[0];
+        call.sums[number] = derivatives[1];
+        records = records || (derivatives[0].defined() && libtorch_follows(derivatives[0]));
+      }
+    }
+    records = records || libtorch_follows(value);
+    return value;
+  });
+  Carried carried;
+  {
+    Below below(*this);
+    if (!this->below() && !records) below.keys().skip_libtorch_autograd();
+    if (tracked) call.args = stack;
+    bind_call(op, stack);
+    if (tracked) {
+      call.outs = stack;
+      Mask constant_outs = op.nondifferentiable_outs;
+      for (size_t i = 0; i < stack.size(); ++i)
+        if (stack[i].isTensor() && stack[i].toTensor().defined() && !stack[i].toTensor().is_floating_point() &&
+            !stack[i].toTensor().is_complex())
+          constant_outs |= Mask{1} << i;
+      const Growth growth = growth_of(op, tracked, constant_outs);
+      if (growth == Growth::termwise) carried = affine(call);
+      else if (op.random())
+        throw UnsupportedError(describe() + ": " + op.name() +
+                               " draws random numbers that its derivatives depend on, and would draw others for them. "
+                               "Draw outside, and pass the numbers in.");
+      else if (is_elementwise(call)) carried = elementwise(call);
+      else if (growth == Growth::product) carried = product(call);
+      else carried = general(call);
+      size_t k = 0;
+      for (size_t i = 0; i < stack.size(); ++i) {
+        const size_t count = stack[i].isTensor() ? 1 : stack[i].isTensorList() ? stack[i].toListRef().size() : 0;
+        for (size_t e = 0; e < count; ++e, ++k)
+          if (constant_outs >> i & 1) carried.slopes[k] = carried.sums[k] = Tensor();
+      }
+    }
+  }
+  replace_outputs(stack, [&](Tensor&& t, size_t k) {
+    return k < carried.slopes.size() ? wrap_series(*this, std::move(t), {carried.slopes[k], carried.sums[k]})
+                                     : wrap_constant(*this, std::move(t));
+  });
+}
+
+}  // namespace tower::taylor

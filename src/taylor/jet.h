@@ -1,0 +1,21 @@
+// jet: every value carries its first K derivatives by the parameter of a curve that the arguments follow. An operator
+// is run in an interpreter of series (taylor/growing.h), which lives as long as its call.
+#pragma once
+
+#include "core/level.h"
+#include "core/wrapper.h"
+
+namespace tower::taylor {
+
+class Jet final : public Level {
+ public:
+  Jet(const char* label, size_t order) : Level(Kind::jvp, label), order_(order) {}
+
+  void process(const Operator& op, Stack& stack) override;
+  void took(Wrapper& w) override;
+
+ private:
+  size_t order_;
+};
+
+}  // namespace tower::taylor

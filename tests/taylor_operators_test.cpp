@@ -1,0 +1,134 @@
+// jet of every differentiable sample in the operators' database, held against three nested jvp along the same curve.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+#include <tower/errors.h>
+#include <tower/taylor.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "core/operator.h"
+#include "interpreters/derivatives.h"
+#include "matrix/matrix.h"
+#include "op_db/op_db.h"
+#include "support/compare.h"
+#include "taylor/growth.h"
+
+namespace {
+
+namespace td = tower::dynamic;
+using at::Tensor;
+using op_db::Entry;
+using op_db::Sample;
+using support::Tensors;
+
+constexpr size_t kOrder = 3;
+
+struct Curve {
+  td::Function f;
+  Tensors x;
+  std::vector<Tensors> series;  // its derivatives
+};
+
+// f(x(t)) and its derivatives, by nesting.
+std::vector<Tensors> nested(const Curve& curve) {
+  const auto along = [&](const Tensors& t) {
+    Tensors x = curve.x;
+    double factorial = 1;
+    Tensor power = t[0];
+    for (size_t k = 0; k < kOrder; ++k, power = power * t[0]) {
+      factorial *= static_cast<double>(k + 1);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = x[i] + curve.series[k][i] * (power / factorial);
+    }
+    return curve.f(x);
+  };
+  td::Function f = along;
+  const Tensors zero{at::zeros({}, at::kDouble)}, one{at::ones({}, at::kDouble)};
+  std::vector<Tensors> result{f(zero)};
+  for (size_t k = 0; k < kOrder; ++k) {
+    f = [f, one](const Tensors& t) { return td::jvp(f, t, one).second; };
+    at::manual_seed(1);
+    result.push_back(f(zero));
+  }
+  return result;
+}
+
+std::vector<Tensors> by_jet(const Curve& curve) {
+  at::manual_seed(1);
+  auto [value, derivatives] = td::jet(curve.f, curve.x, curve.series);
+  derivatives.insert(derivatives.begin(), value);
+  return derivatives;
+}
+
+// How a call of the operator with all these arguments followed grows.
+std::string growth_of(const tower::Operator& op, tower::Mask tracked) {
+  using tower::taylor::Growth;
+  if (op.opens_up() && !op.has_jvp(tracked) && op.decomposes()) return "as the operators it is made of";
+  if (tower::served_jvp(op, tracked) != tower::Served::own_rule) return "by LibTorch's or a transposed formula";
+  switch (tower::taylor::growth_of(op, tracked, op.nondifferentiable_outs)) {
+    case Growth::termwise:
+      return "termwise";
+    case Growth::product:
+    case Growth::quotient:
+    case Growth::factored:
+      return "as a product";
+    default:
+      return "by the derivative rule on series";
+  }
+}
+
+TEST(TaylorOfOperators, IsThatOfNestedDerivatives) {
+  const char* folder = std::getenv("TOWER_OP_DB");
+  std::map<std::string, std::set<std::string>> operators;
+  int samples = 0, refused = 0;
+  for (const Entry& entry : op_db::load(folder ? folder : TOWER_OP_DB_DIR)) {
+    const tower::Operator& op = tower::Operator::of(*entry.op);
+    if (entry.unspecified || op.no_derivative() || entry.has("no_samples") || entry.refuses("jvp")) continue;
+    if (entry.refuses("jvp(jvp)")) continue;
+    for (const auto dtype : {at::kDouble, at::kComplexDouble}) {
+      if (dtype == at::kDouble ? !entry.real : !entry.complex) continue;
+      for (const std::string& text : entry.sample_texts) {
+        if (text[0] == '!') continue;
+        const Sample sample = op_db::parse_sample(entry, text, dtype);
+        SCOPED_TRACE(entry.name + " | " + text + " in " + c10::toString(dtype));
+        matrix::Report report(entry);
+        const matrix::Problem problem = matrix::differentiable_problem_of({entry, sample, dtype, report}, 1);
+        if (!matrix::has_derivatives(problem) || !matrix::is_double(problem)) continue;
+        Curve curve{matrix::partial_function(problem, problem.examples[0]),
+                    matrix::selected(problem.examples[0], problem.differentiable),
+                    {}};
+        for (size_t k = 0; k < kOrder; ++k) curve.series.push_back(support::random_like(curve.x, 40 + k));
+        std::vector<Tensors> expected;
+        try {
+          expected = nested(curve);
+        } catch (const tower::Error&) {
+          ++refused;
+          EXPECT_THROW(by_jet(curve), tower::Error);
+          continue;
+        }
+        try {
+          const std::vector<Tensors> found = by_jet(curve);
+          ++samples;
+          tower::Mask tracked = 0;
+          for (size_t i = 0; i < sample.leaves.size(); ++i)
+            if (problem.differentiable[i]) tracked |= tower::Mask{1} << sample.leaves[i].arg;
+          operators[growth_of(op, tracked & ~op.inactive_args)].insert(op.name());
+          for (size_t k = 0; k <= kOrder; ++k)
+            EXPECT_EQ(support::difference(found[k], expected[k], {1e-8, 1e-10}), "") << "order " << k;
+        } catch (const std::exception& error) {
+          const std::string message = error.what();
+          ADD_FAILURE() << message.substr(0, message.find("\nException raised from"));
+        }
+      }
+    }
+  }
+  EXPECT_GT(samples, 0);
+  std::printf("%d samples, %d refused by both; operators that grow", samples, refused);
+  for (const auto& [how, names] : operators) std::printf("\n  %s: %zu", how.c_str(), names.size());
+  std::printf("\n");
+}
+
+}  // namespace
