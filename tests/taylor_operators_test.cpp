@@ -1,10 +1,12 @@
-// jet of every differentiable sample in the operators' database, held against three nested jvp along the same curve.
+// jet of every differentiable sample in the operators' database, held against three nested jvp along the same curve;
+// and the sum of second derivatives along two directions that laplacian gives, against jet along each.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <tower/errors.h>
 #include <tower/taylor.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -26,6 +28,7 @@ using op_db::Sample;
 using support::Tensors;
 
 constexpr size_t kOrder = 3;
+constexpr int kLaplacians = 3;  // of the samples of an operator
 
 struct Curve {
   td::Function f;
@@ -63,6 +66,37 @@ std::vector<Tensors> by_jet(const Curve& curve) {
   return derivatives;
 }
 
+bool real(const Tensors& tensors) {
+  return std::none_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.is_complex(); });
+}
+
+// Of a sample that draws random numbers which the derivative depends on, laplacian says so; true where it gave the
+// sums.
+bool check_laplacian(const Curve& curve, const tower::Operator& op) {
+  constexpr size_t kDirections = 2;
+  tower::LaplacianOptions options;
+  std::vector<int64_t> argnums;
+  for (size_t i = 0; i < curve.x.size(); ++i) {
+    argnums.push_back(static_cast<int64_t>(i));
+    options.directions.push_back(at::stack({curve.series[0][i], curve.series[1][i]}));
+  }
+  Tensors expected;
+  for (size_t d = 0; d < kDirections; ++d) {
+    at::manual_seed(1);
+    const Tensors along = td::jet(curve.f, curve.x, {curve.series[d], {}}).second[1];
+    expected = d == 0 ? along : support::plus(expected, along);
+  }
+  at::manual_seed(1);
+  try {
+    const Tensors found = td::laplacian(curve.f, argnums, options)(curve.x).second;
+    EXPECT_EQ(support::difference(found, expected, {1e-8, 1e-10}), "") << "laplacian";
+    return true;
+  } catch (const tower::UnsupportedError& error) {
+    EXPECT_NE(std::string(error.what()).find("Draw outside"), std::string::npos) << op.name() << error.what();
+    return false;
+  }
+}
+
 // How a call of the operator with all these arguments followed grows.
 std::string growth_of(const tower::Operator& op, tower::Mask tracked) {
   using tower::taylor::Growth;
@@ -80,14 +114,15 @@ std::string growth_of(const tower::Operator& op, tower::Mask tracked) {
   }
 }
 
-TEST(TaylorOfOperators, IsThatOfNestedDerivatives) {
+TEST(TaylorOfOperators, IsThatOfNestedDerivativesAndTheirSums) {
   const char* folder = std::getenv("TOWER_OP_DB");
   std::map<std::string, std::set<std::string>> operators;
-  int samples = 0, refused = 0;
+  int samples = 0, refused = 0, sums = 0;
   for (const Entry& entry : op_db::load(folder ? folder : TOWER_OP_DB_DIR)) {
     const tower::Operator& op = tower::Operator::of(*entry.op);
     if (entry.unspecified || op.no_derivative() || entry.has("no_samples") || entry.refuses("jvp")) continue;
     if (entry.refuses("jvp(jvp)")) continue;
+    int of_entry = 0;
     for (const auto dtype : {at::kDouble, at::kComplexDouble}) {
       if (dtype == at::kDouble ? !entry.real : !entry.complex) continue;
       for (const std::string& text : entry.sample_texts) {
@@ -112,6 +147,7 @@ TEST(TaylorOfOperators, IsThatOfNestedDerivatives) {
         try {
           const std::vector<Tensors> found = by_jet(curve);
           ++samples;
+          if (dtype == at::kDouble && real(curve.x) && ++of_entry <= kLaplacians) sums += check_laplacian(curve, op);
           tower::Mask tracked = 0;
           for (size_t i = 0; i < sample.leaves.size(); ++i)
             if (problem.differentiable[i]) tracked |= tower::Mask{1} << sample.leaves[i].arg;
@@ -126,7 +162,7 @@ TEST(TaylorOfOperators, IsThatOfNestedDerivatives) {
     }
   }
   EXPECT_GT(samples, 0);
-  std::printf("%d samples, %d refused by both; operators that grow", samples, refused);
+  std::printf("%d samples, %d refused by both, %d Laplacians; operators that grow", samples, refused, sums);
   for (const auto& [how, names] : operators) std::printf("\n  %s: %zu", how.c_str(), names.size());
   std::printf("\n");
 }
