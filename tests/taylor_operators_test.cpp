@@ -50,12 +50,21 @@ std::vector<Tensors> nested(const Curve& curve) {
   };
   td::Function f = along;
   const Tensors zero{at::zeros({}, at::kDouble)}, one{at::ones({}, at::kDouble)};
-  std::vector<Tensors> result{f(zero)};
-  for (size_t k = 0; k < kOrder; ++k) {
-    f = [f, one](const Tensors& t) { return td::jvp(f, t, one).second; };
-    at::manual_seed(1);
-    result.push_back(f(zero));
-  }
+  // Each gives what the one inside gives, and behind it the derivative of the last part of that.
+  size_t outputs = 0;
+  for (size_t k = 0; k < kOrder; ++k)
+    f = [f, one, k, &outputs](const Tensors& t) {
+      auto [all, derivatives] = td::jvp(f, t, one);
+      outputs = all.size() / (k + 1);
+      all.insert(all.end(), derivatives.end() - static_cast<std::ptrdiff_t>(outputs), derivatives.end());
+      return all;
+    };
+  at::manual_seed(1);
+  const Tensors all = f(zero);
+  std::vector<Tensors> result;
+  for (size_t k = 0; k <= kOrder; ++k)
+    result.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(k * outputs),
+                        all.begin() + static_cast<std::ptrdiff_t>((k + 1) * outputs));
   return result;
 }
 

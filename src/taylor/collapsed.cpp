@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include <bit>
+#include <optional>
 
 #include "core/bind.h"
 #include "interpreters/derivatives.h"
@@ -98,7 +99,37 @@ Rows by_derivative_rule(const CollapsedCall& call, const Rows& tangents) {
   return result;
 }
 
+// The only tensor that is followed, if it has both slopes and a sum, and is smaller than what else the operator reads:
+// then the sum goes along as one more direction, and that is read once for all.
+std::optional<size_t> goes_along(const CollapsedCall& call) {
+  std::optional<size_t> only;
+  int64_t others = 0;
+  bool several = false;
+  for_each_tensor(call.op, call.args, [&](const Tensor& t, LeafRef leaf) {
+    const size_t number = leaf_number(call.op, call.args, leaf);
+    if (!call.slopes[number].defined()) return static_cast<void>(others += t.numel());
+    several = several || only;
+    only = number;
+  });
+  if (several || !only || !call.sums[*only].defined() || call.slopes[*only].numel() > others) return std::nullopt;
+  return only;
+}
+
 Carried affine(const CollapsedCall& call) {
+  if (const auto only = goes_along(call)) {
+    CollapsedCall all = call;
+    all.directions += 1;
+    all.slopes[*only] = at::cat({call.slopes[*only], call.sums[*only].unsqueeze(0)});
+    const Rows rows =
+        for_each_direction(all, [&](Vmap& level) { return by_derivative_rule(all, of_one(level, all.slopes)); });
+    Carried carried{Rows(rows.size()), Rows(rows.size())};
+    for (size_t k = 0; k < rows.size(); ++k) {
+      if (!rows[k].defined()) continue;
+      carried.slopes[k] = rows[k].narrow(0, 0, call.directions);
+      carried.sums[k] = rows[k].select(0, call.directions);
+    }
+    return carried;
+  }
   return {for_each_direction(call, [&](Vmap& level) { return by_derivative_rule(call, of_one(level, call.slopes)); }),
           by_derivative_rule(call, call.sums)};
 }
@@ -141,6 +172,7 @@ std::vector<Derivatives> by_series(const CollapsedCall& call, size_t order,
     Derivatives derivatives = series(leaf_number(call.op, call.args, leaf));
     return derivatives.empty() ? t : growing->given(t, std::move(derivatives));
   });
+  growing->expect(call.outs);
   growing->process(call.op, stack);
   std::vector<Derivatives> result;
   for (const Tensor& t : flatten_outputs(stack)) result.push_back(growing->derivatives(t, order));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/bind.h"
 #include "interpreters/custom.h"
@@ -376,6 +377,7 @@ void Growing::factor(const Operator& op, Stack& stack) {
 }
 
 void Growing::process(const Operator& op, Stack& stack) {
+  Stack expected = std::exchange(expected_, {});
   const bool follows = autograd_state().get_fw_grad_mode() && !op.no_derivative();
   const Mask tracked = follows ? tracked_args(*this, op, stack) : 0;
   // Rules for some arguments only, or none.
@@ -409,7 +411,9 @@ void Growing::process(const Operator& op, Stack& stack) {
 
   Stack args;
   if (tracked) args = stack;
-  {
+  if (!expected.empty()) {
+    stack = std::move(expected);
+  } else {
     const Under below(*this);
     call_below(*this, op, stack, wrapped);
   }

@@ -47,6 +47,8 @@ class Growing final : public Level {
   void process(const Operator& op, Stack& stack) override;
   void took(Wrapper& w) override;
 
+  /// The results of the operator that is processed next, where they are known: it is not evaluated again.
+  void expect(Stack values) { expected_ = std::move(values); }
   /// `value` with the derivatives from the first on; those behind them are zero.
   Tensor given(const Tensor& value, Derivatives derivatives);
   /// The first `order` derivatives of a result.
@@ -89,6 +91,7 @@ class Growing final : public Level {
   std::vector<Node> nodes_;
   std::vector<int64_t> primes_;  // by node: that of its derivative; -1 where nobody has asked
   std::vector<Made> made_;
+  Stack expected_;
   bool records_ = false;
 };
 

@@ -24,6 +24,8 @@ const Facts& facts() {
     Facts f;
     say<at::_ops::mul_Tensor>(f, Growth::product);
     say<at::_ops::div_Tensor>(f, Growth::quotient);
+    // Affine in each argument, though its one rule for all looks at them: of one that is followed alone it does not.
+    say<at::_ops::linear>(f, Growth::termwise);
     // Pointwise backward operators: the cotangent times a function of the rest, which are made of simpler operators.
     say<at::_ops::tanh_backward, at::_ops::sigmoid_backward, at::_ops::silu_backward, at::_ops::gelu_backward,
         at::_ops::mish_backward, at::_ops::softplus_backward, at::_ops::elu_backward, at::_ops::logit_backward,
@@ -62,6 +64,9 @@ Growth growth_of(const Operator& op, Mask tracked, Mask constant_outs) {
   if (const auto fact = facts().find(&op); fact != facts().end()) {
     const bool first = tracked & 1, others = tracked & ~Mask{1};
     switch (fact->second) {
+      case Growth::termwise:
+        if (std::popcount(tracked) == 1) return Growth::termwise;
+        break;
       case Growth::product:
         if (first && others) return Growth::product;
         break;
