@@ -1,5 +1,5 @@
-// What Taylor mode costs beside nested derivatives: Laplacians and a biharmonic beside the Hessian's trace, a high order
-// along a direction beside evaluations of the function.
+// What Taylor mode costs beside nested derivatives: Laplacians and a biharmonic beside the Hessian's trace, a high
+// order along a direction beside evaluations of the function.
 //
 //   taylor [--only=PART OF A NAME]    of laplacian, biharmonic, pinn, order
 #include <ATen/Functions.h>
@@ -130,11 +130,13 @@ void orders(report::Table& table) {
   };
   for (const int order : {3, 10}) {
     const auto along = [&](const Tensor& a) { return tower::derivatives_along(chain, a, x, order).back(); };
-    run("eager", [&] { chain(x); }, order, [&] { along(x); });
+    run(
+        "eager", [&] { chain(x); }, order, [&] { along(x); });
     if (order < 10) continue;
     const auto compiled = tower::compile(chain);
     const auto compiled_along = tower::compile(along);
-    run("compiled", [&] { compiled(x); }, order, [&] { compiled_along(x); });
+    run(
+        "compiled", [&] { compiled(x); }, order, [&] { compiled_along(x); });
   }
 }
 

@@ -1,7 +1,7 @@
 // fmod as steps: a multiple of the divisor is taken from what is left until that is less than the divisor. The multiple
-// is the quotient, rounded, so a step takes 53 bits of it (of float32: 24), and is exact: what is left is at most half a
-// unit in the quotient's last place times the divisor, and a multiple of the units of both. It may be negative, and the
-// next quotient is.
+// is the quotient, rounded, so a step takes 53 bits of it (of float32: 24), and is exact: what is left is at most half
+// a unit in the quotient's last place times the divisor, and a multiple of the units of both. It may be negative, and
+// the next quotient is.
 #include "numbers/exponentials.h"
 #include "numbers/functions.h"
 
