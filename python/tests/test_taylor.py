@@ -81,6 +81,68 @@ def test_laplacian():
     assert_same(torch_tower.biharmonic(g)(x), (16 * square**2 - 64 * square + 32) * g(x))
 
 
+class Cube(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * ctx.saved_tensors[0] ** 2 * g
+
+    @staticmethod
+    def jvp(ctx, t):
+        return 3 * ctx.saved_tensors[0] ** 2 * t
+
+
+def test_functions_with_rules_of_their_own_and_loops():
+    x, v = randn(3), randn(3)
+    found = torch_tower.derivatives_along(Cube.apply, (x,), (v,), 4)
+    assert_same(found, [x**3, 3 * x * x * v, 6 * x * v * v, 6 * v**3, 0 * x])
+    assert_same(torch_tower.laplacian(lambda x: Cube.apply(x).sum())(x)[1], 6 * x.sum())
+    second = lambda x, v: torch_tower.derivatives_along(Cube.apply, (x,), (v,), 2)[2]
+    assert_same(torch_tower.vmap(second)(x, v), 6 * x * v * v)
+    assert_same(torch_tower.grad(lambda x: second(x, v).sum())(x), 6 * v * v)
+    loop = lambda x: torch_tower.while_loop(lambda s: s.sum() < 10, lambda s: s * 1.5 + s.sin(), x)
+
+    def unrolled(x):
+        while x.sum() < 10:
+            x = x * 1.5 + x.sin()
+        return x
+
+    x = x.abs() + 0.1
+    along = torch_tower.derivatives_along(loop, (x,), (v,), 3)
+    assert_same(along, [unrolled(x), *(nested(k, unrolled, x, v) for k in (1, 2, 3))])
+
+
+def test_backward_goes_through_the_laplacian_of_a_module():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.GELU(), torch.nn.Linear(8, 1)).double()
+    x = randn(2)
+    f = lambda x: module(x).sum()
+    (torch_tower.laplacian(f)(x)[1] ** 2).backward()
+    weight = module[0].weight
+    loss = lambda w: torch.func.hessian(lambda x: torch.func.functional_call(module, {"0.weight": w}, x).sum())(x)
+    assert_same(weight.grad, torch.func.grad(lambda w: loss(w).trace() ** 2)(weight.detach()))
+
+
+def test_compiled_functions():
+    g = lambda x: (x.sin() * x.prod()).exp().sum()
+    compiled = torch_tower.compile(lambda x: torch_tower.vmap(torch_tower.laplacian(g))(x)[1])
+    for n in (4, 4, 7):
+        x = randn(n, 3)
+        assert_same(compiled(x), torch.func.vmap(torch.func.hessian(g))(x).diagonal(dim1=1, dim2=2).sum(-1))
+    x, v = randn(3), randn(3)
+    along = torch_tower.derivatives_along(torch_tower.compile(g), (x,), (v,), 3)
+    assert_same(along[3], nested(3, g, x, v))
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
