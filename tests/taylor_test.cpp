@@ -154,6 +154,22 @@ TEST(Jet, OfElementaryFunctionsHasTheirEightDerivatives) {
   }
 }
 
+TEST(Jet, AlongACurveWithoutOddTermsHasNone) {
+  // x + v t²/2: of f's derivatives the first has v t²/2, the second 3 v² t⁴/4!, the third 15 v³ t⁶/6!.
+  const Tensor x = vec({0.3, 0.55, 0.8}), v = vec({1, -2, 0.5}), none;
+  for (const ClosedForm& form : closed_forms()) {
+    const auto found = tower::jet(form.f, x, {none, v, none, none, none, none}).second;
+    double factor = 1;
+    for (int k = 1; k <= 3; ++k) {
+      factor *= 2 * k - 1;
+      Tensor expected = at::empty_like(x);
+      for (int64_t i = 0; i < 3; ++i) expected[i] = factor * form.derivative(k, x[i].item<double>());
+      expect_close(found[static_cast<size_t>(2 * k - 1)], expected * v.pow(k), 1e-11, form.name);
+      expect_close(found[static_cast<size_t>(2 * k - 2)], at::zeros_like(x), 0, form.name);
+    }
+  }
+}
+
 TEST(Jet, FollowsACurveAndComposesAsFaaDiBrunoSays) {
   // x(t) = 1 + 2t + 3t² + 4t³ is given by derivatives or by coefficients; exp(x(t)) by e·exp of the rest.
   const Tensor x = vec({1.0});

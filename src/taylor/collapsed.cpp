@@ -100,8 +100,10 @@ Rows by_derivative_rule(const CollapsedCall& call, const Rows& tangents) {
 }
 
 // The only tensor that is followed, if it has both slopes and a sum, and is smaller than what else the operator reads:
-// then the sum goes along as one more direction, and that is read once for all.
+// then the sum goes along as one more direction, and that is read once for all. Not in a trace: there what puts the two
+// together would be a call between kernels.
 std::optional<size_t> goes_along(const CollapsedCall& call) {
+  if (tracing()) return std::nullopt;
   std::optional<size_t> only;
   int64_t others = 0;
   bool several = false;

@@ -192,7 +192,7 @@ struct Quotient final : OperatorCall {
     for (size_t i = 1; i <= k; ++i) {
       ++binomial;
       const Tensor slope = level.derivative(b, i);
-      if (!slope.defined()) continue;
+      if (!slope.defined() || !known[k - i][0].defined()) continue;
       const Under below(level);
       sum.add(at::mul(slope, known[k - i][0]), -*binomial);
     }
@@ -220,11 +220,9 @@ struct ByRule final : OperatorCall {
     Tensors tangents(count_leaves(op, args));
     Mask defined = 0;
     Stack own = args;
-    const auto leaf = leaves.begin();
     size_t next = 0;
     replace_tensors(op, own, [&](const Tensor& t, LeafRef at) -> Tensor {
-      if (next == leaves.size() || leaf[static_cast<std::ptrdiff_t>(next)].place.arg != at.arg ||
-          leaf[static_cast<std::ptrdiff_t>(next)].place.element != at.element)
+      if (next == leaves.size() || leaves[next].place.arg != at.arg || leaves[next].place.element != at.element)
         return t;
       const Leaf& l = leaves[next++];
       tangents[l.number] = level.prime(l.node, t);
