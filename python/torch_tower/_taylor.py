@@ -114,7 +114,9 @@ def biharmonic(func: Callable, argnums: argnums_t = 0) -> Callable:
 
     @transformed(func)
     def twice(*args, **kwargs):
-        once = lambda *each: laplacian(func, argnums)(*each, **kwargs)[1]
+        def once(*each):
+            return laplacian(func, argnums)(*each, **kwargs)[1]
+
         return laplacian(once, argnums)(*args)[1]
 
     return twice
