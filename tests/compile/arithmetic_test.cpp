@@ -33,6 +33,18 @@ void expect_same(Op op, const Tensors& inputs, const at::Tensor& expected) {
   EXPECT_EQ(kernels::bit_difference(compute(inputs, of(op)), expected, inputs), "");
 }
 
+// As C has it; LibTorch's vectors have NaN where the quotient overflows.
+at::Tensor rest_of(const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor y = at::empty_like(a);
+  const at::Tensor of = a.contiguous(), by = b.contiguous();
+  for (int64_t i = 0; i < y.numel(); ++i) {
+    if (a.scalar_type() == at::kFloat)
+      y.mutable_data_ptr<float>()[i] = std::fmod(of.const_data_ptr<float>()[i], by.const_data_ptr<float>()[i]);
+    else y.mutable_data_ptr<double>()[i] = std::fmod(of.const_data_ptr<double>()[i], by.const_data_ptr<double>()[i]);
+  }
+  return y;
+}
+
 // As IEEE 754 has it; LibTorch's own is sometimes off by the last bit, where a vector library computes it.
 at::Tensor rooted(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
@@ -52,7 +64,7 @@ TEST(KernelArithmetic, OfFloatsIsBitEqualToLibTorchs) {
     expect_same(Op::mul, {a, b}, a * b);
     expect_same(Op::div, {a, b}, a / b);
     expect_same(Op::copysign, {a, b}, at::copysign(a, b));
-    expect_same(Op::fmod, {a, b}, at::fmod(a, b));
+    expect_same(Op::fmod, {a, b}, rest_of(a, b));
     const at::Tensor x = special(dtype);
     expect_same(Op::neg, {x}, -x);
     expect_same(Op::abs, {x}, x.abs());
