@@ -1,5 +1,5 @@
-// What exp, sin and their kin cost in a kernel, beside Sleef's of LibTorch: nanoseconds for a vector of 64 bytes, from and
-// to memory in the cache, the least of many turns of both, one after the other. One thread.
+// What exp, sin and their kin cost in a kernel, beside Sleef's of LibTorch: nanoseconds for a vector of 64 bytes, from
+// and to memory in the cache, the least of many turns of both, one after the other. One thread.
 //
 //   functions [NAME]
 #include <dlfcn.h>
@@ -33,12 +33,12 @@ struct Subject {
   const char* accuracy = "u10";
 };
 const Subject kSubjects[] = {
-    {Op::exp, -30, 30},       {Op::exp2, -30, 30},     {Op::expm1, -5, 5},   {Op::log, 0, 10},
-    {Op::log2, 0, 10},        {Op::log10, 0, 10},      {Op::log1p, -1, 5},   {Op::sin, -20, 20},
-    {Op::cos, -20, 20},       {Op::tan, -20, 20},      {Op::asin, -1, 1},    {Op::acos, -1, 1},
-    {Op::atan, -5, 5},        {Op::sinh, -10, 10},     {Op::cosh, -10, 10},  {Op::tanh, -5, 5},
-    {Op::asinh, -10, 10},     {Op::acosh, 1, 20},      {Op::atanh, -1, 1},   {Op::erf, -6, 6},
-    {Op::erfc, -6, 28, "u15"}, {Op::lgamma, -10, 10},   {Op::pow, 0.01, 20},  {Op::atan2, -5, 5},
+    {Op::exp, -30, 30},          {Op::exp2, -30, 30},     {Op::expm1, -5, 5},  {Op::log, 0, 10},
+    {Op::log2, 0, 10},           {Op::log10, 0, 10},      {Op::log1p, -1, 5},  {Op::sin, -20, 20},
+    {Op::cos, -20, 20},          {Op::tan, -20, 20},      {Op::asin, -1, 1},   {Op::acos, -1, 1},
+    {Op::atan, -5, 5},           {Op::sinh, -10, 10},     {Op::cosh, -10, 10}, {Op::tanh, -5, 5},
+    {Op::asinh, -10, 10},        {Op::acosh, 1, 20},      {Op::atanh, -1, 1},  {Op::erf, -6, 6},
+    {Op::erfc, -6, 28, "u15"},   {Op::lgamma, -10, 10},   {Op::pow, 0.01, 20}, {Op::atan2, -5, 5},
     {Op::hypot, -10, 10, "u05"}, {Op::fmod, -10, 10, ""},
 };
 bool has_two_operands(Op op) { return op >= Op::pow; }
@@ -67,7 +67,8 @@ template <class T>
 void race(const Subject& s, report::Table& table) {
   constexpr bool wide = std::is_same_v<T, double>;
   const bool two = has_two_operands(s.op);
-  const std::string name = fmt::format("Sleef_{}{}_{}avx512f", tower::compiler::name(s.op), wide ? "d8" : "f16", s.accuracy);
+  const std::string name =
+      fmt::format("Sleef_{}{}_{}avx512f", tower::compiler::name(s.op), wide ? "d8" : "f16", s.accuracy);
   void* sleef = dlsym(RTLD_DEFAULT, name.c_str());
   if (!sleef) return;
 
