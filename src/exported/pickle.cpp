@@ -46,7 +46,7 @@ class PickleReader {
   Dict all() {
     while (step()) {
     }
-    return std::move(get<Dict>(*top(), "a dict"));
+    return std::move(get<Dict>(*top(), "dict"));
   }
 
  private:
@@ -131,7 +131,7 @@ class PickleReader {
   }
 
   void set_items(const std::vector<Shared>& pairs) {
-    auto& dict = get<Dict>(*top(), "a dict");
+    auto& dict = get<Dict>(*top(), "dict");
     if (pairs.size() % 2 != 0) fail("has a key without a value");
     for (size_t i = 0; i < pairs.size(); i += 2)
       if (const auto* tensor = std::get_if<Payload>(&pairs[i + 1]->value)) {
@@ -295,7 +295,7 @@ class PickleReader {
         return true;
       case 'b':  // BUILD: attributes of a dict, which say of which versions modules are
         pop();
-        get<Dict>(*top(), "a dict");
+        get<Dict>(*top(), "dict");
         return true;
       default:
         throw NotSupported("a pickle with instruction " + std::to_string(code) +

@@ -95,7 +95,7 @@ struct Target {
 
 // Loops of a fixed length are instructions, not calls.
 template <class T>
-void copy_row(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
+[[gnu::always_inline]] inline void copy_row(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
   constexpr int64_t kAtOnce = 64 / sizeof(T);
   if (to_step == 1 && from_step == 1)
     for (; n >= kAtOnce; n -= kAtOnce, to += kAtOnce, from += kAtOnce) __builtin_memcpy(to, from, 64);
@@ -103,7 +103,7 @@ void copy_row(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t 
 }
 
 template <class T>
-void add_row(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
+[[gnu::always_inline]] inline void add_row(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
   constexpr int64_t kAtOnce = 32 / sizeof(T);
   using Terms __attribute__((vector_size(32))) = T;
   if (to_step == 1 && from_step == 1)

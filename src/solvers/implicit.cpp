@@ -9,6 +9,7 @@
 
 #include <limits>
 
+#include "core/level.h"
 #include "core/tensor_lists.h"
 #include "frontend/autocast.h"
 #include "operators/differentiate.h"
@@ -16,6 +17,7 @@
 #include "solvers/captured.h"
 #include "solvers/method.h"
 #include "solvers/vectors.h"
+#include "tower/compile.h"
 
 namespace tower {
 namespace {
@@ -29,7 +31,8 @@ struct Implicit {
   dynamic::Residual residual;
   Function solver;
   ImplicitOptions options;
-  size_t reports = 0;  // that the solver gives behind x: solvers/implicit.h
+  size_t reports = 0;     // that the solver gives behind x: solvers/implicit.h
+  bool compiled = false;  // the solver is a function of operators alone, and this a call of a compiled function
 };
 
 Implicit with_captured(const Implicit& implicit, const Tensors& captured) {
@@ -186,9 +189,7 @@ Tensors or_nan(const Tensors& is_root, Tensors list) {
 
 HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
   const Implicit s = with_captured(implicit, captured);
-  HigherOrderRules rules;
-  rules.name = s.name;
-  rules.forward = [s](const Tensors& params, const Attributes&) {
+  Function solve = [s](const Tensors& params) {
     const Tensors found = s.solver(params), x = split(found, found.size() - s.reports).first;
     const solvers::Unknowns like(s.name, as_real(x));
     // Here the residual shows what it captured: the solver need not have called it.
@@ -197,6 +198,11 @@ HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
     solvers::check_nothing_followed(s.name, "the residual", at_solution);
     return found;
   };
+  // To the graph around it this is one call, which has kernels of its own.
+  if (s.compiled) solve = dynamic::compile(solve);
+  HigherOrderRules rules;
+  rules.name = s.name;
+  rules.forward = [solve](const Tensors& params, const Attributes&) { return solve(params); };
   // x and params, and where there are reports whether x is a root.
   rules.save = [s](const Tensors& params, const Tensors& found, const Attributes&) {
     const auto [x, reports] = split(found, found.size() - s.reports);
@@ -268,8 +274,9 @@ Tensors dynamic::implicit_root(const Residual& residual, const Function& solver,
 
 Tensors solvers::implicit_root_with_reports(std::string name, const dynamic::Residual& residual, const Function& solver,
                                             const Tensors& params, size_t reports, const ImplicitOptions& options) {
-  return call({std::move(name), frontend::under_this_autocast(residual), solver, options, reports}, "the residual",
-              params);
+  return call(
+      {std::move(name), frontend::under_this_autocast(residual), solver, options, reports, tracing() != nullptr},
+      "the residual", params);
 }
 
 Tensors dynamic::fixed_point(const Residual& map, const Function& solver, const Tensors& params,

@@ -22,6 +22,9 @@ namespace {
 
 int64_t number(FitStatus status) { return static_cast<int64_t>(status); }
 constexpr int64_t kGoesOn = -1;
+// Up to so many unknowns the Jacobian's columns are tensors of their own: no larger than the residuals, they go into
+// kernels where the matrix would be too large for one lane.
+constexpr int64_t kFewColumns = 8;
 
 // ρ(z) and its first two derivatives, of z = (r/c)².
 struct Contributions {
@@ -64,18 +67,40 @@ struct Fit {
   // far out, a tenth of the weight by which the row is in the gradient is left: with less the model knows nothing of
   // that row.
   Model model(const Tensor& x) const {
+    const bool is_narrow = x.numel() <= kFewColumns;
     const auto both = [this](const Tensors& at) {
       const Tensor r = residuals(at[0]);
       return std::pair(Tensors{r}, Tensors{r});
     };
-    const auto [jacobians, values] = dynamic::jacfwd(dynamic::FunctionWithAux(both), {0})({x});
-    const Tensor &jacobian = jacobians[0], &r = values[0], transposed = jacobian.t();
-    if (!is_robust()) return {0.5 * at::dot(r, r), at::mv(transposed, r), at::mm(transposed, jacobian)};
-    const Contributions rho = of(r);
-    const double c = options.loss.scale();
-    const Tensor curvature = at::maximum(rho.first + 2 * rho.second * (r / c).square(), 0.1 * rho.first);
-    return {0.5 * c * c * rho.value.sum(), at::mv(transposed, rho.first * r),
-            at::mm(transposed, jacobian * curvature.unsqueeze(1))};
+    Tensors values, jacobian;
+    dynamic::Function push;
+    if (is_narrow) {
+      std::tie(values, push) = dynamic::linearize([&](const Tensors& at) { return both(at).first; }, {x});
+    } else {
+      std::tie(jacobian, values) = dynamic::jacfwd(dynamic::FunctionWithAux(both), {0})({x});
+    }
+    const Tensor& r = values[0];
+    Tensor cost = 0.5 * at::dot(r, r), first = r, curvature;
+    if (is_robust()) {
+      const Contributions rho = of(r);
+      const double c = options.loss.scale();
+      cost = 0.5 * c * c * rho.value.sum();
+      first = rho.first * r;
+      curvature = at::maximum(rho.first + 2 * rho.second * (r / c).square(), 0.1 * rho.first);
+    }
+    const auto weighted = [&](const Tensor& rows) {
+      return !curvature.defined() ? rows : rows * (rows.dim() == 1 ? curvature : curvature.unsqueeze(1));
+    };
+    if (!is_narrow) {
+      const Tensor transposed = jacobian[0].t();
+      return {cost, at::mv(transposed, first), at::mm(transposed, weighted(jacobian[0]))};
+    }
+    Tensors columns, gradient, matrix;
+    for (const Tensor& unit : at::eye(x.numel(), x.options()).unbind()) columns.push_back(push({unit})[0]);
+    for (const Tensor& column : columns) gradient.push_back(at::dot(column, first));
+    for (const Tensor& a : columns)
+      for (const Tensor& b : columns) matrix.push_back(at::dot(a, weighted(b)));
+    return {cost, at::stack(gradient), at::stack(matrix).view({x.numel(), x.numel()})};
   }
 
   // The gradient alone, by reverse mode: what is zero at the solution.

@@ -64,7 +64,8 @@ TEST_P(SavedModels, HaveTheGradientsOfPythonOnceTheyAreLoaded) {
 
 INSTANTIATE_TEST_SUITE_P(Exported, SavedModels,
                          testing::Values("perceptron", "conv_net_norm", "lstm", "encoder", "potential", "experts",
-                                         "differential_equation", "cumulative", "deep_o_net"),
+                                         "differential_equation", "cumulative", "deep_o_net", "mapped", "no_grad",
+                                         "graph_network", "bags"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

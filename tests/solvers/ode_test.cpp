@@ -175,7 +175,7 @@ TEST(Odeint, EveryNestingOfTransformsIsThatOfTheClosedForm) {
       if (method != Ode::tsit5 && kinds != "vjr" && kinds != "rvj" && kinds != "jrv") continue;
       const Tensors inputs = support::inputs_of({{2}, {2}}, kinds);
       const Tensors expected = support::transformed(kinds, closed, /*by_loop=*/true)(inputs);
-      const OdeOptions options{.method = method, .rtol = 1e-7, .atol = 1e-7, .first_step = 0.1};
+      const OdeOptions options{.method = method, .rtol = 1e-8, .atol = 1e-8, .first_step = 0.1};
       EXPECT_EQ(
           support::difference(support::transformed(kinds, solved(options), false)(inputs), expected, {1e-6, 1e-6}), "")
           << kinds << " of method " << static_cast<int>(method);

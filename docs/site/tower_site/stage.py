@@ -22,6 +22,7 @@ GUIDE = [
     "docs/exported_models.md",
     "docs/c_libraries.md",
     "docs/solvers.md",
+    "docs/ensembles.md",
     "docs/taylor_mode.md",
     "docs/custom_functions.md",
     "docs/custom_operators.md",
