@@ -193,6 +193,17 @@ TEST(Odeint, DerivativesByTheTimesAreTheSlopesThere) {
   for (const Tensor& found : {tower::jacfwd(f)(ts), tower::jacrev(f)(ts)}) EXPECT_LT(largest(found - expected), 1e-6);
 }
 
+TEST(Odeint, ForwardModeIsRightBehindStepsThatWereNotFinite) {
+  // y' = −p √y, √y = 1 − p t / 2: the first step ends where there is no root.
+  const auto found = [](const Tensor& p) {
+    const auto slope = [p](const Tensor&, const Tensor& y) { return -p * y.sqrt(); };
+    return tower::odeint(slope, vec({1}), vec({0, 1.5}), {.first_step = 1.4});
+  };
+  EXPECT_GT(found(vec({1})).rejected.item<int64_t>(), 0);
+  const Tensor by_p = tower::jacfwd([&](const Tensor& p) { return found(p).ys[1]; })(vec({1}));
+  EXPECT_NEAR(by_p.item<double>(), -1.5 * 0.25, 1e-5);
+}
+
 TEST(Odeint, CheckpointsDoNotChangeGradients) {
   const auto slope_of_end = [](tower::Checkpoints few) {
     return tower::grad([few](const Tensor& y0) {
