@@ -41,14 +41,6 @@ struct ExportOptions {
   /// loop with `max_steps` has it for so many. One that makes more is told by what the function returns.
   std::int64_t loop_steps = 1000;
 
-  /// Where functions such as exp come from that kernels call.
-  enum class Functions : std::uint8_t {
-    none,   ///< a kernel that calls one is refused: the library is complete in itself
-    sleef,  ///< the library is linked with Sleef (`-lsleef`); with LibTorch's version, results are those of the process
-  };
-  /// The same.
-  Functions functions = Functions::none;
-
   /// How the function is called.
   CAbi abi = CAbi::tower;
   /// For CasADi, how often it can differentiate the function: with 1, there are Jacobians and derivatives along

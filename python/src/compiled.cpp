@@ -64,7 +64,6 @@ void export_compiled(const Specialisations& function, const std::string& name, c
   ExportOptions given;
   given.folder = options["folder"].cast<std::string>();
   if (is("captured", "arguments")) given.captured = ExportOptions::Captured::arguments;
-  if (is("functions", "sleef")) given.functions = ExportOptions::Functions::sleef;
   if (is("abi", "casadi")) given.abi = CAbi::casadi;
   given.derivatives = options["derivatives"].cast<int>();
   given.parameters = options["parameters"].cast<std::vector<int64_t>>();

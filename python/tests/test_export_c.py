@@ -96,8 +96,6 @@ def test_what_cannot_be_is_said_in_words_of_python(tmp_path):
     f(doubles(3))
     with pytest.raises(ValueError, match='captured is "constants" or "arguments", not \'all\''):
         export_c(f, "f", folder=tmp_path, captured="all")
-    with pytest.raises(ValueError, match='functions is "none" or "sleef", not 1'):
-        export_c(f, "f", folder=tmp_path, functions=1)
     with pytest.raises(ValueError, match='abi is "tower" or "casadi", not \'fortran\''):
         export_c(f, "f", folder=tmp_path, abi="fortran")
     with pytest.raises((RuntimeError, ValueError), match="'while' cannot be the name"):

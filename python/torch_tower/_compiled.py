@@ -128,7 +128,6 @@ def load(path: str | os.PathLike) -> Callable:
 
 _EXPORT_WORDS = {
     "captured": ("constants", "arguments"),
-    "functions": ("none", "sleef"),
     "abi": ("tower", "casadi"),
 }
 
@@ -140,7 +139,6 @@ def export_c(
     *,
     folder: str | os.PathLike = ".",
     captured: str = "constants",
-    functions: str = "none",
     abi: str = "tower",
     derivatives: int = 2,
     parameters: Iterable[int] = (),
@@ -152,8 +150,7 @@ def export_c(
 
     It is for any number of examples where the function was called with two. Its arguments and results are the tensors
     among those of `compiled`, as they come. Tensors that it `captured` become "constants", with the values that they
-    have now, or further "arguments". A kernel that calls a function such as exp is refused, unless `functions` is
-    "sleef": such functions are then left to be linked with Sleef.
+    have now, or further "arguments".
 
     With `abi` "casadi", it is called as CasADi calls external functions, for one example, with the `derivatives` that
     CasADi looks for: 1, Jacobians and derivatives along directions, 2, Hessians as well. `parameters` are the positions
@@ -164,7 +161,7 @@ def export_c(
     kinds = getattr(compiled, "_kinds", None)
     if not isinstance(kinds, _Kinds):
         raise TypeError(f"export_c: {describe(compiled)} is not a function that compile or load gave.")
-    words = {"captured": captured, "functions": functions, "abi": abi}
+    words = {"captured": captured, "abi": abi}
     for option, word in words.items():
         if word not in _EXPORT_WORDS[option]:
             one, other = _EXPORT_WORDS[option]

@@ -154,8 +154,7 @@ class Library {
       : program_(program), name_(name), text_(program, name, options), tables_(program.tables()), options_(options) {}
 
   LibraryFiles files() const {
-    return {header(), source(), compiler::object_file(text_.code()),
-            compiler::cmake_text(name_, "STATIC", text_.needs_sleef()), fortran()};
+    return {header(), source(), compiler::object_file(text_.code()), compiler::cmake_text(name_, "STATIC"), fortran()};
   }
 
  private:
@@ -299,18 +298,15 @@ end module
 
 }  // namespace
 
-std::string compiler::cmake_text(const std::string& name, const char* kind, bool needs_sleef) {
+std::string compiler::cmake_text(const std::string& name, const char* kind) {
   return filled(R"(
 # The library {name}, for a project that includes this file: target_link_libraries(… {name}). Its language is C.
 add_library({name} {kind} "${CMAKE_CURRENT_LIST_DIR}/{name}.c" "${CMAKE_CURRENT_LIST_DIR}/{name}_kernels.o")
 set_target_properties({name} PROPERTIES POSITION_INDEPENDENT_CODE ON C_STANDARD 99 LINKER_LANGUAGE C)
 target_include_directories({name} PUBLIC "${CMAKE_CURRENT_LIST_DIR}")
-target_link_libraries({name} PUBLIC{libraries})
+target_link_libraries({name} PUBLIC m)
 )",
-                Holes{{"name", name},
-                      {"kind", kind},
-                      {"libraries", needs_sleef ? " sleef m" : " m"},
-                      {"CMAKE_CURRENT_LIST_DIR", "{CMAKE_CURRENT_LIST_DIR}"}});
+                Holes{{"name", name}, {"kind", kind}, {"CMAKE_CURRENT_LIST_DIR", "{CMAKE_CURRENT_LIST_DIR}"}});
 }
 
 void detail::export_c(const Specialisations& function, const std::string& name, const ExportOptions& options) {

@@ -155,7 +155,7 @@ class CasadiLibrary {
     add_function();
     if (options_.derivatives > 0 && !free_.empty()) add_first();
     if (options_.derivatives > 1 && !free_.empty()) add_second();
-    return {header(), source(), object_file(code_), cmake_text(name_, "SHARED", needs_sleef_)};
+    return {header(), source(), object_file(code_), cmake_text(name_, "SHARED")};
   }
 
  private:
@@ -178,7 +178,6 @@ class CasadiLibrary {
     const ProgramText text(*program, name, options_);
     programs_ += text.text();
     code_.insert(code_.end(), text.code().begin(), text.code().end());
-    needs_sleef_ = needs_sleef_ || text.needs_sleef();
     made_.push_back(std::move(program));
     return &made_.back()->tables();
   }
@@ -559,7 +558,6 @@ extern "C" {
   std::vector<std::shared_ptr<const PointerProgram>> made_;
   std::string programs_;
   std::vector<NamedCode> code_;
-  bool needs_sleef_ = false;
   std::vector<CasadiFunction> functions_;
   std::optional<Sparsity> jacobian_;
   std::optional<SparseProgram> jacobian_program_;  // if it has entries

@@ -15,7 +15,7 @@ struct LibraryFiles {
 };
 
 /// Of a library `name` of a kind that CMake has, such as STATIC.
-std::string cmake_text(const std::string& name, const char* kind, bool needs_sleef);
+std::string cmake_text(const std::string& name, const char* kind);
 
 /// Of a function, which is this program, and its derivatives. Throws as `export_c` says.
 LibraryFiles casadi_library(const PointerProgram& program, const std::string& name, const ExportOptions& options);

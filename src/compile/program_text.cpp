@@ -51,23 +51,10 @@ ProgramText::ProgramText(const PointerProgram& program, std::string name, const 
   for (const auto& kernel : program.kernels())
     if (kernel && std::find(kernels_.begin(), kernels_.end(), kernel.get()) == kernels_.end())
       kernels_.push_back(kernel.get());
-  for (const Kernel* kernel : kernels_) {
+  for (const Kernel* kernel : kernels_)
     code_.push_back({name_ + "_kernel" + std::to_string(code_.size()), kernel->code().binary()});
-    check_imports(code_.back().binary);
-  }
   for (const auto& constant : program.constants())
     if (is_argument(constant)) captured_.push_back(constant);
-}
-
-void ProgramText::check_imports(const Binary& binary) {
-  for (const Binary::Import& import : binary.imports) {
-    if (import.name.rfind("Sleef_", 0) != 0) continue;
-    needs_sleef_ = true;
-    if (options_.functions == ExportOptions::Functions::none)
-      throw UnsupportedError("export_c: a kernel calls " + import.name +
-                             ", a function of Sleef, which LibTorch has inside and another program has not. The option "
-                             "functions can leave such functions to be linked with Sleef (-lsleef).");
-  }
 }
 
 size_t ProgramText::number_of(const Kernel* kernel) const {

@@ -24,10 +24,8 @@ class ProgramText {
   const std::vector<NamedCode>& code() const { return code_; }
   /// Captured tensors that are arguments, in their order behind the function's own.
   const std::vector<PointerProgram::Constant>& captured() const { return captured_; }
-  bool needs_sleef() const { return needs_sleef_; }
 
  private:
-  void check_imports(const Binary& binary);
   bool is_argument(const PointerProgram::Constant& constant) const {
     return constant.captured && options_.captured == ExportOptions::Captured::arguments;
   }
@@ -44,7 +42,6 @@ class ProgramText {
   std::vector<const Kernel*> kernels_;
   std::vector<NamedCode> code_;
   std::vector<PointerProgram::Constant> captured_;
-  bool needs_sleef_ = false;
 };
 
 /// What comes before the text of programs: the text that runs them, and what it includes.

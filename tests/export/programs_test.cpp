@@ -40,7 +40,7 @@ std::string disagreement(const Program& program, Counts& counts) {
   std::optional<export_tests::CLibrary> library;
   try {
     for (const int64_t n : {12, 17}) compiled(cycled(examples, n));
-    library.emplace(compiled, tower::ExportOptions{.functions = tower::ExportOptions::Functions::sleef});
+    library.emplace(compiled);
   } catch (const tower::UnsupportedError& e) {
     ++counts.refused;
     if (!contains(e.what(), "export_c: ")) return e.what();

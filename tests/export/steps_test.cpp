@@ -19,14 +19,13 @@ namespace {
 
 using export_tests::CLibrary;
 using export_tests::expect_same;
-using tower::ExportOptions;
 
 // A function of a batch, called with 40 and 50 examples, and held against its library and its pointers.
 void expect_exported_batch(const Function& f, const std::function<Tensors(int64_t)>& of,
                            std::initializer_list<int64_t> numbers = {1, 7, 64, 1000}) {
   const Function compiled = td::compile(f);
   for (const int64_t n : {40, 50}) compiled(of(n));
-  const CLibrary library(compiled, {.functions = ExportOptions::Functions::none});
+  const CLibrary library(compiled);
   for (const int64_t n : numbers) expect_same(library, compiled, n, of(n));
 }
 
