@@ -1,8 +1,8 @@
 // Ordinary differential equations y' = f(t, y): odeint, written for one system. Under vmap each system takes steps of
 // its own; every transform of it holds; compiled, an ensemble of small systems is one kernel.
 //
-//   auto lorenz = [=](const Tensor& t, const Tensor& y) { … };                                 // captures its
-//   parameters auto [ys, t, status, steps, rejected] = tower::odeint(lorenz, y0, ts, {.rtol = 1e-8, .atol = 1e-8});
+//   auto lorenz = [=](const Tensor& t, const Tensor& y) { … };                                 // captures parameters
+//   auto [ys, t, status, steps, rejected] = tower::odeint(lorenz, y0, ts, {.rtol = 1e-8, .atol = 1e-8});
 //   auto ensemble = tower::compile(tower::vmap(solve_one));                                    // each its own steps
 //
 // How long the steps are has no derivative: derivatives are those of the solution by the steps that were made, and by
@@ -26,8 +26,9 @@ namespace tower {
 enum class Ode {
   tsit5,   ///< explicit, order 5(4), dense output of order 4: Tsitouras (2011). The first choice where nothing is stiff
   dopri5,  ///< explicit, order 5(4), dense output of order 4: Dormand and Prince (1980), Shampine (1986)
-  rodas5p,  ///< for stiff systems: Rosenbrock, order 5(4), dense output of order 4: Steinebach (2023). The Jacobian by
-            ///< y is computed and factored at each step, so that it is for systems of up to some hundred numbers
+  /// For stiff systems: Rosenbrock, order 5(4), dense output of order 4: Steinebach (2023). The Jacobian by y is
+  /// computed and factored at each step, so that it is for systems of up to some hundred numbers.
+  rodas5p,
 };
 
 /// How an integration ended: the numbers in `OdeSolution::status`.
