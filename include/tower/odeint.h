@@ -24,11 +24,9 @@ namespace tower {
 
 /// How `odeint` makes a step.
 enum class Ode {
-  tsit5,   ///< explicit, order 5(4), dense output of order 4: Tsitouras (2011). The first choice where nothing is stiff
+  tsit5,   ///< explicit, order 5(4), dense output of order 4: Tsitouras (2011). The first choice; not for stiff systems
   dopri5,  ///< explicit, order 5(4), dense output of order 4: Dormand and Prince (1980), Shampine (1986)
-  /// For stiff systems: Rosenbrock, order 5(4), dense output of order 4: Steinebach (2023). The Jacobian by y is
-  /// computed and factored at each step, so that it is for systems of up to some hundred numbers.
-  rodas5p,
+  rodas5p,  ///< for stiff systems of few hundred numbers, order 5(4), dense output of order 4: Steinebach (2023)
 };
 
 /// How an integration ended: the numbers in `OdeSolution::status`.
