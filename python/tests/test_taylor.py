@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.func
 import torch_tower
-from support import assert_same, randn
+from support import Cube, assert_same, randn
 
 
 def f(p, x):
@@ -79,27 +79,6 @@ def test_laplacian():
     assert_same(torch_tower.laplacian(g)(x)[1], (4 * square - 4) * g(x))
     # and once more: (16r⁴ - 64r² + 32) exp(-r²) in two dimensions
     assert_same(torch_tower.biharmonic(g)(x), (16 * square**2 - 64 * square + 32) * g(x))
-
-
-class Cube(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x):
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx, g):
-        return 3 * ctx.saved_tensors[0] ** 2 * g
-
-    @staticmethod
-    def jvp(ctx, t):
-        return 3 * ctx.saved_tensors[0] ** 2 * t
 
 
 def test_functions_with_rules_of_their_own_and_loops():

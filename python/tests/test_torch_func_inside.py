@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.func
 import torch_tower
-from support import assert_same, randn
+from support import Cube, assert_same, randn
 
 
 def energy(x):
@@ -53,27 +53,6 @@ OUTER = {
         (2, 3),
     ),
 }
-
-
-class Cube(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x):
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return 3 * ctx.saved_tensors[0] ** 2 * grad
-
-    @staticmethod
-    def jvp(ctx, tangent):
-        return 3 * ctx.saved_tensors[0] ** 2 * tangent
 
 
 @pytest.mark.parametrize("outer", OUTER)
