@@ -142,6 +142,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const LaneWriter::Added& added = trial.added();
   // What is larger than a lane holds is not written out.
   if (!code && is_large && !added.systems) return std::nullopt;
+  if (code && axis == kNoAxis && added.operations > thresholds().most_of_lone_loop) return std::nullopt;
   int64_t elements = 0;
   for (const ValueId id : call.results) {
     if (id == kNoValue) continue;

@@ -100,6 +100,9 @@ struct Thresholds {
   /// Operations of a call for one example, where there is one and elements cannot be lanes. A kernel of three times as
   /// many is still some four times as fast as LibTorch's call, but takes LLVM more than a tenth of a second.
   int64_t most_of_lone_call = 256;
+  /// Operations of a loop where there is one example, which are its step's and its pullback's; a longer one is made in
+  /// tiles, or step by step.
+  int64_t most_of_lone_loop = 5000;
   /// Elements of a matrix that a kernel solves with in memory, outside of loops, where each is a load of its own.
   int64_t most_of_system = 576;
   /// Loads and stores that LLVM may compare with each other: NOTE [Many loads and stores].

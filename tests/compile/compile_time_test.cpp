@@ -107,6 +107,24 @@ TEST(CompileTime, ARowThatGivesManyResultsHasOneKernelThatKeepsWhatItReadsAgain)
   for (const int64_t length : {7, 64, 101}) EXPECT_LE(kernels::calls_left(f, {numbers({3, length})}, kClose), 2u);
 }
 
+// A lane that has all of it would be 40 operations for each of 1,000 elements, for which LLVM needs seconds.
+TEST(CompileTime, ALoopOverALargeStateIsNoKernelOfNumbers) {
+  TOWER_NEEDS_LLVM();
+  const Function loop = [](const Tensors& in) {
+    const auto step = [&](int64_t, const Tensors& x) -> Tensors {
+      return {x[0] + 0.1 * (at::cat({in[1].slice(0, 0, 1), x[0].slice(0, 0, -1)}) * in[1] - x[0].square())};
+    };
+    return td::fori_loop(0, 8, step, {in[0]});
+  };
+  const Function f = td::compile(td::grad([=](const Tensors& in) -> Tensors { return {loop(in)[0].sum()}; }, {0, 1}));
+  const Tensors args{numbers({1000}), numbers({1000})};
+  const double start = processor_seconds();
+  for (int call = 0; call < kCalls; ++call) f(args);
+  EXPECT_LT(processor_seconds() - start, 3);
+  EXPECT_TRUE(at::allclose(
+      f(args)[0], td::grad([=](const Tensors& in) -> Tensors { return {loop(in)[0].sum()}; })(args)[0], 1e-10, 0));
+}
+
 TEST(CompileTime, SumsThatWaitForEachOtherAreTheSameInSeveralKernels) {
   TOWER_NEEDS_LLVM();
   const Step step = [](const Tensor& x) { return x * (x.sum() * 0.02) + x.softmax(0); };

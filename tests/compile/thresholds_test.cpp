@@ -101,6 +101,18 @@ TEST(Thresholds, OfOneExampleDecideOnlyWhoComputesIt) {
   expect_the_same({NUMBER(most_of_one_lane), NUMBER(most_of_lone_call), NUMBER(most_operations)}, f, {some({1, 6, 6})});
 }
 
+TEST(Thresholds, OfALoopOfOneExampleDecideOnlyWhoMakesItsSteps) {
+  TOWER_NEEDS_LLVM();
+  for (const int64_t n : {5, 150}) {  // the larger one in tiles, where it is in no kernel
+    const Function loop = [](const Tensors& in) {
+      return td::fori_loop(0, 9, [&](int64_t, const Tensors& x) -> Tensors { return {at::tanh(x[0]) * in[1]}; },
+                           {in[0]});
+    };
+    const Function gradient = td::grad([=](const Tensors& in) -> Tensors { return {loop(in)[0].sum()}; }, {0, 1});
+    for (const Function& f : {loop, gradient}) expect_the_same({NUMBER(most_of_lone_loop)}, f, {some({n}), some({n})});
+  }
+}
+
 TEST(Thresholds, OfDirectionsDecideOnlyWhichLanesThereAre) {
   TOWER_NEEDS_LLVM();
   const Function each =
