@@ -24,6 +24,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(
     tower_options INTERFACE -Wno-error=array-bounds -Wno-error=restrict -Wno-error=stringop-overflow)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # ccache compares precompiled headers by what they hold.
+  target_compile_options(tower_options INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
+endif()
 if(TOWER_SANITIZE)
   # Instrumented code makes GCC suspect LibTorch's small vectors of being read uninitialized.
   target_compile_options(tower_options INTERFACE -Wno-maybe-uninitialized)
