@@ -21,7 +21,7 @@ constexpr int kJunk = 0xa5;
 // Memory with an odd start for what asks for no alignment, and guards around it.
 class Guarded {
  public:
-  explicit Guarded(size_t bytes) : bytes_(bytes), memory_(bytes + 2 * kGuard, static_cast<char>(kJunk)) {}
+  explicit Guarded(size_t bytes) : memory_(bytes + 2 * kGuard, static_cast<char>(kJunk)) {}
   char* begin() { return memory_.data() + kGuard; }
   bool is_intact() const {
     const auto is_junk = [](char c) { return c == static_cast<char>(kJunk); };
@@ -30,7 +30,6 @@ class Guarded {
   }
 
  private:
-  size_t bytes_;
   std::vector<char> memory_;
 };
 
