@@ -7,18 +7,18 @@
 #include <cmath>
 
 #include "numbers/promotion.h"
-#include "numbers/rule_table.h"
+#include "records/rule_table.h"
 
 namespace tower::compiler {
 namespace {
 
-RuleTable<ElementRule>& element_rules() {
-  static auto& table = *new RuleTable<ElementRule>;
+rules::RuleTable<ElementRule>& element_rules() {
+  static auto& table = *new rules::RuleTable<ElementRule>;
   return table;
 }
 
-RuleTable<InHalves>& how_in_halves() {
-  static auto& table = *new RuleTable<InHalves>;
+rules::RuleTable<InHalves>& how_in_halves() {
+  static auto& table = *new rules::RuleTable<InHalves>;
   return table;
 }
 InHalves in_halves(const Operator& op) {

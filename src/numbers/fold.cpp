@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "numbers/rule_table.h"
+#include "records/rule_table.h"
 
 namespace tower::compiler {
 
@@ -44,8 +44,8 @@ std::vector<int64_t> FoldRule::dims(c10::ArrayRef<IValue> args, int64_t dims) co
 
 namespace {
 
-RuleTable<FoldRule>& fold_rules() {
-  static auto& table = *new RuleTable<FoldRule>;
+rules::RuleTable<FoldRule>& fold_rules() {
+  static auto& table = *new rules::RuleTable<FoldRule>;
   return table;
 }
 

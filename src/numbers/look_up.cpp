@@ -1,17 +1,17 @@
 #include "numbers/look_up.h"
 
-#include "numbers/rule_table.h"
+#include "records/rule_table.h"
 
 namespace tower::compiler {
 namespace {
 
-RuleTable<LookUpRule>& look_up_rules() {
-  static auto& table = *new RuleTable<LookUpRule>;
+rules::RuleTable<LookUpRule>& look_up_rules() {
+  static auto& table = *new rules::RuleTable<LookUpRule>;
   return table;
 }
 
-RuleTable<LookUpRule>& adding_rules() {
-  static auto& table = *new RuleTable<LookUpRule>;
+rules::RuleTable<LookUpRule>& adding_rules() {
+  static auto& table = *new rules::RuleTable<LookUpRule>;
   return table;
 }
 

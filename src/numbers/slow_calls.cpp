@@ -1,13 +1,13 @@
 #include "numbers/slow_calls.h"
 
-#include "numbers/rule_table.h"
+#include "records/rule_table.h"
 
 namespace tower::compiler {
 namespace {
 
 struct Slow {};
-RuleTable<Slow>& slow_ones() {
-  static auto& table = *new RuleTable<Slow>;
+rules::RuleTable<Slow>& slow_ones() {
+  static auto& table = *new rules::RuleTable<Slow>;
   return table;
 }
 

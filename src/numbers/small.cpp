@@ -1,6 +1,6 @@
 #include "numbers/small.h"
 
-#include "numbers/rule_table.h"
+#include "records/rule_table.h"
 
 namespace tower::compiler {
 
@@ -58,14 +58,14 @@ bool is_table(const Small& t) { return c10::multiply_integers(t.sizes) > static_
 
 namespace {
 
-RuleTable<SmallRule>& small_rules() {
-  static auto& table = *new RuleTable<SmallRule>;
+rules::RuleTable<SmallRule>& small_rules() {
+  static auto& table = *new rules::RuleTable<SmallRule>;
   return table;
 }
 
 struct LooksUp {};
-RuleTable<LooksUp>& tables() {
-  static auto& table = *new RuleTable<LooksUp>;
+rules::RuleTable<LooksUp>& tables() {
+  static auto& table = *new rules::RuleTable<LooksUp>;
   return table;
 }
 

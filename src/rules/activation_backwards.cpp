@@ -9,6 +9,7 @@
 
 #include "core/broadcast.h"
 #include "numbers/element.h"
+#include "records/linearity.h"
 #include "records/masks.h"
 #include "records/op.h"
 #include "rules/registry.h"
@@ -129,6 +130,7 @@ void activation_backwards() {
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x) {
         return keep_where((x > -3).logical_and(x < 3), *t * g / 3);
       });
+  linearity<at::_ops::hardswish_backward>(Linearity::first_as_factor);
   op<at::_ops::_prelu_kernel_backward>().pointwise().decomposes(
       [](const Tensor& g, const Tensor& x, const Tensor& slope) {
         const Tensor positive = x > 0, by_x = at::where(positive, g, g * slope);
@@ -159,6 +161,7 @@ void activation_backwards() {
       .derivative<1>([](Along t, const Tensor& g, const Tensor& x, const std::string& approximate) {
         return *t * g * (approximate == "tanh" ? gelu_tanh_curvature(x) : gelu_curvature(x));
       });
+  linearity<at::_ops::gelu_backward>(Linearity::first_as_factor);
   // s = σ(x): (x s)'' = s (1 - s) (2 + x (1 - 2 s)).
   op<at::_ops::silu_backward>()
       .pointwise()
@@ -171,6 +174,7 @@ void activation_backwards() {
         const Tensor s = x.sigmoid();
         return *t * g * (s * one_minus(s) * (2 + x * one_minus(2 * s)));
       });
+  linearity<at::_ops::silu_backward>(Linearity::first_as_factor);
   // s = σ(x), h = tanh(softplus(x)): (x h)'' = (1 - h²) s (2 + x (1 - s - 2 h s)).
   op<at::_ops::mish_backward>()
       .pointwise()
@@ -183,6 +187,7 @@ void activation_backwards() {
         const Tensor s = x.sigmoid(), h = at::softplus(x).tanh();
         return *t * g * (one_minus(h * h) * s * (2 + x * (one_minus(s) - 2 * h * s)));
       });
+  linearity<at::_ops::mish_backward>(Linearity::first_as_factor);
   op<at::_ops::softplus_backward>()
       .pointwise()
       .element([](E g, E x, E beta, E threshold) {
@@ -196,6 +201,7 @@ void activation_backwards() {
         const Tensor u = x * beta, s = u.sigmoid();
         return zero_where(u > threshold, *t * g * (s * one_minus(s) * beta));
       });
+  linearity<at::_ops::softplus_backward>(Linearity::first_as_factor);
   // Below zero: α scale (e^(κx) - 1) of slope κ (y + α scale), where y is the result.
   op<at::_ops::elu_backward>()
       .pointwise()
@@ -213,6 +219,7 @@ void activation_backwards() {
             is_result ? *t * g * k : *t * g * ((x * k).exp() * (k * k * alpha.toDouble() * scale.toDouble()));
         return keep_where(x < 0, slope);
       });
+  linearity<at::_ops::elu_backward>(Linearity::first_as_factor);
   // The scratch space of the kernel holds nothing that x does not.
   op<at::_ops::log_sigmoid_backward>()
       .pointwise()
@@ -226,6 +233,7 @@ void activation_backwards() {
         const Tensor s = x.sigmoid();
         return *t * g * (s * (s - 1));
       });
+  linearity<at::_ops::log_sigmoid_backward>(Linearity::first_as_factor);
   // The argument outside of [eps, 1 - eps] was clamped. Without eps the value outside of [0, 1] is a constant nan.
   op<at::_ops::logit_backward>()
       .pointwise()
@@ -241,6 +249,7 @@ void activation_backwards() {
         const Tensor slope = *t * g * ((2 * x - 1) / (x * one_minus(x)).square());
         return zero_where(outside_of_logit(x, eps), slope);
       });
+  linearity<at::_ops::logit_backward>(Linearity::first_as_factor);
 
   // ---- smooth functions of the result: t conj(f'), so conjugate-linear in y ----
   op<at::_ops::sigmoid_backward>()
@@ -252,6 +261,7 @@ void activation_backwards() {
       })
       .jvp<1>(
           [](Tan<1> t, const Tensor& g, const Tensor& y) { return conjugate(*t) * g * one_minus(2 * conjugate(y)); });
+  linearity<at::_ops::sigmoid_backward>(Linearity::first_as_factor);
   op<at::_ops::tanh_backward>()
       .pointwise()
       .element([](E g, E y) { return g * fma(-y, y, y.like(1)); })
@@ -267,6 +277,7 @@ void activation_backwards() {
         const Tensor half = times(conjugate(y), conjugate(*dy) * g);
         return along.defined() ? at::sub(along, half, 2) : half * -2;
       });
+  linearity<at::_ops::tanh_backward>(Linearity::first_as_factor);
 
   // ---- gated: x = (a, b), y = a σ(b) ----
   op<at::_ops::glu_backward>().along({2}).decomposes([](const Tensor& g, const Tensor& x, int64_t dim) {

@@ -6,6 +6,7 @@
 
 #include "core/broadcast.h"
 #include "records/demands.h"
+#include "records/linearity.h"
 #include "records/op.h"
 #include "rules/products.h"
 #include "rules/registry.h"
@@ -265,6 +266,7 @@ void affine() {
         if (x.dim() == 2 && weight.dim() == 2) return add_product(std::move(tangent), x, dweight->t());
         return at::add(tangent, at::linear(x, *dweight));
       });
+  linearity<at::_ops::linear>(Linearity::affine_in_each);
 }
 
 }  // namespace tower::rules

@@ -9,6 +9,7 @@
 #include "core/bind.h"
 #include "core/broadcast.h"
 #include "numbers/bits.h"
+#include "records/linearity.h"
 #include "records/masks.h"
 #include "records/op.h"
 #include "rules/registry.h"
@@ -206,6 +207,7 @@ void arithmetic() {
       .element([](E a, E b) { return a * b; })
       .derivative<0>([](Skip, const Tensor& b) { return b; })
       .derivative<1>([](const Tensor& a) { return a; });
+  linearity<at::_ops::mul_Tensor>(Linearity::product);
   op<at::_ops::mul_Scalar>()
       .pointwise()
       .element([](E a, E b) { return a * b; })
@@ -234,6 +236,7 @@ void arithmetic() {
       .element([](E a, E b) { return a / b; })
       .derivative<0>([](Along t, Skip, const Tensor& b) { return *t / b; })
       .derivative<1>([](Along t, Skip, const Tensor& b, Out<0> y) { return -*t * (*y / b); });
+  linearity<at::_ops::div_Tensor>(Linearity::quotient);
   op<at::_ops::div_Scalar>()
       .pointwise()
       .element([](E a, E b) { return a / b; })

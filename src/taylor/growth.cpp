@@ -1,39 +1,12 @@
 #include "taylor/growth.h"
 
-#include <ATen/Operators.h>
-
 #include <bit>
-#include <map>
 
 #include "interpreters/derivatives.h"
-#include "records/families.h"
+#include "records/linearity.h"
 
 namespace tower::taylor {
 namespace {
-
-// What the derivative rules do not show: that a partial derivative, as a function of the other argument, is linear.
-using Facts = std::map<const Operator*, Growth>;
-
-template <class... Op>
-void say(Facts& facts, Growth growth) {
-  (facts.emplace(&rules::record_of(Op::name, Op::overload_name), growth), ...);
-}
-
-const Facts& facts() {
-  static const Facts all = [] {
-    Facts f;
-    say<at::_ops::mul_Tensor>(f, Growth::product);
-    say<at::_ops::div_Tensor>(f, Growth::quotient);
-    // Affine in each argument, though its one rule for all looks at them: of one that is followed alone it does not.
-    say<at::_ops::linear>(f, Growth::termwise);
-    // Pointwise backward operators: the cotangent times a function of the rest, which are made of simpler operators.
-    say<at::_ops::tanh_backward, at::_ops::sigmoid_backward, at::_ops::silu_backward, at::_ops::gelu_backward,
-        at::_ops::mish_backward, at::_ops::softplus_backward, at::_ops::elu_backward, at::_ops::logit_backward,
-        at::_ops::hardswish_backward, at::_ops::log_sigmoid_backward>(f, Growth::factored);
-    return f;
-  }();
-  return all;
-}
 
 // NOTE [Linear rules]
 // `linear<i>` and `jointly_linear` (records/op.h) keep all arguments but those that they serve, since the rule calls
@@ -61,24 +34,22 @@ Growth growth_of(const Operator& op, Mask tracked, Mask constant_outs) {
   if (served_jvp(op, tracked) != Served::own_rule || op.save) return Growth::by_rule;
   const Keeps keeps = keeps_for_jvp(op, tracked, Served::own_rule);
   if (!(keeps.args & tracked) && !(keeps.outs & ~constant_outs)) return Growth::termwise;
-  if (const auto fact = facts().find(&op); fact != facts().end()) {
-    const bool first = tracked & 1, others = tracked & ~Mask{1};
-    switch (fact->second) {
-      case Growth::termwise:
-        if (std::popcount(tracked) == 1) return Growth::termwise;
-        break;
-      case Growth::product:
-        if (first && others) return Growth::product;
-        break;
-      case Growth::quotient:
-        if (others) return Growth::quotient;
-        break;
-      case Growth::factored:
-        if (first && others) return Growth::factored;
-        break;
-      default:
-        break;
-    }
+  const bool first = tracked & 1, others = tracked & ~Mask{1};
+  switch (rules::linearity_of(op)) {
+    case rules::Linearity::affine_in_each:
+      if (std::popcount(tracked) == 1) return Growth::termwise;
+      break;
+    case rules::Linearity::product:
+      if (first && others) return Growth::product;
+      break;
+    case rules::Linearity::quotient:
+      if (others) return Growth::quotient;
+      break;
+    case rules::Linearity::first_as_factor:
+      if (first && others) return Growth::factored;
+      break;
+    case rules::Linearity::unsaid:
+      break;
   }
   return is_bilinear(op, tracked) ? Growth::product : Growth::by_rule;
 }

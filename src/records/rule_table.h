@@ -1,4 +1,5 @@
-// Rules of operators' records that speak of numbers, which records themselves, below this room, cannot hold.
+// What an operator's record says beyond the fields of Operator: rules and facts of which core, where that class is, has
+// no types.
 #pragma once
 
 #include <mutex>
@@ -7,9 +8,9 @@
 
 #include "core/operator.h"
 
-namespace tower::compiler {
+namespace tower::rules {
 
-/// Records are filled when the first call of an operator meets Tower, possibly while another thread compiles.
+/// Records are filled when the first call of an operator meets Tower, possibly while another thread reads them.
 template <class Rule>
 class RuleTable {
  public:
@@ -29,4 +30,4 @@ class RuleTable {
   std::unordered_map<const Operator*, Rule> rules_;
 };
 
-}  // namespace tower::compiler
+}  // namespace tower::rules
