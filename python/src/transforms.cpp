@@ -5,7 +5,7 @@
 #include <tower/check_grads.h>
 #include <tower/detail/flat.h>
 #include <tower/detail/saved_tensor_hooks.h>
-#include <tower/taylor.h>
+#include <tower/differential_operator.h>
 #include <tower/value_and_jacobian.h>
 
 #include "function.h"
@@ -162,6 +162,40 @@ py::tuple laplacian(py::handle function, py::handle depart, py::handle leaves, A
       without_gil([&] { return dynamic::laplacian(callback.without_aux(), std::move(argnums), options)(args); }));
 }
 
+// A term's coefficient is a number where there is no tensor of it.
+py::list differential_operator(py::handle function, py::handle depart, py::handle leaves, Argnums argnums,
+                               const std::vector<double>& numbers, py::handle tensors,
+                               std::vector<std::vector<int64_t>> by, py::handle directions, Chunk chunk_size) {
+  const Tensors args = to_tensors(leaves), coefficients = to_tensors(tensors);
+  std::vector<DerivativeTerm> terms;
+  for (size_t k = 0; k < numbers.size(); ++k)
+    terms.push_back(
+        {coefficients[k].defined() ? Coefficient(coefficients[k]) : Coefficient(numbers[k]), std::move(by[k])});
+  const DifferentialOptions options{to_tensors(directions), chunk_size};
+  Callback callback(function, depart);
+  return to_list(without_gil([&] {
+    return dynamic::differential_operator(callback.without_aux(), std::move(argnums), std::move(terms), options)(args);
+  }));
+}
+
+py::tuple stochastic_laplacian(py::handle function, py::handle depart, py::handle leaves, Argnums argnums,
+                               py::handle directions, Chunk chunk_size) {
+  const Tensors args = to_tensors(leaves), along = to_tensors(directions);
+  Callback callback(function, depart);
+  return to_pair(without_gil([&] {
+    return dynamic::stochastic_laplacian(callback.without_aux(), std::move(argnums), along, chunk_size)(args);
+  }));
+}
+
+py::list stochastic_biharmonic(py::handle function, py::handle depart, py::handle leaves, Argnums argnums,
+                               py::handle directions, Chunk chunk_size) {
+  const Tensors args = to_tensors(leaves), along = to_tensors(directions);
+  Callback callback(function, depart);
+  return to_list(without_gil([&] {
+    return dynamic::stochastic_biharmonic(callback.without_aux(), std::move(argnums), along, chunk_size)(args);
+  }));
+}
+
 void check_grads(py::handle function, py::handle depart, py::handle leaves, int order, bool forward, bool reverse,
                  double step, double relative, double absolute) {
   const Tensors args = to_tensors(leaves);
@@ -197,6 +231,9 @@ void define_transforms(py::module_& module) {
   module.def("hvp", &hvp);
   module.def("jet", &jet);
   module.def("laplacian", &laplacian);
+  module.def("differential_operator", &differential_operator);
+  module.def("stochastic_laplacian", &stochastic_laplacian);
+  module.def("stochastic_biharmonic", &stochastic_biharmonic);
   module.def("check_grads", &check_grads);
 }
 

@@ -1,4 +1,4 @@
-"""jet, derivatives_along, laplacian and biharmonic against torch.func's nested derivatives."""
+"""Taylor mode against torch.func's nested derivatives, and closed forms."""
 
 import pytest
 import torch
@@ -122,6 +122,35 @@ def test_compiled_functions():
     assert_same(along[3], nested(3, g, x, v))
 
 
+def test_differential_operators():
+    a, b = 0.3, 1.7
+    u = lambda p: torch.exp(-a * p["t"]) * torch.sin(b * p["x"][0]) * p["x"][1] ** 3
+    p = {"t": randn(()), "x": randn(2)}
+    heat = torch_tower.differential_operator([(1, (0,)), (-1.0, (1, 1)), (0.5, [2, 1, 2]), (2, ())])
+    mixed = 3 * p["x"][1] * b * torch.exp(-a * p["t"]) * torch.cos(b * p["x"][0])
+    assert_same(heat(u)(p), (b * b - a + 2) * u(p) + mixed)
+    # Euler's equation, with coefficients that depend on the position.
+    euler = lambda x: torch_tower.differential_operator([(x * x, (0, 0)), (x, (0,))])(lambda x: x**2.5)(x)
+    xs = torch.linspace(0.5, 2, 4, dtype=torch.float64)
+    assert_same(torch_tower.vmap(euler)(xs), 6.25 * xs**2.5)
+    assert_same(torch_tower.grad(euler)(xs[0]), 6.25 * 2.5 * xs[0] ** 1.5)
+    assert_same(torch_tower.compile(torch_tower.vmap(euler))(xs), 6.25 * xs**2.5)
+
+
+def test_estimates_by_directions():
+    x, vs = randn(3), randn(4, 3)
+    g = lambda x: (x.sin() * x.prod()).exp()
+    h = torch.func.hessian(lambda x: g(x).sum())(x)
+    value, estimate = torch_tower.stochastic_laplacian(lambda x: g(x).sum(), vs)(x)
+    assert_same(value, g(x).sum())
+    assert_same(estimate, torch.einsum("si,ij,sj->s", vs, h, vs).mean())
+    fourth = torch.stack([nested(4, g, x, v) for v in vs]).mean(0) / 3
+    assert_same(torch_tower.stochastic_biharmonic(g, vs, chunk_size=3)(x), fourth)
+    # Of x₀x₁ the mixed derivative is one: the estimate is v₀v₁ · ½ (v·∂)² x₀x₁.
+    mixed = torch_tower.differential_operator([(1, (0, 1))], normal_directions=vs)(lambda x: x[0] * x[1])
+    assert_same(mixed(x), (vs[:, 0] * vs[:, 1]).square().mean())
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -136,9 +165,16 @@ def test_compiled_functions():
         (lambda x: torch_tower.laplacian(torch.sin, chunk_size=0), "chunk_size is 0"),
         (lambda x: torch_tower.laplacian(torch.sin, directions=1)(x), "directions must be a tensor or a tree"),
         (lambda x: torch_tower.laplacian(torch.sin, directions=x)(x), "expected the shape of"),
+        (lambda x: torch_tower.differential_operator([1]), "term 0 is 1; it must be a pair"),
+        (lambda x: torch_tower.differential_operator([(1, ("x",))]), "elements are named by ints"),
+        (lambda x: torch_tower.differential_operator([(1j, (0,))]), "coefficient of term 0 is a complex"),
+        (lambda x: torch_tower.differential_operator([(x, (0,))])(torch.sin)(x), "must be a real number without"),
+        (lambda x: torch_tower.differential_operator([(1, (3,))])(torch.sin)(x), "there are 3 elements"),
+        (lambda x: torch_tower.stochastic_laplacian(torch.sin, x[:0])(x), "stochastic_laplacian: "),
+        (lambda x: torch_tower.stochastic_biharmonic(torch.sin, [1])(x), "stochastic_biharmonic: directions must be"),
     ],
 )
 def test_what_does_not_fit_is_an_error(call, message):
-    with pytest.raises((RuntimeError, ValueError), match=None) as found:
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=None) as found:
         call(randn(3))
     assert message in str(found.value)

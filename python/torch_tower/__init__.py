@@ -8,11 +8,11 @@ Every name of torch.func that transforms functions is here with the same signatu
 `compile`, `load`, `export_c`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`,
 `fixed_point`), `load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`,
 `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), Taylor mode (`jet`, `derivatives_along`, `laplacian`,
-`biharmonic`), control flow (`cond`, `while_loop`, `try_while_loop`,
-`fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`,
-`linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`, `register_container` and
-`register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the
-cache of temporaries.
+`biharmonic`, `differential_operator`, `stochastic_laplacian`, `stochastic_biharmonic`), control flow (`cond`,
+`while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`,
+`explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`,
+`is_tracked`, `register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and
+`memory`, which bounds and empties the cache of temporaries.
 """
 
 from . import _fits
@@ -87,7 +87,15 @@ from ._sparse import (  # noqa: E402
     sparse_hessian,
     sparse_jacobian,
 )
-from ._taylor import biharmonic, derivatives_along, jet, laplacian  # noqa: E402
+from ._taylor import (  # noqa: E402
+    biharmonic,
+    derivatives_along,
+    differential_operator,
+    jet,
+    laplacian,
+    stochastic_biharmonic,
+    stochastic_laplacian,
+)
 from ._tools import CoverageRow, check_grads, coverage, explain, set_fallback_is_error  # noqa: E402
 from ._vmap import vmap  # noqa: E402
 
@@ -119,6 +127,7 @@ __all__ = [
     "cond",
     "coverage",
     "derivatives_along",
+    "differential_operator",
     "explain",
     "export_c",
     "fixed_point",
@@ -163,6 +172,8 @@ __all__ = [
     "sparse_hessian",
     "sparse_jacobian",
     "stack_module_state",
+    "stochastic_biharmonic",
+    "stochastic_laplacian",
     "sum_across",
     "try_while_loop",
     "value_and_jacobian",

@@ -1,6 +1,6 @@
-"""jet, derivatives_along, laplacian, biharmonic."""
+"""jet, derivatives_along, laplacian, biharmonic, differential_operator, and estimates by random directions."""
 
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from torch import Tensor
 
@@ -72,6 +72,35 @@ def derivatives_along(func: Callable, primals: tuple, tangents: tuple, order: in
     return [outputs.arrive(outs), *map(outputs.like, derivatives)]
 
 
+def _applied(transform: str, func: Callable, argnums: argnums_t, args: tuple, kwargs: dict, *rest) -> Any:
+    """What `_C`'s function of that name gives, as a tree; the last two of `rest` are directions and chunk_size."""
+    arguments = Arguments(args, kwargs)
+    chosen = Chosen(transform, arguments, argnums)
+    *before, directions, chunk_size = rest
+    outputs = Outputs(transform)
+    result = getattr(_C, transform)(
+        arguments.function(func),
+        outputs.depart,
+        arguments.tensors,
+        chosen.tensors,
+        *before,
+        _directions(transform, directions),
+        chunk_size,
+    )
+    if isinstance(result, tuple):
+        return outputs.arrive(result[0]), outputs.like(result[1])
+    return outputs.like(result)
+
+
+def _directions(transform: str, directions: Any) -> list[Tensor]:
+    given = [] if directions is None else flatten(directions)[0]
+    if not all(isinstance(each, Tensor) for each in given):
+        raise RuntimeError(
+            f"{transform}: directions must be a tensor or a tree of tensors, like what is differentiated."
+        )
+    return given
+
+
 @uncompiled
 def laplacian(
     func: Callable,
@@ -92,18 +121,7 @@ def laplacian(
 
     @transformed(func)
     def value_and_laplacian(*args, **kwargs):
-        arguments = Arguments(args, kwargs)
-        chosen = Chosen("laplacian", arguments, argnums)
-        given = [] if directions is None else flatten(directions)[0]
-        if not all(isinstance(each, Tensor) for each in given):
-            raise RuntimeError(
-                "laplacian: directions must be a tensor or a tree of tensors, like what is differentiated."
-            )
-        outputs = Outputs("laplacian")
-        outs, sums = _C.laplacian(
-            arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, given, chunk_size
-        )
-        return outputs.arrive(outs), outputs.like(sums)
+        return _applied("laplacian", func, argnums, args, kwargs, directions, chunk_size)
 
     return value_and_laplacian
 
@@ -120,3 +138,101 @@ def biharmonic(func: Callable, argnums: argnums_t = 0) -> Callable:
         return laplacian(once, argnums)(*args)[1]
 
     return twice
+
+
+@uncompiled
+def differential_operator(
+    terms: Sequence[tuple[float | Tensor, Sequence[int]]],
+    argnums: argnums_t = 0,
+    *,
+    normal_directions: Any = None,
+    chunk_size: int | None = None,
+) -> Callable:
+    """The linear differential operator that is the sum of `terms`: it takes a function and gives another one.
+
+    A term is a coefficient and the elements that are differentiated by, counted through all tensors of the argument(s)
+    `argnums` in turn, each as often as it is named: `[(1, (0,)), (-0.1, (1, 1))]` is ∂₀ - 0.1 ∂₁²; `()` is the function
+    itself. A coefficient is a number or a real tensor without dimensions, which may depend on the position. The result
+    is a tree like the function's output. `normal_directions`, a tree like what is differentiated (a tuple for a tuple
+    of `argnums`) of tensors with directions in front, independent standard normal numbers, estimates terms of order two
+    and more by them. At most `chunk_size` directions are followed at once. TypeError and ValueError where a term is not
+    such a pair; RuntimeError where it names no element, or is of an order above twelve.
+    """
+    _check_chunk_size("differential_operator", chunk_size)
+    numbers, tensors, by = [], [], []
+    for k, term in enumerate(terms):
+        if not isinstance(term, (tuple, list)) or len(term) != 2 or not isinstance(term[1], (tuple, list)):
+            raise TypeError(
+                f"differential_operator: term {k} is {term!r}; it must be a pair of a coefficient and a tuple of the "
+                "elements that are differentiated by."
+            )
+        coefficient, elements = term
+        if not all(isinstance(each, int) for each in elements):
+            raise TypeError(f"differential_operator: term {k} is by {elements!r}; elements are named by ints.")
+        if isinstance(coefficient, (bool, complex)) or not isinstance(coefficient, (int, float, Tensor)):
+            raise TypeError(
+                f"differential_operator: the coefficient of term {k} is a {type(coefficient).__name__}; it must be a "
+                "real number, or a tensor of one."
+            )
+        is_tensor = isinstance(coefficient, Tensor)
+        numbers.append(0.0 if is_tensor else float(coefficient))
+        tensors.append(coefficient if is_tensor else None)
+        by.append(list(elements))
+
+    def of(func: Callable) -> Callable:
+        @transformed(func)
+        def applied(*args, **kwargs):
+            return _applied(
+                "differential_operator",
+                func,
+                argnums,
+                args,
+                kwargs,
+                numbers,
+                tensors,
+                by,
+                normal_directions,
+                chunk_size,
+            )
+
+        return applied
+
+    return of
+
+
+@uncompiled
+def stochastic_laplacian(
+    func: Callable, directions: Any, argnums: argnums_t = 0, *, chunk_size: int | None = None
+) -> Callable:
+    """A function that returns (output of `func`, an estimate of its Laplacian): Hutchinson's.
+
+    The estimate is the mean of the second derivatives along `directions`, a tree like the argument(s) `argnums` (a
+    tuple for a tuple) of tensors with directions in front. Of random ones with unit covariance, such as signs or
+    standard normal numbers, its mean is the Laplacian. At most `chunk_size` directions are followed at once.
+    """
+    _check_chunk_size("stochastic_laplacian", chunk_size)
+
+    @transformed(func)
+    def value_and_estimate(*args, **kwargs):
+        return _applied("stochastic_laplacian", func, argnums, args, kwargs, directions, chunk_size)
+
+    return value_and_estimate
+
+
+@uncompiled
+def stochastic_biharmonic(
+    func: Callable, directions: Any, argnums: argnums_t = 0, *, chunk_size: int | None = None
+) -> Callable:
+    """A function that returns an estimate of the Laplacian of the Laplacian of `func`: a tree like the output.
+
+    It is a third of the mean of the fourth derivatives along `directions`, a tree like the argument(s) `argnums` (a
+    tuple for a tuple) of tensors with directions in front, which are to be standard normal: of random signs the mean is
+    another. At most `chunk_size` directions are followed at once.
+    """
+    _check_chunk_size("stochastic_biharmonic", chunk_size)
+
+    @transformed(func)
+    def estimate(*args, **kwargs):
+        return _applied("stochastic_biharmonic", func, argnums, args, kwargs, directions, chunk_size)
+
+    return estimate

@@ -12,6 +12,7 @@
 #include "interpreters/derivatives.h"
 #include "interpreters/history.h"
 #include "interpreters/vmap.h"
+#include "taylor/binomial.h"
 #include "taylor/growing.h"
 #include "taylor/series.h"
 #include "tower/errors.h"
@@ -24,17 +25,21 @@ using Rows = std::vector<Tensor>;  // of the results, or of the tensors among th
 // A call, one level down, with what its arguments carry.
 struct CollapsedCall {
   const Operator& op;
-  Stack args;  // values
-  Rows slopes, sums;
+  const Summed& summed;
+  Stack args;                // values
+  std::vector<Rows> slopes;  // by order, from the first to the one before the highest
+  Rows sums;
   Mask tracked;
-  int64_t directions;
   const char* label;
   Stack outs = {};  // values
+
+  size_t order() const { return summed.order; }
 };
 
 // What the results of one level down come to.
 struct Carried {
-  Rows slopes, sums;
+  std::vector<Rows> slopes;  // by order
+  Rows sums;
 };
 
 Tensor plus(const Tensor& a, const Tensor& b) {
@@ -42,10 +47,20 @@ Tensor plus(const Tensor& a, const Tensor& b) {
   return b.defined() ? at::add(a, b) : a;
 }
 
-/// Runs `f` for each direction and takes its results out, the directions in front; `f` makes rows of this level's.
+/// The weighted sum over the directions in front.
+Tensor sum_of(const CollapsedCall& call, const Tensor& t) {
+  const Tensor& weights = call.summed.weights;
+  if (!t.defined() || !weights.defined()) return t.defined() ? t.sum(0) : t;
+  Sizes along(static_cast<size_t>(t.dim()), 1);
+  along[0] = call.summed.directions;
+  return (t * weights.to(t.scalar_type()).view(along)).sum(0);
+}
+
+/// Runs `f` for each of `count` directions and takes its results out, the directions in front; `f` makes rows of this
+/// level's.
 template <class F>
-Rows for_each_direction(const CollapsedCall& call, F f) {
-  const auto level = c10::make_intrusive<Vmap>(call.directions, Randomness::error, call.label);
+Rows for_each_direction(const CollapsedCall& call, int64_t count, F f) {
+  const auto level = c10::make_intrusive<Vmap>(count, Randomness::error, call.label);
   Rows rows;
   {
     const Scope scope(level);
@@ -59,7 +74,7 @@ Rows for_each_direction(const CollapsedCall& call, F f) {
     if (own && w->stored().tracked()) {
       t = w->stored().index == 0 ? value : value.movedim(w->stored().index, 0);
     } else {
-      Sizes sizes{call.directions};
+      Sizes sizes{count};
       sizes.append(value.sizes().begin(), value.sizes().end());
       t = value.unsqueeze(0).expand(sizes);
     }
@@ -100,8 +115,8 @@ Rows by_derivative_rule(const CollapsedCall& call, const Rows& tangents) {
 }
 
 // The only tensor that is followed, if it has both slopes and a sum, and is smaller than what else the operator reads:
-// then the sum goes along as one more direction, and that is read once for all. Not in a trace: there what puts the two
-// together would be a call between kernels.
+// then all of them go along as directions, and that is read once for all. Not in a trace: there what puts them together
+// would be a call between kernels.
 std::optional<size_t> goes_along(const CollapsedCall& call) {
   if (tracing()) return std::nullopt;
   std::optional<size_t> only;
@@ -109,38 +124,52 @@ std::optional<size_t> goes_along(const CollapsedCall& call) {
   bool several = false;
   for_each_tensor(call.op, call.args, [&](const Tensor& t, LeafRef leaf) {
     const size_t number = leaf_number(call.op, call.args, leaf);
-    if (!call.slopes[number].defined()) return static_cast<void>(others += t.numel());
+    if (!call.slopes[0][number].defined()) return static_cast<void>(others += t.numel());
     several = several || only;
     only = number;
   });
-  if (several || !only || !call.sums[*only].defined() || call.slopes[*only].numel() > others) return std::nullopt;
+  if (several || !only || !call.sums[*only].defined() || call.slopes[0][*only].numel() > others) return std::nullopt;
   return only;
 }
 
-Carried affine(const CollapsedCall& call) {
-  if (const auto only = goes_along(call)) {
-    CollapsedCall all = call;
-    all.directions += 1;
-    all.slopes[*only] = at::cat({call.slopes[*only], call.sums[*only].unsqueeze(0)});
-    const Rows rows =
-        for_each_direction(all, [&](Vmap& level) { return by_derivative_rule(all, of_one(level, all.slopes)); });
-    Carried carried{Rows(rows.size()), Rows(rows.size())};
-    for (size_t k = 0; k < rows.size(); ++k) {
-      if (!rows[k].defined()) continue;
-      carried.slopes[k] = rows[k].narrow(0, 0, call.directions);
-      carried.sums[k] = rows[k].select(0, call.directions);
+Carried affine_together(const CollapsedCall& call, size_t only) {
+  Rows all;
+  for (const Rows& rows : call.slopes)
+    if (rows[only].defined()) all.push_back(rows[only]);
+  all.push_back(call.sums[only].unsqueeze(0));
+  Rows tangents(call.sums.size());
+  tangents[only] = at::cat(all);
+  const Rows rows = for_each_direction(call, tangents[only].size(0),
+                                       [&](Vmap& level) { return by_derivative_rule(call, of_one(level, tangents)); });
+  Carried carried{std::vector<Rows>(call.slopes.size(), Rows(rows.size())), Rows(rows.size())};
+  for (size_t k = 0; k < rows.size(); ++k) {
+    if (!rows[k].defined()) continue;
+    int64_t from = 0;
+    for (size_t order = 0; order < call.slopes.size(); ++order) {
+      if (!call.slopes[order][only].defined()) continue;
+      carried.slopes[order][k] = rows[k].narrow(0, from, call.summed.directions);
+      from += call.summed.directions;
     }
-    return carried;
+    carried.sums[k] = rows[k].select(0, from);
   }
-  return {for_each_direction(call, [&](Vmap& level) { return by_derivative_rule(call, of_one(level, call.slopes)); }),
-          by_derivative_rule(call, call.sums)};
+  return carried;
+}
+
+Carried affine(const CollapsedCall& call) {
+  if (const auto only = goes_along(call)) return affine_together(call, *only);
+  Carried carried;
+  for (const Rows& slopes : call.slopes)
+    carried.slopes.push_back(for_each_direction(
+        call, call.summed.directions, [&](Vmap& level) { return by_derivative_rule(call, of_one(level, slopes)); }));
+  carried.sums = by_derivative_rule(call, call.sums);
+  return carried;
 }
 
 Carried product(const CollapsedCall& call) {
   const auto factors = factors_of(call.tracked);
   const auto value = [&](size_t arg) { return call.args[arg].toTensor(); };
-  const auto leaf = [&](const Rows& rows, size_t arg) {
-    return rows[leaf_number(call.op, call.args, LeafRef{static_cast<uint16_t>(arg), 0})];
+  const auto number = [&](size_t arg) {
+    return leaf_number(call.op, call.args, LeafRef{static_cast<uint16_t>(arg), 0});
   };
   const auto times = [&](const Tensor& a, const Tensor& b) -> Tensor {
     if (!a.defined() || !b.defined()) return {};
@@ -150,16 +179,37 @@ Carried product(const CollapsedCall& call) {
     bind_call(call.op, stack);
     return stack[0].toTensor();
   };
-  const Tensor a = value(factors.first), b = value(factors.second);
-  const Tensor slope_a = leaf(call.slopes, factors.first), slope_b = leaf(call.slopes, factors.second);
-  const Tensor sum_a = leaf(call.sums, factors.first), sum_b = leaf(call.sums, factors.second);
-  Carried carried;
-  carried.slopes = for_each_direction(call, [&](Vmap& level) {
-    return Rows{plus(times(of_one(level, slope_a), b), times(a, of_one(level, slope_b)))};
+  const auto of_order = [&](Vmap& level, size_t arg, size_t k) {
+    return k == 0 ? value(arg) : of_one(level, call.slopes[k - 1][number(arg)]);
+  };
+  const auto highest = static_cast<double>(call.order());
+  // Leibniz' rule. Of the highest order the terms that have it of neither factor, divided by that order: it is a
+  // divisor of most of their binomials, and multiplies the sum.
+  Rows rows = for_each_direction(call, call.summed.directions, [&](Vmap& level) {
+    Rows by_order;
+    for (size_t k = 1; k <= call.order(); ++k) {
+      const size_t without = k == call.order() ? 1 : 0;
+      Tensor sum;
+      Binomial binomial(k);
+      for (size_t i = 0; i <= k; ++i, ++binomial) {
+        if (i < without || i > k - without) continue;
+        const Tensor term = times(of_order(level, factors.first, i), of_order(level, factors.second, k - i));
+        if (!term.defined()) continue;
+        const double factor = without ? *binomial / highest : *binomial;
+        sum = plus(sum, factor == 1 ? term : term * factor);
+      }
+      by_order.push_back(sum);
+    }
+    return by_order;
   });
-  const Tensor mixed = for_each_direction(
-      call, [&](Vmap& level) { return Rows{times(of_one(level, slope_a), of_one(level, slope_b))}; })[0];
-  carried.sums = {plus(plus(times(sum_a, b), times(a, sum_b)), mixed.defined() ? mixed.sum(0) * 2 : mixed)};
+  const Tensor a = value(factors.first), b = value(factors.second);
+  const Tensor sum_a = call.sums[number(factors.first)], sum_b = call.sums[number(factors.second)];
+  Tensor mixed = sum_of(call, rows.back());
+  if (mixed.defined()) mixed = mixed * highest;
+  Carried carried;
+  carried.sums = {plus(plus(times(sum_a, b), times(a, sum_b)), mixed)};
+  rows.pop_back();
+  for (Tensor& t : rows) carried.slopes.push_back({std::move(t)});
   return carried;
 }
 
@@ -190,36 +240,43 @@ bool is_elementwise(const CollapsedCall& call) {
   return x.is_floating_point() && y.is_floating_point() && x.sizes().equals(y.sizes());
 }
 
+// Of order two.
 Carried elementwise(const CollapsedCall& call) {
   const LeafRef place{static_cast<uint16_t>(std::countr_zero(call.tracked)), 0};
   const size_t number = leaf_number(call.op, call.args, place);
-  const Tensor& slopes = call.slopes[number];
+  const Tensor& slopes = call.slopes[0][number];
   const Derivatives by_x = by_series(call, 2, [&](size_t leaf) {
     return leaf == number ? Derivatives{at::ones_like(call.args[place.arg].toTensor())} : Derivatives();
   })[0];
   const auto scaled = [&](const Tensor& t) { return t.defined() && by_x[0].defined() ? t * by_x[0] : Tensor(); };
   Tensor sum = scaled(call.sums[number]);
-  if (by_x[1].defined() && slopes.defined()) sum = plus(sum, by_x[1] * (slopes * slopes).sum(0));
-  return {{scaled(slopes)}, {sum}};
+  if (by_x[1].defined() && slopes.defined()) sum = plus(sum, by_x[1] * sum_of(call, slopes * slopes));
+  return {{{scaled(slopes)}}, {sum}};
 }
 
 Carried general(const CollapsedCall& call) {
-  const auto one_or_none = [](const Tensor& t) { return t.defined() ? Derivatives{t} : Derivatives(); };
-  const size_t results = flatten_outputs(call.outs).size();
-  Carried carried{Rows(results), Rows(results)};
+  const size_t results = flatten_outputs(call.outs).size(), order = call.order();
+  Carried carried{std::vector<Rows>(order - 1, Rows(results)), Rows(results)};
   if (any_defined(call.sums)) {
-    const auto along = by_series(call, 1, [&](size_t leaf) { return one_or_none(call.sums[leaf]); });
+    const auto along = by_series(
+        call, 1, [&](size_t leaf) { return call.sums[leaf].defined() ? Derivatives{call.sums[leaf]} : Derivatives(); });
     for (size_t k = 0; k < results; ++k) carried.sums[k] = along[k][0];
   }
-  const Rows rows = for_each_direction(call, [&](Vmap& level) {
-    const auto along = by_series(call, 2, [&](size_t leaf) { return one_or_none(of_one(level, call.slopes[leaf])); });
-    Rows both;
-    for (const Derivatives& d : along) both.insert(both.end(), d.begin(), d.end());
-    return both;
+  const Rows rows = for_each_direction(call, call.summed.directions, [&](Vmap& level) {
+    const auto along = by_series(call, order, [&](size_t leaf) {
+      Derivatives derivatives;
+      for (const Rows& slopes : call.slopes) derivatives.push_back(of_one(level, slopes[leaf]));
+      while (!derivatives.empty() && !derivatives.back().defined()) derivatives.pop_back();
+      return derivatives;
+    });
+    Rows all;
+    for (const Derivatives& d : along) all.insert(all.end(), d.begin(), d.end());
+    return all;
   });
   for (size_t k = 0; k < results; ++k) {
-    carried.slopes[k] = rows[2 * k];
-    if (rows[2 * k + 1].defined()) carried.sums[k] = plus(carried.sums[k], rows[2 * k + 1].sum(0));
+    const Tensor* of_result = rows.data() + k * order;
+    for (size_t i = 0; i + 1 < order; ++i) carried.slopes[i][k] = of_result[i];
+    carried.sums[k] = plus(carried.sums[k], sum_of(call, of_result[order - 1]));
   }
   return carried;
 }
@@ -234,10 +291,9 @@ void Collapsed::process(const Operator& op, Stack& stack) {
   // Rules for some arguments only, or none.
   if (tracked && op.opens_up() && !op.has_jvp(tracked) && decompose(op, stack)) return;
 
-  CollapsedCall call{op, {}, {}, {}, tracked, directions_, label()};
-  call.slopes.resize(count_leaves(op, stack));
-  call.sums.resize(call.slopes.size());
-  bool records = false;
+  CollapsedCall call{op, summed_, {}, {}, Rows(count_leaves(op, stack)), tracked, label()};
+  call.slopes.assign(summed_.order - 1, call.sums);
+  bool records = summed_.weights.defined() && libtorch_follows(summed_.weights);
   replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) -> Tensor {
     Tensor value = t;
     if (Wrapper* w = as_wrapper_of(t, *this)) {
@@ -246,9 +302,9 @@ void Collapsed::process(const Operator& op, Stack& stack) {
       if (follows && is_tracked(op, leaf, payload)) {
         const size_t number = leaf_number(op, stack, leaf);
         const Derivatives derivatives = derivatives_of(payload);
-        call.slopes[number] = derivatives[0];
-        call.sums[number] = derivatives[1];
-        records = records || (derivatives[0].defined() && libtorch_follows(derivatives[0]));
+        for (size_t k = 0; k < call.slopes.size(); ++k) call.slopes[k][number] = derivatives[k];
+        call.sums[number] = derivatives.back();
+        for (const Tensor& d : derivatives) records = records || (d.defined() && libtorch_follows(d));
       }
     }
     records = records || libtorch_follows(value);
@@ -273,20 +329,26 @@ void Collapsed::process(const Operator& op, Stack& stack) {
         throw UnsupportedError(describe() + ": " + op.name() +
                                " draws random numbers that its derivatives depend on, and would draw others for them. "
                                "Draw outside, and pass the numbers in.");
-      else if (is_elementwise(call)) carried = elementwise(call);
+      else if (summed_.order == 2 && is_elementwise(call)) carried = elementwise(call);
       else if (growth == Growth::product) carried = product(call);
       else carried = general(call);
       size_t k = 0;
       for (size_t i = 0; i < stack.size(); ++i) {
         const size_t count = stack[i].isTensor() ? 1 : stack[i].isTensorList() ? stack[i].toListRef().size() : 0;
         for (size_t e = 0; e < count; ++e, ++k)
-          if (constant_outs >> i & 1) carried.slopes[k] = carried.sums[k] = Tensor();
+          if (constant_outs >> i & 1) {
+            for (Rows& slopes : carried.slopes) slopes[k] = Tensor();
+            carried.sums[k] = Tensor();
+          }
       }
     }
   }
   replace_outputs(stack, [&](Tensor&& t, size_t k) {
-    return k < carried.slopes.size() ? wrap_series(*this, std::move(t), {carried.slopes[k], carried.sums[k]})
-                                     : wrap_constant(*this, std::move(t));
+    if (k >= carried.sums.size()) return wrap_constant(*this, std::move(t));
+    Derivatives derivatives;
+    for (const Rows& slopes : carried.slopes) derivatives.push_back(slopes[k]);
+    derivatives.push_back(carried.sums[k]);
+    return wrap_series(*this, std::move(t), std::move(derivatives));
   });
 }
 

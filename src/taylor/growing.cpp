@@ -12,6 +12,7 @@
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
 #include "interpreters/history.h"
+#include "taylor/binomial.h"
 
 namespace tower::taylor {
 namespace {
@@ -57,21 +58,6 @@ class Sum {
 
  private:
   Tensor value_;
-};
-
-/// k over i, for i from 0 on.
-class Binomial {
- public:
-  explicit Binomial(size_t k) : k_(k) {}
-  double operator*() const { return value_; }
-  void operator++() {
-    value_ = value_ * static_cast<double>(k_ - i_) / static_cast<double>(i_ + 1);
-    ++i_;
-  }
-
- private:
-  size_t k_, i_ = 0;
-  double value_ = 1;
 };
 
 // ---- kinds of calls ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from . import comments
 
 # Every public header has its place in one of these; a header without one is an error.
 GROUPS = [
-    ("Transforms", "transforms value_and_jacobian taylor axes dynamic vmap_info substitution"),
+    ("Transforms", "transforms value_and_jacobian taylor differential_operator axes dynamic vmap_info substitution"),
     ("Values", "tree nn"),
     ("Control flow", "cond loops checkpoint"),
     ("Compiled functions", "compile graph native export_c"),
