@@ -50,8 +50,8 @@ TEST(DifferentialOperator, OfAPlaneWaveIsItsPolynomial) {
     for (const int64_t i : by) product *= k[static_cast<size_t>(i)];
     return product * std::sin(phase + M_PI_2 * static_cast<double>(by.size()));
   };
-  const std::vector<Indices> all{{},           {1},          {0, 0},    {0, 2},          {0, 1, 2},
-                                 {2, 1, 1},    {0, 0, 1, 1}, {0, 2, 2, 2}, {0, 1, 1, 2, 2}, {0, 0, 0, 1, 1, 2}};
+  const std::vector<Indices> all{{},        {1},          {0, 0},       {0, 2},          {0, 1, 2},
+                                 {2, 1, 1}, {0, 0, 1, 1}, {0, 2, 2, 2}, {0, 1, 1, 2, 2}, {0, 0, 0, 1, 1, 2}};
   std::vector<DerivativeTerm> terms;
   double sum = 0, factor = 0.5;
   for (const Indices& by : all) {
@@ -67,9 +67,7 @@ TEST(DifferentialOperator, OfAPlaneWaveIsItsPolynomial) {
 // Of (c·x)ᴷ the derivative of order K is K! times its monomial of c: also for the highest order that there is.
 TEST(DifferentialOperator, OfAPowerIsExactUpToOrderTwelve) {
   const Tensor c = vec({1, 2, 0.5}), x = vec({0.1, 0.4, -0.3});
-  const auto power = [&](int64_t order) {
-    return [&, order](const Tensor& a) { return at::dot(c, a).pow(order); };
-  };
+  const auto power = [&](int64_t order) { return [&, order](const Tensor& a) { return at::dot(c, a).pow(order); }; };
   const Indices twelve{0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2};
   expect_close(tower::differential_operator({{1, twelve}})(power(12))(x), number(std::tgamma(13.0) * 2), 1e-10);
   expect_close(tower::differential_operator({{1, {0, 0, 0, 1, 2}}})(power(5))(x), number(120), 1e-12);
@@ -218,8 +216,8 @@ TEST(StochasticOperators, OfSeveralDirectionsAreTheMean) {
   };
   expect_close(all, tower::vmap(lap)(vs).mean(), 1e-13);
   expect_close(tower::stochastic_biharmonic(surface, {vs}, 2)(x), tower::vmap(bi)(vs).mean(), 1e-13);
-  expect_close(tower::differential_operator(terms, {.normal_directions = {vs}})(surface)(x), tower::vmap(any)(vs).mean(),
-               1e-13);
+  expect_close(tower::differential_operator(terms, {.normal_directions = {vs}})(surface)(x),
+               tower::vmap(any)(vs).mean(), 1e-13);
   // vᵀ H v, and a third of the fourth derivative along v.
   const Tensor v = vs[1];
   expect_close(lap(v), at::dot(v, at::mv(tower::hessian(surface)(x), v)), 1e-13);
@@ -248,11 +246,14 @@ TEST(DifferentialOperator, RefusesWhatDoesNotFit) {
   says(message_of<ArgumentError>(of({{1, {0, 0}}}, {.normal_directions = {x}})), "tensor of directions 0");
   says(message_of<ArgumentError>(of({{1, {0, 0}}}, {.normal_directions = {at::ones({0, 2}, at::kDouble)}})),
        "there is no direction");
-  says(message_of<ArgumentError>([&] { tower::stochastic_laplacian(f, {at::ones({0, 2}, at::kDouble)})(x); }),
+  says(message_of<ArgumentError>([&] {
+         tower::stochastic_laplacian(f, {at::ones({0, 2}, at::kDouble)})(x);
+       }),
        "stochastic_laplacian: there is no direction");
   says(message_of<ArgumentError>([&] { tower::stochastic_biharmonic(f, {})(x); }), "0 tensors of directions for 1");
-  says(message_of<DerivativeError>(
-           [&] { tower::differential_operator({{1, {0}}})(f)(x.to(at::kComplexDouble)); }),
+  says(message_of<DerivativeError>([&] {
+         tower::differential_operator({{1, {0}}})(f)(x.to(at::kComplexDouble));
+       }),
        "Pass real and imaginary part");
   says(message_of<DerivativeError>([&] { tower::differential_operator({{1, {0}}})(f)(x.to(at::kLong)); }), "Long [2]");
   says(message_of<ArgumentError>([&] {

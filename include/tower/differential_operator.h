@@ -1,7 +1,7 @@
 // Any linear differential operator of a function, by Taylor mode: no Hessian, and no tensor of fourth derivatives.
 //
-//   const auto heat = tower::differential_operator({{1, {0}}, {-0.1, {1, 1}}, {-0.1, {2, 2}}});  // ∂t - 0.1 (∂xx + ∂yy)
-//   at::Tensor residual = heat(u)(txy);
+//   const auto heat = tower::differential_operator({{1, {0}}, {-0.1, {1, 1}}, {-0.1, {2, 2}}});  // ∂t - 0.1 (∂xx +
+//   ∂yy) at::Tensor residual = heat(u)(txy);
 //
 // A term is a coefficient and the elements of the argument that are differentiated by, each as often as it is named;
 // none: the function itself. Terms of one order are a sum of derivatives along directions, from which mixed ones are
@@ -60,8 +60,8 @@ namespace dynamic {
 /// arguments `argnums`. Mixed derivatives are interpolated from those along directions, which are polarized (Griewank,
 /// Utke, Walther, "Evaluating higher derivative tensors by forward propagation of univariate Taylor series", 2000; the
 /// directions are those of Kan, "From moments of sum to moments of product", 2008). With directions v among `options`
-/// terms of order K are the mean of Π He(vᵢ) / K! times the K-th derivative along v, with Hermite's polynomials, each of
-/// as high a degree as the term has derivatives by i. Throws ArgumentError where a term names no element, is of an
+/// terms of order K are the mean of Π He(vᵢ) / K! times the K-th derivative along v, with Hermite's polynomials, each
+/// of as high a degree as the term has derivatives by i. Throws ArgumentError where a term names no element, is of an
 /// order above twelve, or has a coefficient that is no real number; and what `laplacian` does.
 Function differential_operator(Function f, std::vector<int64_t> argnums, std::vector<DerivativeTerm> terms,
                                DifferentialOptions options = {});
@@ -74,9 +74,9 @@ Function differential_operator(Function f, std::vector<int64_t> argnums, std::ve
 FunctionWithAux stochastic_laplacian(Function f, std::vector<int64_t> argnums, std::vector<at::Tensor> directions,
                                      std::optional<int64_t> chunk_size = std::nullopt);
 
-/// An estimate of the Laplacian's Laplacian of each output of `f` by the arguments `argnums`: a third of the mean of the
-/// fourth derivatives along `directions`, which are to be standard normal, for the mean of vᵢvⱼvₖvₗ is one for each way
-/// to pair its four. (Of random signs the mean is another.) `chunk_size`: directions followed at once. Throws what
+/// An estimate of the Laplacian's Laplacian of each output of `f` by the arguments `argnums`: a third of the mean of
+/// the fourth derivatives along `directions`, which are to be standard normal, for the mean of vᵢvⱼvₖvₗ is one for each
+/// way to pair its four. (Of random signs the mean is another.) `chunk_size`: directions followed at once. Throws what
 /// stochastic_laplacian does.
 Function stochastic_biharmonic(Function f, std::vector<int64_t> argnums, std::vector<at::Tensor> directions,
                                std::optional<int64_t> chunk_size = std::nullopt);
@@ -103,8 +103,8 @@ inline constexpr auto arrive_in_pairs = [](auto& value, const std::pair<Tensors,
 }  // namespace detail
 
 /// The operator that takes a function to the sum of `terms` of it: coefficients times derivatives by elements of the
-/// arguments `I` (default: the first). `differential_operator(terms)(f)(x)` is a tree like f(x). By `options` estimated,
-/// or some directions at once. Throws, when that is evaluated, what dynamic::differential_operator does.
+/// arguments `I` (default: the first). `differential_operator(terms)(f)(x)` is a tree like f(x). By `options`
+/// estimated, or some directions at once. Throws, when that is evaluated, what dynamic::differential_operator does.
 template <std::size_t... I>
 auto differential_operator(std::vector<DerivativeTerm> terms, DifferentialOptions options = {}) {
   return [terms = std::move(terms), options = std::move(options)]<class F>(F f) {
@@ -118,9 +118,9 @@ auto differential_operator(std::vector<DerivativeTerm> terms, DifferentialOption
   };
 }
 
-/// {f(x), an estimate of its Laplacian} by the elements of the arguments `I` (default: the first): the mean of the second
-/// derivatives along `directions`, of which each differentiated tensor has as many in front. `chunk_size`: directions
-/// followed at once. Throws what dynamic::stochastic_laplacian does.
+/// {f(x), an estimate of its Laplacian} by the elements of the arguments `I` (default: the first): the mean of the
+/// second derivatives along `directions`, of which each differentiated tensor has as many in front. `chunk_size`:
+/// directions followed at once. Throws what dynamic::stochastic_laplacian does.
 template <std::size_t... I, class F>
 auto stochastic_laplacian(F f, std::vector<at::Tensor> directions, std::optional<int64_t> chunk_size = std::nullopt) {
   return [f = detail::Held<F>{std::move(f)}, directions = std::move(directions), chunk_size](const auto&... args) {

@@ -43,8 +43,7 @@ Followed follow(const c10::intrusive_ptr<Level>& level, const dynamic::Function&
 
 Tensors Followed::of_order(size_t order) const {
   Tensors result;
-  for (const Derivatives& of_one : derivatives)
-    result.push_back(order <= of_one.size() ? of_one[order - 1] : Tensor());
+  for (const Derivatives& of_one : derivatives) result.push_back(order <= of_one.size() ? of_one[order - 1] : Tensor());
   return with_zeros(std::move(result), metas);
 }
 

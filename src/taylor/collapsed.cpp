@@ -213,16 +213,16 @@ Carried product(const CollapsedCall& call) {
   return carried;
 }
 
-// Derivatives of the results along the series that `series` gives each tensor that is followed.
+// Derivatives of the results, of arguments with the series that `followed` gives them; it returns the tensor itself
+// where there is none.
 std::vector<Derivatives> by_series(const CollapsedCall& call, size_t order,
-                                   const std::function<Derivatives(size_t leaf)>& series) {
+                                   const std::function<Tensor(Growing&, const Tensor&, size_t leaf)>& followed) {
   const auto growing = c10::make_intrusive<Growing>(call.label);
   const Scope scope(growing);
   const c10::AutoFwGradMode following(true);
   Stack stack = call.args;
   replace_tensors(call.op, stack, [&](const Tensor& t, LeafRef leaf) -> Tensor {
-    Derivatives derivatives = series(leaf_number(call.op, call.args, leaf));
-    return derivatives.empty() ? t : growing->given(t, std::move(derivatives));
+    return followed(*growing, t, leaf_number(call.op, call.args, leaf));
   });
   growing->expect(call.outs);
   growing->process(call.op, stack);
@@ -245,8 +245,8 @@ Carried elementwise(const CollapsedCall& call) {
   const LeafRef place{static_cast<uint16_t>(std::countr_zero(call.tracked)), 0};
   const size_t number = leaf_number(call.op, call.args, place);
   const Tensor& slopes = call.slopes[0][number];
-  const Derivatives by_x = by_series(call, 2, [&](size_t leaf) {
-    return leaf == number ? Derivatives{at::ones_like(call.args[place.arg].toTensor())} : Derivatives();
+  const Derivatives by_x = by_series(call, 2, [&](Growing& growing, const Tensor& x, size_t leaf) {
+    return leaf == number ? growing.variable(x) : x;
   })[0];
   const auto scaled = [&](const Tensor& t) { return t.defined() && by_x[0].defined() ? t * by_x[0] : Tensor(); };
   Tensor sum = scaled(call.sums[number]);
@@ -258,16 +258,16 @@ Carried general(const CollapsedCall& call) {
   const size_t results = flatten_outputs(call.outs).size(), order = call.order();
   Carried carried{std::vector<Rows>(order - 1, Rows(results)), Rows(results)};
   if (any_defined(call.sums)) {
-    const auto along = by_series(
-        call, 1, [&](size_t leaf) { return call.sums[leaf].defined() ? Derivatives{call.sums[leaf]} : Derivatives(); });
+    const auto along = by_series(call, 1, [&](Growing& growing, const Tensor& x, size_t leaf) {
+      return call.sums[leaf].defined() ? growing.given(x, {call.sums[leaf]}) : x;
+    });
     for (size_t k = 0; k < results; ++k) carried.sums[k] = along[k][0];
   }
   const Rows rows = for_each_direction(call, call.summed.directions, [&](Vmap& level) {
-    const auto along = by_series(call, order, [&](size_t leaf) {
+    const auto along = by_series(call, order, [&](Growing& growing, const Tensor& x, size_t leaf) {
       Derivatives derivatives;
       for (const Rows& slopes : call.slopes) derivatives.push_back(of_one(level, slopes[leaf]));
-      while (!derivatives.empty() && !derivatives.back().defined()) derivatives.pop_back();
-      return derivatives;
+      return any_defined(derivatives) ? growing.given(x, std::move(derivatives)) : x;
     });
     Rows all;
     for (const Derivatives& d : along) all.insert(all.end(), d.begin(), d.end());

@@ -1,5 +1,5 @@
-// A homogeneous operator Σ c_α ∂^α of order K is a polynomial Σ c_α ξ^α, and where that is Σ w_r (v_r · ξ)ᴷ, the operator
-// is Σ w_r times the K-th derivative along v_r. Read first: at the end, apply.
+// A homogeneous operator Σ c_α ∂^α of order K is a polynomial Σ c_α ξ^α, and where that is Σ w_r (v_r · ξ)ᴷ, the
+// operator is Σ w_r times the K-th derivative along v_r. Read first: at the end, apply.
 #include "tower/differential_operator.h"
 
 #include <ATen/Functions.h>
@@ -81,10 +81,12 @@ class Combinations {
  public:
   explicit Combinations(const std::vector<DerivativeTerm>& terms) {
     Tensors tensors;
-    for (const DerivativeTerm& t : terms) tensors.push_back(t.coefficient.tensor), numbers_.push_back(t.coefficient.number);
+    for (const DerivativeTerm& t : terms)
+      tensors.push_back(t.coefficient.tensor), numbers_.push_back(t.coefficient.number);
     tensors_ = frontend::stand_ins(std::move(tensors));
     for (size_t k = 0; k < tensors_.size(); ++k)
-      if (const Tensor& c = tensors_[k]; c.defined() && (c.dim() != 0 || c.is_complex() || c.scalar_type() == at::kBool))
+      if (const Tensor& c = tensors_[k];
+          c.defined() && (c.dim() != 0 || c.is_complex() || c.scalar_type() == at::kBool))
         throw ArgumentError(std::string(kOperator) + ": the coefficient of " + ordinal("term", k) + " is " +
                             describe(c) + ", but must be a real number without dimensions.");
   }
@@ -162,7 +164,8 @@ struct Applied {
 taylor::Along exactly(const Applied& to, size_t order, const std::vector<Term>& terms) {
   std::map<Powers, std::map<size_t, double>> weights;
   for (const Term& term : terms)
-    for (const auto& [direction, weight] : polarized(term.powers, order)) weights[direction][term.coefficient] += weight;
+    for (const auto& [direction, weight] : polarized(term.powers, order))
+      weights[direction][term.coefficient] += weight;
   std::vector<std::map<size_t, double>> rows;
   std::vector<double> components;
   bool ones = true;
@@ -249,8 +252,8 @@ Tensors apply(const Function& f, const std::vector<int64_t>& given_argnums, cons
   Tensors drift = orders.contains(1) ? drift_of(to, orders[1]) : Tensors();
   Sums sums;
   for (auto it = orders.rbegin(); it != orders.rend() && it->first >= 2; ++it) {
-    taylor::Along along = normal.empty() ? exactly(to, it->first, it->second)
-                                         : by_normal_directions(to, it->first, it->second, normal);
+    taylor::Along along =
+        normal.empty() ? exactly(to, it->first, it->second) : by_normal_directions(to, it->first, it->second, normal);
     if (along.directions[0].size(0) == 0) continue;
     // Terms of order one enter as the sums do, and cost nothing where there are some.
     along.drift = std::exchange(drift, {});

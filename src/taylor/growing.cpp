@@ -12,6 +12,7 @@
 #include "interpreters/custom.h"
 #include "interpreters/derivatives.h"
 #include "interpreters/history.h"
+#include "records/linearity.h"
 #include "taylor/binomial.h"
 
 namespace tower::taylor {
@@ -310,6 +311,35 @@ Tensor Growing::given(const Tensor& value, Derivatives derivatives) {
   return tensor_of(add(*calls_.back(), 0), value);
 }
 
+Tensor Growing::variable(const Tensor& value) { return given(value, {ones_like(value)}); }
+
+Tensor Growing::ones_like(const Tensor& t) {
+  const auto is_like = [&](const Tensor& made) {
+    return made.scalar_type() == t.scalar_type() && made.sizes().equals(t.sizes()) && made.device() == t.device();
+  };
+  const auto found = std::find_if(ones_.begin(), ones_.end(), is_like);
+  if (found != ones_.end()) return *found;
+  const Under below(*this);
+  return ones_.emplace_back(at::ones_like(t));
+}
+
+bool Growing::is_ones(const Tensor& t) {
+  Wrapper* w = as_wrapper_of(t, *this);
+  const Tensor& value = w ? w->payload().value : t;
+  return std::any_of(ones_.begin(), ones_.end(), [&](const Tensor& made) { return made.is_same(value); });
+}
+
+bool Growing::is_other_factor(const Operator& op, Stack& stack) {
+  if (ones_.empty() || rules::linearity_of(op) != rules::Linearity::product) return false;
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    const Tensor one = stack[i].toTensor(), other = stack[1 - i].toTensor();
+    if (!is_ones(one) || one.scalar_type() != other.scalar_type() || !one.sizes().equals(other.sizes())) continue;
+    stack.assign(1, as_wrapper_of(other, *this) ? other : wrap_constant(*this, other));
+    return true;
+  }
+  return false;
+}
+
 Derivatives Growing::derivatives(const Tensor& result, size_t order) {
   Derivatives all(order);
   Wrapper* w = result.defined() ? as_wrapper_of(result, *this) : nullptr;
@@ -352,7 +382,7 @@ void Growing::wrap_results(Stack& stack, const std::vector<int64_t>& nodes) {
 
 void Growing::factor(const Operator& op, Stack& stack) {
   const Tensor g = stack[0].toTensor();
-  stack[0] = at::ones_like(as_wrapper_of(g, *this)->payload().value);
+  stack[0] = ones_like(as_wrapper_of(g, *this)->payload().value);
   process(op, stack);
   static const Operator& mul = *Operator::find("aten::mul", "Tensor");
   Stack product{g, stack[0]};
@@ -362,6 +392,7 @@ void Growing::factor(const Operator& op, Stack& stack) {
 
 void Growing::process(const Operator& op, Stack& stack) {
   Stack expected = std::exchange(expected_, {});
+  if (expected.empty() && is_other_factor(op, stack)) return;
   const bool follows = autograd_state().get_fw_grad_mode() && !op.no_derivative();
   const Mask tracked = follows ? tracked_args(*this, op, stack) : 0;
   // Rules for some arguments only, or none.

@@ -51,6 +51,8 @@ class Growing final : public Level {
   void expect(Stack values) { expected_ = std::move(values); }
   /// `value` with the derivatives from the first on; those behind them are zero.
   Tensor given(const Tensor& value, Derivatives derivatives);
+  /// With the derivatives 1, 0, 0, …: products with that one are their other factor.
+  Tensor variable(const Tensor& value);
   /// The first `order` derivatives of a result.
   Derivatives derivatives(const Tensor& result, size_t order);
 
@@ -86,12 +88,18 @@ class Growing final : public Level {
   void wrap_results(Stack& stack, const std::vector<int64_t>& nodes);
   /// g · op(1, …) in place of op(g, …).
   void factor(const Operator& op, Stack& stack);
+  /// Tensors of ones, which products know by identity.
+  Tensor ones_like(const Tensor& t);
+  bool is_ones(const Tensor& t);
+  /// Of a product of ones and what the result is like: that.
+  bool is_other_factor(const Operator& op, Stack& stack);
 
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Node> nodes_;
   std::vector<int64_t> primes_;  // by node: that of its derivative; -1 where nobody has asked
   std::vector<Made> made_;
   Stack expected_;
+  std::vector<Tensor> ones_;
   bool records_ = false;
 };
 
