@@ -43,16 +43,29 @@ void call_plain(const Operator& op, Stack& stack) {
 
 }  // namespace
 
-Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args) {
+namespace {
+
+template <class Counts>
+Level* highest_level_of(const Operator& op, c10::ArrayRef<IValue> args, Counts counts) {
   Level* found = nullptr;
   for_each_tensor(op, args, [&](const Tensor& t, LeafRef) {
-    if (Wrapper* w = as_wrapper(t)) {
+    if (Wrapper* w = as_wrapper(t); w && counts(t)) {
       if (w->view()) w->payload();  // what was written to its base may have taken it to a higher level
       Level& level = w->level();
       if (!found || level.depth() > found->depth()) found = &level;
     }
   });
   return found;
+}
+
+Level* highest_level_without_known(const Operator& op, c10::ArrayRef<IValue> args) {
+  return highest_level_of(op, args, [](const Tensor& t) { return !is_known_by_name(t); });
+}
+
+}  // namespace
+
+Level* highest_level(const Operator& op, c10::ArrayRef<IValue> args) {
+  return highest_level_of(op, args, [](const Tensor&) { return true; });
 }
 
 bool libtorch_follows(const Operator& op, c10::ArrayRef<IValue> args) {
@@ -173,6 +186,7 @@ void bind_without_constants_of_ended_levels(const Operator& op, Stack& stack, co
 void bind_call(const Operator& op, Stack& stack) { bind_call(op, stack, highest_level(op, stack)); }
 
 void bind_call(const Operator& op, Stack& stack, Level* level) {
+  if (level && !is_visible(level) && thread_state.substitutions) level = highest_level_without_known(op, stack);
   if (level && !is_visible(level)) return bind_without_constants_of_ended_levels(op, stack, *level);
   if (op.random() && !op.composite()) {
     Level* mapped = nearest_vmap(top());

@@ -21,6 +21,10 @@ class InvisibleTensorError : public EscapedTensorError {
   Tensor tensor_;
 };
 
+/// Whether a trace that runs knows the tensor as what is substituted around it (frontend/substitution.h): then it is a
+/// value from outside, although its level cannot be seen. Set by the front end.
+inline bool (*is_known_by_name)(const Tensor& t) = nullptr;
+
 /// The same when the highest level among the arguments' wrappers is already known (null: there are no wrappers).
 void bind_call(const Operator& op, Stack& stack, Level* highest);
 

@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "core/bind.h"
 #include "tower/substitution.h"
 
 namespace tower {
@@ -22,6 +23,12 @@ struct Substituted {
 namespace {
 using Shared = std::shared_ptr<const Substituted>;
 const Shared* current() { return static_cast<const Shared*>(thread_state.substitutions); }
+
+bool stands_for_itself(const Tensor& t) {
+  const Tensor* replacement = current() ? (*current())->find(t) : nullptr;
+  return replacement && replacement->is_same(t);
+}
+[[maybe_unused]] const bool kHooked = (is_known_by_name = stands_for_itself, true);
 }  // namespace
 
 Shared substituted() { return current() ? *current() : nullptr; }

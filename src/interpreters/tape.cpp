@@ -158,6 +158,11 @@ IValue with_tensors(const IValue& v, F&& f) {
 
 }  // namespace
 
+Tensor as_held(const Tensor& t) {
+  const Wrapper* w = as_wrapper(t);
+  return w && is_visible(&w->level()) ? frontend::as_it_is(t) : t;
+}
+
 int64_t Tape::add_input(const Tensor& value) {
   slots_.emplace_back(value);
   return static_cast<int64_t>(slots_.size()) - 1;
@@ -173,7 +178,7 @@ Node& Tape::record(const Operator& op, c10::ArrayRef<IValue> args, Node::Inputs&
   for (size_t i = 0; i < args.size(); ++i) {
     const IValue& v = args[i];
     if (op.kind(i) == ArgKind::other) node.kept.push_back(v);
-    else if (keeps.args >> i & 1) node.kept.push_back(held >> i & 1 ? with_tensors(v, frontend::as_it_is) : v);
+    else if (keeps.args >> i & 1) node.kept.push_back(held >> i & 1 ? with_tensors(v, as_held) : v);
     else if (v.isList()) node.kept.emplace_back(static_cast<int64_t>(v.toListRef().size()));  // its length
     else node.kept.emplace_back();
     if (keeps.shapes >> i & 1) keep_shapes(node, v);

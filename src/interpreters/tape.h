@@ -8,6 +8,10 @@
 
 namespace tower {
 
+/// An argument that the differentiated function holds itself, and may write to, as a tape keeps it. A tensor that
+/// cannot be seen here is kept as it is: it is refused, or stands for another, by the name that its code knows it by.
+Tensor as_held(const Tensor& t);
+
 struct Node {
   struct Input {
     LeafRef leaf;

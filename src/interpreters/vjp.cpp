@@ -99,11 +99,7 @@ void Vjp::process(const Operator& op, Stack& stack) {
     return;
   }
   if (held && op.save) {  // which chooses freely among the arguments
-    replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) {
-      // A tensor that cannot be seen here is refused, by the name that its code knows it by.
-      const Wrapper* w = as_wrapper(t);
-      return (held >> leaf.arg & 1) && w && is_visible(&w->level()) ? frontend::as_it_is(t) : t;
-    });
+    replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) { return held >> leaf.arg & 1 ? as_held(t) : t; });
     held = 0;
   }
   Node& node = tape_->record(op, stack, std::move(inputs), tracked, held);
