@@ -126,8 +126,8 @@ struct Fit {
     return at::where(squares > 0, squares, 1.).sqrt();
   }
   static Tensor finite(const Model& at) {
-    const auto all = [](const Tensor& t) { return (t - t == 0).all(); };
-    return at::logical_and(all(at.cost), at::logical_and(all(at.gradient), all(at.matrix)));
+    using solvers::all_finite;
+    return at::logical_and(all_finite(at.cost), at::logical_and(all_finite(at.gradient), all_finite(at.matrix)));
   }
   Tensor is_flat(const Model& at, const Tensor& scales) const {
     return (at.gradient / scales).abs().amax() <= options.gtol * (2 * at.cost).sqrt();

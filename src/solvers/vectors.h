@@ -1,6 +1,9 @@
 // Lists of tensors as one vector, which is what linear algebra knows.
 #pragma once
 
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
 #include "control/speech.h"
 #include "core/operator.h"
 #include "tower/dynamic.h"
@@ -35,6 +38,9 @@ class Unknowns {
 
 /// The named axes along which `f`, a linear function of vectors like `like`, mixes those of several examples.
 speech::Axes mixed_axes(const VectorFunction& f, const Tensor& like);
+
+/// Whether no number of `t` is nan or infinite: a bool.
+inline Tensor all_finite(const Tensor& t) { return (t - t == 0).all(); }
 
 /// Whether a condition, one bool, holds for any example of any vmap.
 bool any_example(const Tensor& condition);

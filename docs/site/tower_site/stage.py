@@ -23,6 +23,7 @@ GUIDE = [
     "docs/c_libraries.md",
     "docs/solvers.md",
     "docs/ensembles.md",
+    "docs/minimize.md",
     "docs/taylor_mode.md",
     "docs/custom_functions.md",
     "docs/custom_operators.md",
