@@ -53,7 +53,8 @@ class Loss {
 
 /// How a fit ended: the numbers in `LeastSquaresFit::status`. Those up to `small_step` are what was looked for.
 enum class FitStatus : int64_t {
-  small_gradient = 0,  ///< the residuals are at right angles to all columns of the Jacobian, within `gtol`
+  small_gradient = 0,  ///< the residuals are at right angles to all columns of the Jacobian that no bound holds, within
+                       ///< `gtol`
   small_change = 1,    ///< a step changed the cost, and would have by its linear model, by less than `ftol` of it
   small_step = 2,      ///< a step was shorter than `xtol` of x, both scaled by the columns of the Jacobian
   max_steps = 3,       ///< `max_steps` were made before
@@ -75,6 +76,11 @@ struct LeastSquaresOptions {
   int64_t max_steps = 200;
   /// The first damping, relative to the squared norms of the Jacobian's columns.
   double first_damping = 1e-3;
+  /// The least that x may be: of all its numbers, one tensor after the other, or one number for all; −∞ where there is
+  /// no bound. Undefined: there are none. What x is at a bound has the bound's derivative.
+  at::Tensor lower = {};
+  /// The most that x may be, given as `lower` is.
+  at::Tensor upper = {};
 };
 
 /// What `least_squares` found. Under vmap each fit has its own. `x` has derivatives; the others are reports.
@@ -84,7 +90,8 @@ struct LeastSquaresFit {
   at::Tensor cost;    ///< half of the sum of squares, or what the loss makes of it
   at::Tensor status;  ///< int64: a FitStatus
   at::Tensor steps;   ///< int64: how many steps were tried
-  at::Tensor covariance;  ///< of all numbers of x: 2 cost / (m − n) (JᵀJ)⁻¹ of n numbers and m residuals; nan for m ≤ n
+  at::Tensor covariance;  ///< of all numbers of x: 2 cost / (m − n) (JᵀJ)⁻¹ of n numbers and m residuals; nan for m ≤
+                          ///< n; zero for those that are held at a bound
 };
 /// A fit is a tree.
 template <class X>
@@ -96,12 +103,15 @@ constexpr auto tower_fields(const LeastSquaresFit<X>&) {
 namespace dynamic {
 
 /// The x near `x0` for which the cost of `residuals(x)` is least, by the method of Levenberg and Marquardt with dense
-/// normal equations, as `options` say.
+/// normal equations, as `options` say. Between bounds, steps are projected: those numbers that are at one, and that the
+/// gradient keeps there, are held (D. P. Bertsekas, Projected Newton methods for optimization problems with simple
+/// constraints, 1982), and so they are in derivatives of x. An `x0` beyond a bound begins at it.
 ///
 /// The tensors of `x0` and of the residuals are of one real floating point dtype; there is any number of residuals. The
 /// function draws no random numbers; what it captures is captured by value, and x has derivatives by it: those of the
 /// stationary point of the cost, in both modes and to any order. They are nan where the fit did not find one. `x0` has
-/// none. Throws ArgumentError where dtypes or options are wrong.
+/// none. x is nan, with the status not_finite, where a lower bound is above the upper one. Throws ArgumentError where
+/// dtypes, the bounds' sizes or other options are wrong.
 LeastSquaresFit<Tensors> least_squares(const Function& residuals, const Tensors& x0,
                                        const LeastSquaresOptions& options = {});
 

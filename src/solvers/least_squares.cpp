@@ -1,5 +1,6 @@
 // least_squares: a while_loop over damped steps, written for one fit, below every level that differentiates. What it
-// finds is an implicit function of what the residuals captured: a root of the gradient of the cost.
+// finds is an implicit function of what the residuals captured: a root of the gradient of the cost, and of the distance
+// to the bound where one holds a number.
 #include "tower/least_squares.h"
 
 #include <ATen/Functions.h>
@@ -51,10 +52,42 @@ struct Model {
   Tensor cost, gradient, matrix;
 };
 
+// Where x may be. Undefined tensors: everywhere.
+struct Box {
+  Tensor lower, upper;
+
+  bool is_all() const { return !lower.defined(); }
+  Tensor nearest(const Tensor& x) const { return is_all() ? x : at::minimum(at::maximum(x, lower), upper); }
+  // Which numbers of x are at a bound and stay there, as the gradient would have them go beyond it.
+  Tensor held_below(const Tensor& x, const Tensor& gradient) const {
+    return at::logical_or(lower == upper, at::logical_and(x <= lower, gradient > 0));
+  }
+  Tensor held_above(const Tensor& x, const Tensor& gradient) const { return at::logical_and(x >= upper, gradient < 0); }
+  Tensor held(const Tensor& x, const Tensor& gradient) const {
+    return at::logical_or(held_below(x, gradient), held_above(x, gradient));
+  }
+  // What the gradient is of those that are free.
+  Tensor free(const Tensor& x, const Tensor& gradient) const {
+    return is_all() ? gradient : at::where(held(x, gradient), 0., gradient);
+  }
+  // What is zero at the solution.
+  Tensor root(const Tensor& x, const Tensor& gradient) const {
+    if (is_all()) return gradient;
+    return at::where(held_below(x, gradient), x - lower, at::where(held_above(x, gradient), x - upper, gradient));
+  }
+  // A symmetric matrix without what ties those that are held to others.
+  Tensor untied(const Tensor& matrix, const Tensor& x, const Tensor& gradient) const {
+    if (is_all()) return matrix;
+    const Tensor at_bound = held(x, gradient);
+    return at::where(at::logical_or(at_bound.unsqueeze(1), at_bound), at::diag_embed(matrix.diagonal()), matrix);
+  }
+};
+
 struct Fit {
   using Vector = std::function<Tensor(const Tensor&)>;
   Vector residuals;
   LeastSquaresOptions options;
+  Box box;
   double epsilon;
 
   bool is_robust() const { return options.loss.kind() != Loss::Kind::squares; }
@@ -111,12 +144,14 @@ struct Fit {
 
   enum : size_t { kX, kCost, kGradient, kMatrix, kScales, kDamping, kGrowth, kStatus, kSteps };
 
-  Tensors start(const Tensor& x) const {
+  Tensors start(const Tensor& x0) const {
+    Tensor x = box.nearest(x0);
+    if (!box.is_all()) x = at::where(box.lower <= box.upper, x, std::numeric_limits<double>::quiet_NaN());
     const Model at = model(x);
     const Tensor scales = scales_of(at.matrix), one = at::ones_like(at.cost);
     const Tensor none = at::zeros({}, x.options().dtype(at::kLong));
     const Tensor status =
-        at::where(finite(at), at::where(is_flat(at, scales), none + number(FitStatus::small_gradient), kGoesOn),
+        at::where(finite(at), at::where(is_flat(at, x, scales), none + number(FitStatus::small_gradient), kGoesOn),
                   number(FitStatus::not_finite));
     return {x, at.cost, at.gradient, at.matrix, scales, one * options.first_damping, 2 * one, status, none};
   }
@@ -129,30 +164,40 @@ struct Fit {
     using solvers::all_finite;
     return at::logical_and(all_finite(at.cost), at::logical_and(all_finite(at.gradient), all_finite(at.matrix)));
   }
-  Tensor is_flat(const Model& at, const Tensor& scales) const {
-    return (at.gradient / scales).abs().amax() <= options.gtol * (2 * at.cost).sqrt();
+  Tensor is_flat(const Model& at, const Tensor& x, const Tensor& scales) const {
+    return (box.free(x, at.gradient) / scales).abs().amax() <= options.gtol * (2 * at.cost).sqrt();
   }
 
   // J. J. Moré, The Levenberg–Marquardt algorithm: implementation and theory (1978), for scales and ends; H. B.
   // Nielsen, Damping parameter in Marquardt's method (1999), for the damping.
   Tensors step(const Tensors& s) const {
     const Tensor &scales = s[kScales], &damping = s[kDamping];
-    const Tensor slope = s[kGradient] / scales;
-    const Tensor matrix = s[kMatrix] / scales.unsqueeze(1) / scales;
+    const Tensor slope = box.free(s[kX], s[kGradient]) / scales;
+    const Tensor matrix = box.untied(s[kMatrix], s[kX], s[kGradient]) / scales.unsqueeze(1) / scales;
     const auto [factors, pivots, info] =
         at::linalg_lu_factor_ex(matrix + at::diag_embed(damping.expand({scales.numel()})));
-    const Tensor z = at::linalg_lu_solve(factors, pivots, -slope.unsqueeze(1)).squeeze(1);
-    const Tensor x = s[kX] + z / scales;
+    Tensor z = at::linalg_lu_solve(factors, pivots, -slope.unsqueeze(1)).squeeze(1);
+    const Tensor there_without = s[kX] + z / scales, x = box.nearest(there_without);
+    Tensor predicted, is_backward;
+    if (box.is_all()) {
+      predicted = 0.5 * at::dot(z, damping * z - slope);  // by the damped equations
+    } else {
+      z = (x - s[kX]) * scales;
+      predicted = -at::dot(z, slope + 0.5 * at::mv(matrix, z));
+      // What bounds left of it need not go downhill.
+      is_backward = at::logical_and((x != there_without).any(), predicted <= 0);
+    }
     const Model there = model(x);
-    const Tensor predicted = 0.5 * at::dot(z, damping * z - slope), gain = s[kCost] - there.cost;
+    const Tensor gain = s[kCost] - there.cost;
     const Tensor ratio = gain / predicted, is_finite = finite(there);
     const Tensor good = at::logical_and(is_finite, gain > 0);
     const auto chosen = [&](const Tensor& next, const Tensor& now) { return at::where(good, next, now); };
     const Tensor next_scales = chosen(at::maximum(scales, scales_of(there.matrix)), scales);
     const double ftol = std::max(options.ftol, 4 * epsilon);
-    const Tensor flat = at::logical_and(good, is_flat(there, next_scales));
-    // Steps that damping makes small say nothing.
-    const Tensor is_free = at::logical_and(is_finite, damping <= 1);
+    const Tensor flat = at::logical_and(good, is_flat(there, x, next_scales));
+    // Steps that damping or bounds make small say nothing.
+    Tensor is_free = at::logical_and(is_finite, damping <= 1);
+    if (is_backward.defined()) is_free = at::logical_and(is_free, is_backward.logical_not());
     const Tensor settled = at::logical_and(at::logical_and(is_free, gain.abs() <= ftol * s[kCost]),
                                            at::logical_and(predicted <= ftol * s[kCost], ratio <= 2));
     const Tensor near =
@@ -191,11 +236,29 @@ struct Fit {
   Tensor covariance(const Tensors& s) const {
     const int64_t unknowns = s[kX].numel(), freedom = residuals(s[kX]).numel() - unknowns;
     if (freedom <= 0) return at::full_like(s[kMatrix], std::numeric_limits<double>::quiet_NaN());
-    const Tensor scales = scales_of(s[kMatrix]);
-    const auto [inverse, info] = at::linalg_inv_ex(s[kMatrix] / scales.unsqueeze(1) / scales);
+    const Tensor scales = scales_of(s[kMatrix]), matrix = box.untied(s[kMatrix], s[kX], s[kGradient]);
+    auto [inverse, info] = at::linalg_inv_ex(matrix / scales.unsqueeze(1) / scales);
+    if (!box.is_all()) {
+      const Tensor held = box.held(s[kX], s[kGradient]);
+      inverse = at::where(at::logical_or(held.unsqueeze(1), held), 0., inverse);
+    }
     return 2 * s[kCost] / static_cast<double>(freedom) * (inverse / scales.unsqueeze(1) / scales);
   }
 };
+
+// The bounds as vectors like x, both or none.
+Box box_of(const LeastSquaresOptions& options, const solvers::Unknowns& like) {
+  if (!options.lower.defined() && !options.upper.defined()) return {};
+  const auto of = [&](const Tensor& bound, const char* name, double none) {
+    if (!bound.defined()) return at::full({like.size()}, none, like.options());
+    if (c10::isComplexType(bound.scalar_type()) || (bound.numel() != 1 && bound.numel() != like.size()))
+      throw ArgumentError(std::string("least_squares: ") + name + " is " + describe(bound) + ", and x0 has " +
+                          std::to_string(like.size()) + " numbers. It is one real number, or one for each of them.");
+    return bound.to(like.options().dtype()).reshape({-1}).expand({like.size()});
+  };
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  return {of(options.lower, "lower", -kInfinite), of(options.upper, "upper", kInfinite)};
+}
 
 void check_options(const LeastSquaresOptions& options) {
   const auto check = [](double value, const char* name, bool may_be_zero) {
@@ -233,13 +296,13 @@ LeastSquaresFit<Tensors> dynamic::least_squares(const Function& residuals, const
   };
   const double epsilon =
       dtype == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
-  const Fit fit{vector, options, epsilon};
-  const auto root = [fit](const Tensors& x, const Tensors&) { return Tensors{fit.gradient(x[0])}; };
+  const Fit fit{vector, options, box_of(options, like), epsilon};
+  const auto root = [fit](const Tensors& x, const Tensors&) { return Tensors{fit.box.root(x[0], fit.gradient(x[0]))}; };
   const auto solver = [fit](const Tensors& start) { return fit.solve(start[0]); };
   enum : size_t { kX, kIsMinimum, kCost, kStatus, kSteps, kCovariance, kAll };
-  // The Hessian is symmetric. Of x0 no derivative goes on.
+  // The Hessian is symmetric, but for the rows of bounds. Of x0 no derivative goes on.
   ImplicitOptions implicit;
-  implicit.linear.symmetric = true;
+  implicit.linear.symmetric = fit.box.is_all();
   const Tensors found = solvers::implicit_root_with_reports(
       "least_squares", root, solver, {like.vector(x0, "x0").detach()}, kAll - kIsMinimum, implicit);
   return {like.list(found[kX]), found[kCost], found[kStatus], found[kSteps], found[kCovariance]};

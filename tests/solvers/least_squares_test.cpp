@@ -205,6 +205,111 @@ TEST(LeastSquares, EachFitOfAnEnsembleIsAsAloneCompiledOrNot) {
   EXPECT_EQ(tower::vmap(one)(data.slice(0, 0, 0)).x.sizes(), at::IntArrayRef({0, 2}));
 }
 
+// ---- bounds ----
+
+// A linear fit between bounds, by trying which numbers are at which bound: the one that is feasible and cheapest.
+Tensor bounded_by_trial(const Tensor& design, const Tensor& y, const Tensor& lower, const Tensor& upper) {
+  const int64_t n = design.size(1);
+  const auto cost = [&](const Tensor& x) { return (at::mv(design, x) - y).square().sum().item<double>(); };
+  Tensor best;
+  for (int64_t pattern = 0; pattern < std::pow(3, n); ++pattern) {
+    Tensor fixed = at::zeros({n}, at::kDouble), free = at::zeros({n}, at::kBool);
+    for (int64_t k = 0, digits = pattern; k < n; ++k, digits /= 3) {
+      if (digits % 3 == 0) free[k] = true;
+      else fixed[k] = digits % 3 == 1 ? lower[k] : upper[k];
+    }
+    const Tensor columns = free.nonzero().squeeze(1), part = design.index_select(1, columns);
+    const Tensor rest = y - at::mv(design, fixed);
+    const Tensor x = fixed.index_add(0, columns, at::linalg_solve(part.t().mm(part), at::mv(part.t(), rest)));
+    if ((x >= lower - 1e-12).logical_and(x <= upper + 1e-12).all().item<bool>() &&
+        (!best.defined() || cost(x) < cost(best)))
+      best = x;
+  }
+  return best;
+}
+
+TEST(LeastSquares, BoundedLinearFitsAreTheBestOfAllActiveSets) {
+  const Tensor unit = at::eye(3, at::kDouble), design = waves({6, 3}) + at::cat({unit, -unit.flip(0)});
+  const Tensor centre = vec({0.2, -0.4, 0.1});
+  for (int64_t k = 0; k < 12; ++k) {
+    const Tensor y = 2 * waves({6}, 0.7 * static_cast<double>(k));
+    const Tensor lower = centre - 0.05 * static_cast<double>(k + 1), upper = centre + 0.08 * static_cast<double>(k + 1);
+    LeastSquaresOptions options = kTight;
+    options.lower = lower;
+    options.upper = upper;
+    const auto residuals = [&](const Tensor& x) { return at::mv(design, x) - y; };
+    const auto fit = tower::least_squares(residuals, at::zeros({3}, at::kDouble), options);
+    EXPECT_LE(fit.status.item<int64_t>(), as_number(FitStatus::small_step)) << k;
+    EXPECT_LT(largest(fit.x - bounded_by_trial(design, y, lower, upper)), 1e-8) << k;
+  }
+}
+
+tower::LeastSquaresFit<> bounded_decay(const Tensor& data, const Tensor& fastest) {
+  LeastSquaresOptions options = kTight;
+  options.upper = at::stack({at::full_like(fastest, std::numeric_limits<double>::infinity()), fastest});
+  return decay(data, options);
+}
+// With the rate given, the fit of the factor is linear.
+Tensor of_known_rate(const Tensor& data, const Tensor& rate) {
+  const Tensor e = (-rate * times()).exp();
+  return at::stack({at::dot(e, data) / at::dot(e, e), rate});
+}
+
+TEST(LeastSquares, WhatABoundHoldsHasTheBoundsDerivativeAndNoVariance) {
+  const Tensor data = seen(2, 0.7), fastest = at::scalar_tensor(0.5, at::kDouble);
+  const auto fit = bounded_decay(data, fastest);
+  EXPECT_EQ(fit.x[1].item<double>(), 0.5);
+  EXPECT_LE(fit.status.item<int64_t>(), as_number(FitStatus::small_step));
+  EXPECT_LT(largest(fit.x - of_known_rate(data, fastest)), 1e-8);
+  EXPECT_EQ(largest(fit.covariance[1]), 0);
+  EXPECT_GT(fit.covariance[0][0].item<double>(), 0);
+  const auto x = [](const Tensor& d, const Tensor& b) { return bounded_decay(d, b).x; };
+  for (const int64_t argument : {0, 1}) {
+    const auto of_one = [&](const Tensor& t) { return argument == 0 ? x(t, fastest) : x(data, t); };
+    const auto closed = [&](const Tensor& t) {
+      return argument == 0 ? of_known_rate(t, fastest) : of_known_rate(data, t);
+    };
+    const Tensor at = argument == 0 ? data : fastest, expected = tower::jacrev(closed)(at);
+    EXPECT_LT(largest(tower::jacrev(of_one)(at) - expected), 1e-7);
+    EXPECT_LT(largest(tower::jacfwd(of_one)(at) - expected), 1e-7);
+  }
+  // Where it does not hold anything, all is as without.
+  const Tensor far = at::scalar_tensor(5., at::kDouble);
+  EXPECT_LT(largest(x(data, far) - decay(data).x), 1e-8);
+  EXPECT_LT(largest(tower::jacrev([&](const Tensor& d) { return x(d, far); })(data) -
+                    tower::jacrev([&](const Tensor& d) { return decay(d).x; })(data)),
+            1e-6);
+  EXPECT_TRUE(tower::grad([&](const Tensor& b) { return x(data, b).sum(); })(far).eq(0).item<bool>());
+  // Bounds that leave one number, an x0 beyond them, and those that leave none.
+  LeastSquaresOptions options = kTight;
+  options.lower = options.upper = vec({3, 0.2});
+  EXPECT_TRUE(same(decay(data, options).x, options.lower));
+  options.upper = vec({4, 0.1});
+  const auto none = decay(data, options);
+  EXPECT_EQ(none.status.item<int64_t>(), as_number(FitStatus::not_finite));
+}
+
+TEST(LeastSquares, EachFitOfAnEnsembleHasItsOwnBoundsAndWeightsCompiledOrNot) {
+  const Tensor data = at::stack({seen(2, 0.7), seen(2, 0.7), seen(3, 0.1)}), fastest = vec({0.5, 5, 0.05});
+  const Tensor weights = vec({1, 2, 3});
+  const auto one = [](const Tensor& d, const Tensor& b, const Tensor& w) {
+    LeastSquaresOptions options = kTight;
+    options.upper = at::stack({at::full_like(b, 10), b});
+    options.lower = at::scalar_tensor(-10, at::kDouble);
+    return tower::least_squares([=](const Tensor& x) { return w * (x[0] * (-x[1] * times()).exp() - d); }, vec({1, 0}),
+                                options)
+        .x;
+  };
+  const auto fast = tower::compile(tower::vmap(one));
+  for (int call = 0; call < 4; ++call) {
+    const Tensor x = call == 0 ? tower::vmap(one)(data, fastest, weights) : fast(data, fastest, weights);
+    for (int64_t k = 0; k < 3; ++k) {
+      const Tensor expected = k == 1 ? decay(data[k]).x : of_known_rate(data[k], fastest[k]);
+      EXPECT_LT(largest(x[k] - expected), 1e-7) << k << " in call " << call;
+    }
+  }
+}
+
 TEST(LeastSquares, TheStatusSaysHowItEnded) {
   EXPECT_EQ(decay(seen(2, 0.7), {.max_steps = 1}).status.item<int64_t>(), as_number(FitStatus::max_steps));
   EXPECT_EQ(decay(seen(1, 1) * 0 + (-times()).exp()).status.item<int64_t>(), as_number(FitStatus::small_gradient));
@@ -246,6 +351,9 @@ TEST(LeastSquares, WrongArgumentsAreRefused) {
   EXPECT_TRUE(contains(refused(vec({1}), {.first_damping = 0}), "least_squares: first_damping is 0"));
   EXPECT_TRUE(contains(refused(vec({1}), {.ftol = -1}), "least_squares: ftol is -1"));
   EXPECT_TRUE(contains(refused(vec({1}), {.max_steps = -1}), "least_squares: max_steps is -1"));
+  EXPECT_TRUE(contains(refused(vec({1}), {.lower = vec({1, 2})}),
+                       "least_squares: lower is Double [2], and x0 has 1 numbers. It is one real number, or one for"));
+  EXPECT_TRUE(contains(refused(vec({1}), {.upper = at::zeros({1}, at::kComplexDouble)}), "least_squares: upper is"));
 }
 
 }  // namespace
