@@ -1,7 +1,7 @@
 // Any linear differential operator of a function, by Taylor mode: no Hessian, and no tensor of fourth derivatives.
 //
-//   const auto heat = tower::differential_operator({{1, {0}}, {-0.1, {1, 1}}, {-0.1, {2, 2}}});  // ∂t - 0.1 (∂xx +
-//   ∂yy) at::Tensor residual = heat(u)(txy);
+//   const auto heat = tower::differential_operator({{1, {0}}, {-0.1, {1, 1}}, {-0.1, {2, 2}}});
+//   at::Tensor residual = heat(u)(txy);  // ∂u/∂t - 0.1 (∂²u/∂x² + ∂²u/∂y²)
 //
 // A term is a coefficient and the elements of the argument that are differentiated by, each as often as it is named;
 // none: the function itself. Terms of one order are a sum of derivatives along directions, from which mixed ones are

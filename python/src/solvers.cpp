@@ -1,9 +1,11 @@
-// Linear systems, implicit functions, sparse derivatives over lists of tensors. The trees are the veneer's part
-// (torch_tower/_solvers.py, _sparse.py).
+// Linear systems, implicit functions, fits, minima, sparse derivatives over lists of tensors. The trees are the
+// veneer's part (torch_tower/_solvers.py, _minima.py, _sparse.py).
 #include <ATen/ops/tensor.h>
 #include <pybind11/stl.h>
 #include <tower/implicit.h>
+#include <tower/least_squares.h>
 #include <tower/linear_solve.h>
+#include <tower/minimize.h>
 #include <tower/sparse.h>
 
 #include "kept_function.h"
@@ -111,6 +113,44 @@ py::list implicit(bool is_map, py::object residual, py::object solver, py::handl
   return to_list(without_gil([&] { return run(f, find, params, options); }));
 }
 
+py::tuple minimize(py::object function, py::handle x0, const py::dict& given) {
+  MinimizeOptions options;
+  options.method = chosen<Minimizer>(given["method"].cast<std::string>(), "method",
+                                     {{"lbfgs", Minimizer::lbfgs}, {"newton", Minimizer::newton}});
+  options.gtol = given["gtol"].cast<double>();
+  options.ftol = given["ftol"].cast<double>();
+  options.max_steps = given["max_steps"].cast<int64_t>();
+  options.memory = given["memory"].cast<int64_t>();
+  options.first_radius = given["first_radius"].cast<double>();
+  const Tensors start = to_tensors(x0);
+  const dynamic::Function f = of_lists(std::move(function));
+  const auto found = without_gil([&] { return dynamic::minimize(f, start, options); });
+  return py::make_tuple(to_list(found.x), to_object(found.value), to_object(found.gradient), to_object(found.status),
+                        to_object(found.steps), to_object(found.products));
+}
+
+py::tuple least_squares(py::object residuals, py::handle x0, const py::dict& given) {
+  LeastSquaresOptions options;
+  using Made = Loss (*)(double);
+  options.loss = chosen<Made>(given["loss"].cast<std::string>(), "loss",
+                              {{"squares", [](double) { return Loss::squares(); }},
+                               {"huber", &Loss::huber},
+                               {"soft_l1", &Loss::soft_l1},
+                               {"cauchy", &Loss::cauchy}})(given["scale"].cast<double>());
+  options.ftol = given["ftol"].cast<double>();
+  options.xtol = given["xtol"].cast<double>();
+  options.gtol = given["gtol"].cast<double>();
+  options.max_steps = given["max_steps"].cast<int64_t>();
+  options.first_damping = given["first_damping"].cast<double>();
+  for (const auto& [name, bound] : {std::pair("lower", &options.lower), std::pair("upper", &options.upper)})
+    if (const py::object value = given[name]; !value.is_none()) *bound = to_tensors(py::make_tuple(value))[0];
+  const Tensors start = to_tensors(x0);
+  const dynamic::Function f = of_lists(std::move(residuals));
+  const auto found = without_gil([&] { return dynamic::least_squares(f, start, options); });
+  return py::make_tuple(to_list(found.x), to_object(found.cost), to_object(found.status), to_object(found.steps),
+                        to_object(found.covariance));
+}
+
 template <Sparsity (*find)(const dynamic::Function&, const Tensors&, const SparsityOptions&)>
 Sparsity sparsity(py::object function, py::handle leaves, bool values_decide, int64_t most_entries) {
   const Tensors x = to_tensors(leaves);
@@ -152,6 +192,8 @@ void define_solvers(py::module_& module) {
   module.def("linear_solve", &linear_solve);
   module.def("iterate", &iterate);
   module.def("implicit", &implicit);
+  module.def("minimize", &minimize);
+  module.def("least_squares", &least_squares);
   module.def("jacobian_sparsity", &sparsity<&dynamic::jacobian_sparsity>);
   module.def("hessian_sparsity", &sparsity<&dynamic::hessian_sparsity>);
   py::class_<Sparsity>(module, "Sparsity")

@@ -6,13 +6,13 @@
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
 `compile`, `load`, `export_c`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`,
-`fixed_point`), `load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`,
-`hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), Taylor mode (`jet`, `derivatives_along`, `laplacian`,
-`biharmonic`, `differential_operator`, `stochastic_laplacian`, `stochastic_biharmonic`), control flow (`cond`,
-`while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`,
-`explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`,
-`is_tracked`, `register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and
-`memory`, which bounds and empties the cache of temporaries.
+`fixed_point`), fits and minima (`least_squares`, `minimize`), `load_exported` for models that torch.export.save wrote,
+sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), Taylor mode (`jet`,
+`derivatives_along`, `laplacian`, `biharmonic`, `differential_operator`, `stochastic_laplacian`,
+`stochastic_biharmonic`), control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`, `associative_scan`,
+`checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`, `register_sparsity`,
+`register_higher_order`, `is_batched`, `is_tracked`, `register_container` and `register_tensor_subclass`, named axes and
+processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the cache of temporaries.
 """
 
 from . import _fits
@@ -51,6 +51,14 @@ from ._exported import ExportedModel, load_exported  # noqa: E402
 from ._functions import linear_backward, register_sparsity  # noqa: E402
 from ._higher_order import register_higher_order  # noqa: E402
 from ._jacobians import hessian, jacfwd, jacrev, value_and_jacobian  # noqa: E402
+from ._minima import (  # noqa: E402
+    FitStatus,
+    LeastSquaresFit,
+    Minimum,
+    MinimumStatus,
+    least_squares,
+    minimize,
+)
 from ._processes import (  # noqa: E402
     Mesh,
     MeshError,
@@ -104,11 +112,15 @@ __version__ = _C.version
 __all__ = [
     "CoverageRow",
     "ExportedModel",
+    "FitStatus",
     "IterativeSolution",
+    "LeastSquaresFit",
     "LoopResult",
     "MaxStepsError",
     "Mesh",
     "MeshError",
+    "Minimum",
+    "MinimumStatus",
     "NoConvergenceError",
     "SparseDerivative",
     "Sparsity",
@@ -150,12 +162,14 @@ __all__ = [
     "jet",
     "jvp",
     "laplacian",
+    "least_squares",
     "linear_backward",
     "linear_solve",
     "linearize",
     "load",
     "load_exported",
     "memory",
+    "minimize",
     "part_of",
     "pmax",
     "pmean",

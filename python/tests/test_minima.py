@@ -1,0 +1,66 @@
+"""minimize and least_squares. Oracles: closed forms; scipy's published solutions stand in the C++ tests."""
+
+import pytest
+import torch
+import torch_tower
+from torch_tower import FitStatus, MinimumStatus, compile, jacfwd, jacrev, least_squares, minimize, vmap
+
+b = torch.tensor([[1.0, 2.0], [4.0, 0.5], [8.0, 1.0]], dtype=torch.float64)
+t = torch.tensor([0.0, 0.4, 1.0, 2.0], dtype=torch.float64)
+start = torch.ones(2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "newton"])
+def test_a_minimum_is_found_and_has_derivatives_by_what_was_captured(method):
+    def minimum(b):
+        # Least at log b.
+        def f(x):
+            return (x["u"].exp() - b * x["u"]).sum()
+
+        return minimize(f, {"u": 0 * b}, method=method, gtol=1e-10)
+
+    found = minimum(b)
+    torch.testing.assert_close(found.x["u"], b.log(), atol=1e-7, rtol=0)
+    assert isinstance(found, torch_tower.Minimum) and found.status <= MinimumStatus.small_change
+    assert (found.products > 0) == (method == "newton")
+    for jacobian in (jacrev, jacfwd):
+        slopes = jacobian(lambda b: minimum(b).x["u"])(b[0])
+        torch.testing.assert_close(slopes, torch.diag(1 / b[0]), atol=1e-7, rtol=0)
+    each = compile(vmap(lambda b: minimum(b).x["u"]))
+    for _ in range(4):
+        torch.testing.assert_close(each(b), b.log(), atol=1e-7, rtol=0)
+
+
+def test_fits_of_trees_have_bounds_losses_and_reports():
+    data = 2 * (-0.7 * t).exp()
+
+    def fit(data, **options):
+        return least_squares(lambda x: [x[0] * (-x[1] * t).exp() - data, 0 * x[0]], (start[0], start[1]), **options)
+
+    found = fit(data)
+    assert isinstance(found, torch_tower.LeastSquaresFit) and found.status <= FitStatus.small_step
+    torch.testing.assert_close(torch.stack(found.x), torch.tensor([2.0, 0.7], dtype=torch.float64))
+    assert found.covariance.shape == (2, 2) and found.steps > 1
+    # At a bound of the rate the factor is that of a linear fit.
+    e = (-0.5 * t).exp()
+    for upper in ((torch.tensor(9.0), torch.tensor(0.5)), None):
+        factor = fit(data, upper=upper, lower=-5).x[0]
+        torch.testing.assert_close(factor, (e @ data / (e @ e)) if upper else found.x[0])
+    # A wrong number counts for little.
+    wrong = data + torch.tensor([0, 0, 0, 5.0], dtype=torch.float64)
+    assert abs(fit(wrong, loss="cauchy", scale=0.1).x[0] - 2) < 0.1 < abs(fit(wrong).x[0] - 2)
+    assert vmap(lambda d: fit(d).x[1])(torch.stack([data, 3 * data])).sub(0.7).abs().max() < 1e-6
+
+
+def test_wrong_calls_say_what_to_do():
+    def says(match, call):
+        with pytest.raises((ValueError, TypeError), match=match):
+            call()
+
+    says("the start x0 is a list of 0 elements that holds no tensor", lambda: minimize(lambda x: x, []))
+    says("the function returned a float", lambda: minimize(lambda x: 1.0, start))
+    says("without dimensions", lambda: minimize(lambda x: x, start))
+    says("method is 'bfgs'; it must be one of 'lbfgs', 'newton'", lambda: minimize(torch.sum, start, method="bfgs"))
+    says("loss is 'l1'", lambda: least_squares(torch.sin, start, loss="l1"))
+    says("lower is .* one number for all, or a tree like x0", lambda: least_squares(torch.sin, start, lower=[0, 1]))
+    says("upper is Float .3., and x0 has 2", lambda: least_squares(torch.sin, start, upper=torch.ones(3)))
