@@ -7,6 +7,7 @@
 #include "support/nestings.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
+#include "tower/compile.h"
 #include "tower/loops.h"
 #include "tower/transforms.h"
 
@@ -290,6 +291,27 @@ TEST(ImplicitFunctions, LibTorchsBackwardGoesThroughParametersAndIsRefusedForCap
                          captures(vec({1, 1}));
                        }),
                        "implicit_root: the residual uses a tensor that it captured and that requires grad"));
+}
+
+// Inside of both compiled functions the captured tensor is one of a vmap between them, which can be seen from neither.
+TEST(ImplicitFunctions, ACompiledSolverOfACompiledFunctionUsesWhatItCapturedWhereverItStands) {
+  using Product = std::function<Tensor(const Tensor& a, const Tensor& b)>;
+  const std::vector<std::pair<const char*, Product>> products{
+      {"second", [](const Tensor& a, const Tensor& b) { return b * a; }},
+      {"first", [](const Tensor& a, const Tensor& b) { return a * b; }},
+      {"alone", [](const Tensor& a, const Tensor& b) { return (2 * a) * b / 2; }},
+      {"in a pullback", [](const Tensor& a, const Tensor& b) {
+         return tower::grad([a](const Tensor& y) { return (a * (y * y)).sum() / 2; })(b);
+       }}};
+  const Tensor p = vec({1, 2}), factors = vec({1, 4, -0.5});
+  for (const auto& [where, product] : products) {
+    const auto one = [&, product = product](const Tensor& a) {
+      const auto solver = tower::compile([a, product](const Tensor& b) { return product(a, b); });
+      return tower::implicit_root([a](const Tensor& x, const Tensor& b) { return x - a * b; }, solver)(p);
+    };
+    const auto fast = tower::compile(tower::vmap(one));
+    for (int call = 0; call < 3; ++call) EXPECT_TRUE(same(fast(factors), at::outer(factors, p))) << where;
+  }
 }
 
 TEST(ImplicitFunctions, ASingularDerivativeIsAnError) {
