@@ -60,7 +60,8 @@ Minimum<Tensors> dynamic::minimize(const Function& f, const Tensors& x0, const M
   const solvers::Objective objective{of_vector, options, epsilon};
   const auto gradient = [of_vector](const Tensor& x) { return dynamic::grad(of_vector, {0})({x})[0]; };
   const Tensor start = like.vector(x0, "x0").detach();  // of x0 no derivative goes on
-  if (!solvers::mixed_axes(gradient, start).empty())
+  const auto value = [of_vector](const Tensor& x) { return of_vector({x})[0]; };
+  if (!solvers::mixed_axes(value, start).empty())
     throw ArgumentError(
         "minimize: the function speaks of x to other examples, by a collective, so that it is one problem of the "
         "unknowns of all examples. Minimize around the mapped function, whose values are summed.");

@@ -9,6 +9,7 @@
 #include "support/nestings.h"
 #include "support/oracles.h"
 #include "support/prelude.h"
+#include "tower/collectives.h"
 #include "tower/compile.h"
 #include "tower/transforms.h"
 
@@ -265,6 +266,19 @@ TEST(Minimize, EachProblemOfAnEnsembleIsAsAloneCompiledOrNot) {
     EXPECT_EQ(tower::vmap(one)(heights.slice(0, 0, 1)).x.sizes(), at::IntArrayRef({1, 2}));
     EXPECT_EQ(tower::vmap(one)(heights.slice(0, 0, 0)).x.sizes(), at::IntArrayRef({0, 2}));
   }
+}
+
+TEST(Minimize, AFunctionMaySpeakToOtherExamplesButNotOfX) {
+  const Tensor data = vec({1, 2, 4});
+  const auto mapped = [&](auto f) {
+    return tower::vmap([f](const Tensor& d) { return tower::minimize([&](const Tensor& x) { return f(x, d); }, d).x; },
+                       {.axis = "batch"})(data);
+  };
+  const auto of_data = [](const Tensor& x, const Tensor& d) { return (x - tower::psum(d, "batch")).square() + d; };
+  EXPECT_LT(largest(mapped(of_data) - 7), 1e-6);
+  const auto of_x = [](const Tensor& x, const Tensor& d) { return tower::psum((x - d).square(), "batch"); };
+  EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] { mapped(of_x); }),
+                       "minimize: the function speaks of x to other examples, by a collective"));
 }
 
 // ---- ends ----
