@@ -1,5 +1,6 @@
 // jet of every differentiable sample in the operators' database, held against three nested jvp along the same curve;
-// and the sum of second derivatives along two directions that laplacian gives, against jet along each.
+// and the sums of second and third derivatives along two directions that differential operators are made of, against
+// jet along each.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -17,6 +18,7 @@
 #include "matrix/matrix.h"
 #include "op_db/op_db.h"
 #include "support/compare.h"
+#include "taylor/along.h"
 #include "taylor/growth.h"
 
 namespace {
@@ -28,7 +30,7 @@ using op_db::Sample;
 using support::Tensors;
 
 constexpr size_t kOrder = 3;
-constexpr int kLaplacians = 3;  // of the samples of an operator
+constexpr int kSums = 3;  // of the samples of an operator
 
 struct Curve {
   td::Function f;
@@ -83,31 +85,52 @@ bool real(const Tensors& tensors) {
   return std::none_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.is_complex(); });
 }
 
-// Of a sample that draws random numbers which the derivative depends on, laplacian says so; true where it gave the
-// sums.
-bool check_laplacian(const Curve& curve, const tower::Operator& op) {
-  constexpr size_t kDirections = 2;
-  tower::LaplacianOptions options;
+// What jet gives along a direction for that order.
+Tensors highest_along(const Curve& curve, const Tensors& direction, size_t order, double weight = 1) {
+  std::vector<Tensors> series(order);
+  series[0] = direction;
+  at::manual_seed(1);
+  Tensors result = td::jet(curve.f, curve.x, series).second.back();
+  for (Tensor& t : result)
+    if (t.is_floating_point() || t.is_complex()) t = t * weight;
+  return result;
+}
+
+// Of a sample that draws random numbers which the derivative depends on, both say so; true where they gave the sums.
+// `also_third`: those of order three, too.
+bool check_sums(const Curve& curve, const tower::Operator& op, bool also_third) {
+  Tensors directions;
   std::vector<int64_t> argnums;
   for (size_t i = 0; i < curve.x.size(); ++i) {
     argnums.push_back(static_cast<int64_t>(i));
-    options.directions.push_back(at::stack({curve.series[0][i], curve.series[1][i]}));
+    directions.push_back(at::stack({curve.series[0][i], curve.series[1][i]}));
   }
-  Tensors expected;
-  for (size_t d = 0; d < kDirections; ++d) {
+  const auto is = [&](const Tensors& expected, const char* what, const auto& sum) {
     at::manual_seed(1);
-    const Tensors along = td::jet(curve.f, curve.x, {curve.series[d], {}}).second[1];
-    expected = d == 0 ? along : support::plus(expected, along);
-  }
-  at::manual_seed(1);
-  try {
-    const Tensors found = td::laplacian(curve.f, argnums, options)(curve.x).second;
-    EXPECT_EQ(support::difference(found, expected, {1e-8, 1e-10}), "") << "laplacian";
-    return true;
-  } catch (const tower::UnsupportedError& error) {
-    EXPECT_NE(std::string(error.what()).find("Draw outside"), std::string::npos) << op.name() << error.what();
-    return false;
-  }
+    try {
+      EXPECT_EQ(support::difference(sum(), expected, {1e-8, 1e-10}), "") << what;
+      return true;
+    } catch (const tower::UnsupportedError& error) {
+      EXPECT_NE(std::string(error.what()).find("Draw outside"), std::string::npos) << op.name() << error.what();
+      return false;
+    }
+  };
+  const Tensors second =
+      support::plus(highest_along(curve, curve.series[0], 2), highest_along(curve, curve.series[1], 2));
+  const bool has_laplacian = is(
+      second, "laplacian", [&] { return td::laplacian(curve.f, argnums, {.directions = directions})(curve.x).second; });
+  if (!also_third) return has_laplacian;
+  // Of order three, with weights and a direction along which the first derivative is added.
+  tower::taylor::Along along{3, directions};
+  along.weights = at::tensor({1.5, -0.5}, at::kDouble);
+  along.drift = curve.series[2];
+  const Tensors third = support::plus(
+      support::plus(highest_along(curve, curve.series[0], 3, 1.5), highest_along(curve, curve.series[1], 3, -0.5)),
+      highest_along(curve, curve.series[2], 1));
+  const bool has_third = is(third, "of order three",
+                            [&] { return tower::taylor::sum_along(curve.f, curve.x, argnums, along, "test").second; });
+  EXPECT_EQ(has_laplacian, has_third) << op.name();
+  return has_laplacian;
 }
 
 // How a call of the operator with all these arguments followed grows.
@@ -161,7 +184,7 @@ TEST(TaylorOfOperators, IsThatOfNestedDerivativesAndTheirSums) {
         try {
           const std::vector<Tensors> found = by_jet(curve);
           ++samples;
-          if (dtype == at::kDouble && real(curve.x) && ++of_entry <= kLaplacians) sums += check_laplacian(curve, op);
+          if (dtype == at::kDouble && real(curve.x) && ++of_entry <= kSums) sums += check_sums(curve, op, of_entry == 1);
           tower::Mask tracked = 0;
           for (size_t i = 0; i < sample.leaves.size(); ++i)
             if (problem.differentiable[i]) tracked |= tower::Mask{1} << sample.leaves[i].arg;
@@ -176,7 +199,7 @@ TEST(TaylorOfOperators, IsThatOfNestedDerivativesAndTheirSums) {
     }
   }
   EXPECT_GT(samples, 0);
-  std::printf("%d samples, %d refused by both, %d Laplacians; operators that grow", samples, refused, sums);
+  std::printf("%d samples, %d refused by both, %d with sums; operators that grow", samples, refused, sums);
   for (const auto& [how, names] : operators) std::printf("\n  %s: %zu", how.c_str(), names.size());
   std::printf("\n");
 }
