@@ -184,7 +184,8 @@ TEST(TaylorOfOperators, IsThatOfNestedDerivativesAndTheirSums) {
         try {
           const std::vector<Tensors> found = by_jet(curve);
           ++samples;
-          if (dtype == at::kDouble && real(curve.x) && ++of_entry <= kSums) sums += check_sums(curve, op, of_entry == 1);
+          if (dtype == at::kDouble && real(curve.x) && ++of_entry <= kSums)
+            sums += check_sums(curve, op, of_entry == 1);
           tower::Mask tracked = 0;
           for (size_t i = 0; i < sample.leaves.size(); ++i)
             if (problem.differentiable[i]) tracked |= tower::Mask{1} << sample.leaves[i].arg;
