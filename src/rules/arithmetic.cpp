@@ -66,8 +66,11 @@ Tensor along_power(const Tensor& t, const Tensor& x, const Scalar& p) {
   // From -2 to 3 pow multiplies itself; beyond 8 it is the more exact.
   const bool multiplies = less == std::trunc(less) && (less < -2 || less > 3) && std::abs(less) <= 8;
   if (multiplies && x.is_floating_point()) {
-    Tensor power = whole_power(x, static_cast<uint64_t>(std::abs(less)));
-    return (less > 0 ? times(t, std::move(power)) : t / power) * p;
+    const auto n = static_cast<uint64_t>(std::abs(less));
+    if (less > 0) return times(t, whole_power(x, n)) * p;
+    // In halves: x^n may be infinite where t / x^n is none too small.
+    const Tensor some = whole_power(x, n / 2), others = n % 2 == 0 ? some : some * x;
+    return t / some / others * p;
   }
   return times(t, x.pow(p.isFloatingPoint() ? Scalar(less) : Scalar(p.toLong() - 1)) * p);
 }
