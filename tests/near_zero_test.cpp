@@ -82,7 +82,8 @@ TEST(DerivativesNearZero, OfTheScaledBesselFunction) {
   Tensor expected = at::zeros_like(x);
   for (int k = 0, choose[] = {1, 3, 3, 1}; k <= 3; ++k)
     expected = expected + (-x).exp() * derivative(plain, k, x) * (choose[k] * (k % 2 == 0 ? -1 : 1));
-  expect_close(tower::derivatives_along([](const Tensor& t) { return at::special_i1e(t); }, x, at::ones_like(x), 3)[3], expected, 1e-9, "i1e");
+  expect_close(tower::derivatives_along([](const Tensor& t) { return at::special_i1e(t); }, x, at::ones_like(x), 3)[3],
+               expected, 1e-9, "i1e");
 }
 
 }  // namespace

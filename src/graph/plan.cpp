@@ -253,7 +253,12 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
       values.free(step);
       continue;
     }
-    const auto operand = [&](size_t k) { return values.take(call.operands[k], step.last[k]); };
+    // A graph has views of what is not lazily conjugate or negative; an argument may be, here and not when it was
+    // traced.
+    const auto operand = [&, views = call.op->is_view()](size_t k) {
+      Tensor t = values.take(call.operands[k], step.last[k]);
+      return views ? without_lazy_conjugation(std::move(t)) : t;
+    };
     if (call.vmaps.empty()) {
       stack = call.args;
       size_t next = 0;

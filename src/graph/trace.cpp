@@ -479,8 +479,14 @@ void write_argument(Trace& level, size_t i, const Tensor& inside, const Tensor& 
   static const Operator& copy = *Operator::find("aten::copy_", "");
   const bool leaf = original.is_leaf() && libtorch_records(original);
   const c10::AutoGradMode mode(autograd_state().get_grad_mode() && !leaf);
-  Stack stack{level.stand_in(level.argument_number(i), original), inside, false};
+  const Tensor stands = level.stand_in(level.argument_number(i), original);
+  Stack stack{stands, inside, false};
   level.process(copy, stack);
+  if (!original.is_conj() && !original.is_neg()) return;
+  // What stands for it is not lazily so, and has memory of its own.
+  const Below below(level);
+  stack = {original, as_wrapper(stands)->payload().value, false};
+  enter(copy, stack);
 }
 
 }  // namespace

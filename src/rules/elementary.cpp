@@ -10,6 +10,7 @@
 #include "numbers/bits.h"
 #include "records/op.h"
 #include "records/overwriting.h"
+#include "rules/near_zero.h"
 #include "rules/registry.h"
 #include "rules/terms.h"
 
@@ -110,18 +111,14 @@ void elementary() {
   op<at::_ops::atan>().pointwise().element([](E x) { return atan(x); }).derivative<0>([](Along t, const Tensor& x) {
     return *t / (x * x + 1);
   });
-  // sin(πx) / (πx); at 0 the derivative is 0.
+  // sin(πx) / (πx)
   op<at::_ops::sinc>()
       .pointwise()
       .element([](E x) {
         const E turned = x * M_PI;
         return where(x == 0, 1, sin(turned) / turned);
       })
-      .derivative<0>([](const Tensor& x) {
-        const Tensor u = x * M_PI;
-        const Tensor slope = (u * u.cos() - u.sin()) / (u * x);
-        return at::where(u * x == 0, Scalar(0), slope);
-      });
+      .derivative<0>([](const Tensor& x) { return slope_of_sine_over(x * M_PI) * M_PI; });
   op<at::_ops::deg2rad>().pointwise().element([](E x) { return x * (M_PI / 180); }).derivative<0>([]() {
     return Scalar(M_PI / 180);
   });

@@ -9,6 +9,7 @@
 #include "numbers/element.h"
 #include "records/masks.h"
 #include "records/op.h"
+#include "rules/near_zero.h"
 #include "rules/registry.h"
 #include "rules/special_elements.h"
 #include "tower/errors.h"
@@ -18,13 +19,12 @@ namespace {
 
 const double kRootPi = std::sqrt(M_PI), kRootTwoPi = std::sqrt(2 * M_PI);
 
-// f'(x) = regular(x) - f(x) / x for a function with f(x) ≈ x / 2 near 0, where the quotient is taken in the limit.
+// f'(x) = regular(x) - f(x) / x for Bessel's functions J₁ (`sign` -1) and I₁ (1).
 template <class F>
-Tensor half_at_zero(const Tensor& x, F slope) {
-  const double tiny =
-      x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
-  const Tensor near = x.abs() <= tiny;
-  return at::where(near, Scalar(0.5), slope(at::where(near, Scalar(tiny), x)));
+Tensor slope_of_bessel(double sign, const Tensor& x, const Tensor& y, F regular) {
+  return by_series_near_zero(
+      x, [&](const Tensor& u) { return even_series(u, slope_of_bessel_1(sign)); },
+      [&](const Tensor& u) { return regular(u) - y / u; });
 }
 
 // LibTorch evaluates it, and there is no formula in terms of LibTorch's functions for its derivative with respect to
@@ -177,13 +177,15 @@ void special_functions() {
   op<at::_ops::special_i1>()
       .pointwise()
       .element([](E x) { return i1(x, Scaled::no); })
-      .derivative<0>(
-          [](const Tensor& x, Out<0> y) { return half_at_zero(x, [&](const Tensor& u) { return u.i0() - *y / u; }); });
+      .derivative<0>([](const Tensor& x, Out<0> y) { return slope_of_bessel(1, x, *y, at::i0); });
   op<at::_ops::special_i1e>()
       .pointwise()
       .element([](E x) { return i1(x, Scaled::yes); })
       .derivative<0>([](const Tensor& x, Out<0> y) {
-        return half_at_zero(x, [&](const Tensor& u) { return at::special_i0e(u) - *y * (u.sgn() + u.reciprocal()); });
+        return by_series_near_zero(
+            x,
+            [&](const Tensor& u) { return u.abs().neg().exp() * even_series(u, slope_of_bessel_1(1)) - *y * u.sgn(); },
+            [&](const Tensor& u) { return at::special_i0e(u) - *y * (u.sgn() + u.reciprocal()); });
       });
   op<at::_ops::special_modified_bessel_i0>().pointwise().element(modified_bessel_i0).derivative<0>([](const Tensor& x) {
     return at::special_modified_bessel_i1(x);
@@ -191,9 +193,8 @@ void special_functions() {
   op<at::_ops::special_modified_bessel_i1>()
       .pointwise()
       .element(modified_bessel_i1)
-      .derivative<0>([](const Tensor& x, Out<0> y) {
-        return half_at_zero(x, [&](const Tensor& u) { return at::special_modified_bessel_i0(u) - *y / u; });
-      });
+      .derivative<0>(
+          [](const Tensor& x, Out<0> y) { return slope_of_bessel(1, x, *y, at::special_modified_bessel_i0); });
   op<at::_ops::special_modified_bessel_k0>()
       .pointwise()
       .element([](E x) { return modified_bessel_k0(x, Scaled::no); })
@@ -212,9 +213,8 @@ void special_functions() {
       .derivative<0>([](const Tensor& x, Out<0> y) { return *y - at::special_scaled_modified_bessel_k0(x) - *y / x; });
   op<at::_ops::special_bessel_j0>().pointwise().element(bessel_j0).derivative<0>(
       [](const Tensor& x) { return -at::special_bessel_j1(x); });
-  op<at::_ops::special_bessel_j1>().pointwise().element(bessel_j1).derivative<0>([](const Tensor& x, Out<0> y) {
-    return half_at_zero(x, [&](const Tensor& u) { return at::special_bessel_j0(u) - *y / u; });
-  });
+  op<at::_ops::special_bessel_j1>().pointwise().element(bessel_j1).derivative<0>(
+      [](const Tensor& x, Out<0> y) { return slope_of_bessel(-1, x, *y, at::special_bessel_j0); });
   op<at::_ops::special_bessel_y0>().pointwise().element(bessel_y0).derivative<0>(
       [](const Tensor& x) { return -at::special_bessel_y1(x); });
   op<at::_ops::special_bessel_y1>().pointwise().element(bessel_y1).derivative<0>(
@@ -223,7 +223,7 @@ void special_functions() {
   op<at::_ops::special_spherical_bessel_j0>()
       .pointwise()
       .element(spherical_bessel_j0)
-      .derivative<0>([](const Tensor& x, Out<0> y) { return zero_where(x == 0, (x.cos() - *y) / x); });
+      .derivative<0>([](const Tensor& x) { return slope_of_sine_over(x); });
 
   // ---- zeta: with respect to its first argument there is no closed form ----
   op<at::_ops::special_zeta>().pointwise().derivative<1>(
