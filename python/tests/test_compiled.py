@@ -98,6 +98,29 @@ def test_writes_to_arguments_reach_them_and_views_come_back():
         assert_same(x[1], torch.zeros_like(row))
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, vmap])
+def test_writes_to_lazily_negative_and_conjugate_arguments_reach_them_at_the_first_call(transform):
+    def f(x):
+        x.mul_(2)
+        return x.sin()
+
+    z = torch.complex(randn(3, 2), randn(3, 2))
+    for lazy in (lambda: z.clone().conj().imag, lambda: z.clone().conj()):
+        compiled = compile(transform(f))
+        for _ in range(3):
+            found, expected = lazy(), lazy()
+            assert found.is_neg() or found.is_conj()
+            assert_same(compiled(found), f(expected))
+            assert_same(found, expected)
+
+
+def test_a_graph_views_lazily_conjugate_arguments():
+    compiled = compile(lambda z: (z.imag + 1, z.real.sin(), vmap(lambda z: z.imag * 2)(z)))
+    z = torch.complex(randn(3, 2), randn(3, 2))
+    for given in (z, z, z.conj(), z.conj()):  # the graph is of the first
+        assert_same(compiled(given), (given.imag + 1, given.real.sin(), given.imag * 2))
+
+
 def test_random_numbers_are_drawn_anew():
     f = compile(lambda x: x + torch.rand_like(x))
     x = torch.zeros(3)
