@@ -5,11 +5,14 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <limits>
 #include <numbers>
 
+#include "control/checkpoint.h"
+#include "core/level.h"
 #include "core/tensor_lists.h"
 #include "solvers/ode_methods.h"
 #include "solvers/vectors.h"
@@ -68,6 +71,22 @@ Tensor rough_exp2(const Tensor& x, double least, double most) {
   return power;
 }
 
+// NOTE [Steps that are not made]
+// Where f is nan or infinite on the way of a step that is not made, reverse mode would multiply its derivatives there
+// by the zero that comes back from the step. So where it may come, a step is tried outside of its sight, and made again
+// with f at the state before it in place of each point of a step that is not made: f is finite there. Forward mode
+// selects tangents as it does values, and is right without.
+Slope only_where(const Tensor& made, const Slope& f, const Tensor& t, const Tensor& y) {
+  return [made, f, t, y](const Tensor& stage_t, const Tensor& stage_y) {
+    return f(at::where(made, stage_t, t), at::where(made, stage_y, y));
+  };
+}
+
+Tensors detached(Tensors list) {
+  for (Tensor& t : list) t = t.detach();
+  return list;
+}
+
 Tensor all_finite(const Tensor& x) { return (x - x == 0).all(); }
 
 struct Walk {
@@ -76,6 +95,7 @@ struct Walk {
   OdeOptions options;
   Tensor end, way;  // way: 1 or −1, and 0 where there is none to go
   double epsilon;
+  Tensor first_slope = {};  // LibTorch's autograd follows it where it follows what f captured
 
   Tensor root_mean_square(const Tensor& v, const Tensor& allowed) const { return (v / allowed).square().mean().sqrt(); }
 
@@ -110,8 +130,8 @@ struct Walk {
     return options.longest_step && !options.step ? h.clamp(-*options.longest_step, *options.longest_step) : h;
   }
 
-  Tensors start(const Tensor& t, const Tensor& y, const Tensor& in_order) const {
-    const Tensor slope = f(t, y);
+  Tensors start(const Tensor& t, const Tensor& y, const Tensor& in_order) {
+    const Tensor slope = first_slope = f(t, y);
     const Tensor h = way * first_length(t.detach(), y.detach(), slope.detach()).detach();
     const Tensor none = at::zeros({}, t.options().dtype(at::kLong));
     const Tensor finite = at::logical_and(all_finite(y), all_finite(slope));
@@ -165,9 +185,17 @@ struct Walk {
     const Tensor length = at::where(is_last, remaining, h);
     const auto memory = s.begin() + kMemory;
     const auto path_begin = path ? s.end() - kPathState : s.end();
-    const OdeStep made = method.step(f, t, y, Tensors(memory, path_begin), length, path);
+    const Tensors start(memory, path_begin);
     const Tensor next_t = at::where(is_last, end, t + h);
-    const Verdict is = judge(s, made, length.detach(), next_t.detach() != t.detach());
+    const bool followed = may_be_recorded(joined(s, {first_slope}));
+    const auto [tried, is] = [&] {
+      // A graph leaves out what nobody asks for, and what is written under no_grad it would keep with its history.
+      const at::AutoGradMode mode(at::GradMode::is_enabled() && (!followed || tracing()));
+      const OdeStep step = followed ? method.step(f, t.detach(), y.detach(), detached(start), length.detach(), false)
+                                    : method.step(f, t, y, start, length, path);
+      return std::pair(step, judge(s, step, length.detach(), next_t.detach() != t.detach()));
+    }();
+    const OdeStep made = followed ? method.step(only_where(is.good, f, t, y), t, y, start, length, path) : tried;
     const auto chosen = [&](const Tensor& next, const Tensor& now) { return at::where(is.good, next, now); };
     Tensors next{chosen(made.y, y),
                  chosen(next_t, t),
@@ -253,7 +281,7 @@ OdeSolution<Tensors> dynamic::odeint(const OdeFunction& f, const Tensors& y0, co
   };
   const double epsilon =
       dtype == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
-  const Walk walk{slope, solvers::ode_method(options.method), options, end, way, epsilon};
+  Walk walk{slope, solvers::ode_method(options.method), options, end, way, epsilon};
   const Tensor apart = times.detach().slice(0, 1) - times.detach().slice(0, 0, count - 1);
   const Tensor in_order = at::logical_or(apart * way > 0, apart == 0).all();
   Tensors s = walk.start(t, y, in_order);

@@ -193,15 +193,41 @@ TEST(Odeint, DerivativesByTheTimesAreTheSlopesThere) {
   for (const Tensor& found : {tower::jacfwd(f)(ts), tower::jacrev(f)(ts)}) EXPECT_LT(largest(found - expected), 1e-6);
 }
 
-TEST(Odeint, ForwardModeIsRightBehindStepsThatWereNotFinite) {
+TEST(Odeint, DerivativesAreRightBehindStepsThatWereNotFinite) {
   // y' = −p √y, √y = 1 − p t / 2: the first step ends where there is no root.
-  const auto found = [](const Tensor& p) {
+  const auto found = [](const Tensor& p, const OdeOptions& options, const Tensor& ts) {
     const auto slope = [p](const Tensor&, const Tensor& y) { return -p * y.sqrt(); };
-    return tower::odeint(slope, vec({1}), vec({0, 1.5}), {.first_step = 1.4});
+    return tower::odeint(slope, vec({1}), ts, options);
   };
-  EXPECT_GT(found(vec({1})).rejected.item<int64_t>(), 0);
-  const Tensor by_p = tower::jacfwd([&](const Tensor& p) { return found(p).ys[1]; })(vec({1}));
-  EXPECT_NEAR(by_p.item<double>(), -1.5 * 0.25, 1e-5);
+  const Tensor ps = vec({1, 0.2, 1.1}), by_closed_form = -1.5 * (1 - ps * 0.75);
+  for (const Ode method : {Ode::tsit5, Ode::rodas5p}) {
+    const OdeOptions options{.method = method, .first_step = 1.4};
+    const auto last = [&](const Tensor& p) { return found(p, options, vec({0, 1.5})).ys[1].sum(); };
+    EXPECT_GT(found(ps[0], options, vec({0, 1.5})).rejected.item<int64_t>(), 0);
+    EXPECT_NEAR(tower::jacfwd(last)(ps[0]).item<double>(), by_closed_form[0].item<double>(), 1e-4);
+    EXPECT_LT(largest(tower::vmap(tower::grad(last))(ps) - by_closed_form), 1e-4);
+    const Tensor leaf = ps[0].clone().requires_grad_();
+    last(leaf).backward();
+    EXPECT_NEAR(leaf.grad().item<double>(), by_closed_form[0].item<double>(), 1e-4);
+  }
+  // With values between and states that are not kept, and by what all systems of an ensemble share.
+  for (const tower::Checkpoints kept : {tower::Checkpoints::all(), tower::Checkpoints(2)}) {
+    const auto between = [&](const Tensor& p) {
+      return found(p, {.first_step = 1.4, .checkpoints = kept}, vec({0, 1.5, 1.6})).ys[1].sum();
+    };
+    EXPECT_NEAR(tower::grad(between)(ps[0]).item<double>(), by_closed_form[0].item<double>(), 1e-4);
+    if (!kept.is_all()) continue;
+    const auto shared = [&](const Tensor& q) {
+      return tower::vmap([&](const Tensor& p) { return between(p * q); })(ps).sum();
+    };
+    EXPECT_NEAR(tower::grad(shared)(vec({1})).item<double>(), (by_closed_form * ps).sum().item<double>(), 1e-4);
+  }
+  const auto last = [&](const Tensor& p) { return found(p, {.first_step = 1.4}, vec({0, 1.5})).ys[1].sum(); };
+  const auto fast = tower::compile(tower::vmap(tower::grad(last)));
+  for (int call = 0; call < 3; ++call) EXPECT_LT(largest(fast(ps) - by_closed_form), 1e-4) << call;
+  const auto values = tower::compile(tower::vmap(last));
+  const auto of_compiled = tower::grad([&](const Tensor& p) { return values(p).sum(); });
+  for (int call = 0; call < 3; ++call) EXPECT_LT(largest(of_compiled(ps) - by_closed_form), 1e-4) << call;
 }
 
 TEST(Odeint, CheckpointsDoNotChangeGradients) {
