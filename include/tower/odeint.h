@@ -7,7 +7,7 @@
 //
 // How long the steps are has no derivative: derivatives are those of the solution by the steps that were made, and by
 // the times `ts`, of which the last one ends the last step and the others are places in the dense output.
-// docs/ensembles.md.
+// `odeint_until` ends where an event is: a function of time and state that goes through zero. docs/ensembles.md.
 #pragma once
 
 #include <functional>
@@ -36,6 +36,15 @@ enum class OdeStatus : int64_t {
   step_too_small = 2,   ///< an error within the tolerances would take steps that do not move t
   not_finite = 3,       ///< f or y is nan or infinite, however small the step
   unordered_times = 4,  ///< `ts` goes neither up nor down: no step was made
+  event = 5,            ///< the event of `odeint_until`, before the last time
+};
+
+/// Which signs of an event's value count, in the order of the steps: from the first of `ts` to the last, also where
+/// time goes backwards.
+enum class OdeCrossing {
+  any,      ///< both
+  rising,   ///< from below zero
+  falling,  ///< from above zero
 };
 
 /// How `odeint` goes.
@@ -58,6 +67,8 @@ struct OdeOptions {
   Checkpoints checkpoints = Checkpoints::all();
   /// As WhileOptions::compact.
   double compact = 0;
+  /// Of `odeint_until`: which way the event's value goes through zero.
+  OdeCrossing crossing = OdeCrossing::any;
 };
 
 /// What `odeint` found. Under vmap each system has its own. All but `ys` and `t` have no derivatives.
@@ -76,6 +87,24 @@ constexpr auto tower_fields(const OdeSolution<Y>&) {
   return std::tuple(&S::ys, &S::t, &S::status, &S::steps, &S::rejected);
 }
 
+/// What `odeint_until` found. Under vmap each system has its own. Its `status` is OdeStatus::event where the event
+/// happened. All but `ys`, `t` and `y` have no derivatives.
+template <class Y = at::Tensor>
+struct OdeEventSolution {
+  Y ys;                 ///< y at each of `ts`, along a new first dimension; nan behind the event and where not reached
+  at::Tensor t;         ///< the time of the event; where it did not happen, the time that was reached
+  Y y;                  ///< y at that time
+  at::Tensor status;    ///< int64: an OdeStatus
+  at::Tensor steps;     ///< int64: how many steps were tried
+  at::Tensor rejected;  ///< int64: how many of these were not made, because their error was too large
+};
+/// A solution is a tree.
+template <class Y>
+constexpr auto tower_fields(const OdeEventSolution<Y>&) {
+  using S = OdeEventSolution<Y>;
+  return std::tuple(&S::ys, &S::t, &S::y, &S::status, &S::steps, &S::rejected);
+}
+
 namespace dynamic {
 
 /// The derivative of each of y by the time t, a tensor without dimensions.
@@ -91,29 +120,68 @@ using OdeFunction = std::function<Tensors(const at::Tensor& t, const Tensors& y)
 OdeSolution<Tensors> odeint(const OdeFunction& f, const Tensors& y0, const at::Tensor& ts,
                             const OdeOptions& options = {});
 
+/// One number, of the state's dtype, that is zero where the event is.
+using OdeEvent = std::function<at::Tensor(const at::Tensor& t, const Tensors& y)>;
+
+/// `odeint` that ends where `event` goes through zero, the way that `options.crossing` says: of `f`, `y0`, `ts` and
+/// `options` as there.
+///
+/// The event's value is looked at behind each step, and where its sign has changed, its zero is found on the step's
+/// dense output, to the last digit of that; an even number of zeros within one step is not seen (let
+/// `options.longest_step` be shorter than what they are apart). Where the value is zero in the beginning, the sign that
+/// it has from there on counts. A value that is nan or infinite behind a step ends the system with
+/// OdeStatus::not_finite.
+///
+/// Derivatives of the event's time and state are those of the implicit function t: event(t, y(t)) = 0 on that output,
+/// of orders up to seven; they are infinite or nan where the value has no slope along it. What `event` captures is
+/// captured by value, and is as good as an argument. Throws ArgumentError as odeint, and where `event` gives something
+/// else.
+OdeEventSolution<Tensors> odeint_until(const OdeFunction& f, const OdeEvent& event, const Tensors& y0,
+                                       const at::Tensor& ts, const OdeOptions& options = {});
+
 }  // namespace dynamic
 
 namespace detail {
 
 [[noreturn]] void refuse_other_slope();
 
+// The right-hand side of a tree as one of its tensors.
+template <class F, class Y>
+dynamic::OdeFunction flat_slope(F f, const Y& y0) {
+  static_assert(TensorTree<Y>, "tower: the state of odeint is a tree that holds tensors (tower/tree.h).");
+  static_assert(std::is_invocable_r_v<Y, F&, at::Tensor, Y>,
+                "tower: the function of odeint takes a time and a state and returns a tree like the state.");
+  return [f = std::move(f), like = static_parts(y0)](const at::Tensor& t, const dynamic::Tensors& y) mutable {
+    const Y slope = f(t, with_leaves(like, y));
+    if (!same_static_parts(slope, like)) refuse_other_slope();
+    return leaves_of(slope);
+  };
+}
+
 }  // namespace detail
 
 /// dynamic::odeint for a `y0` that is a tree: `f(t, y)` takes and gives trees like it. `ts` and `options` as there.
 template <class F, class Y>
 OdeSolution<Y> odeint(F f, const Y& y0, const at::Tensor& ts, const OdeOptions& options = {}) {
-  static_assert(TensorTree<Y>, "tower: the state of odeint is a tree that holds tensors (tower/tree.h).");
-  static_assert(std::is_invocable_r_v<Y, F&, at::Tensor, Y>,
-                "tower: the function of odeint takes a time and a state and returns a tree like the state.");
-  auto flat = [f = std::move(f), like = detail::static_parts(y0)](const at::Tensor& t,
-                                                                  const dynamic::Tensors& y) mutable {
-    const Y slope = f(t, with_leaves(like, y));
-    if (!detail::same_static_parts(slope, like)) detail::refuse_other_slope();
-    return leaves_of(slope);
-  };
-  auto found = dynamic::odeint(std::move(flat), leaves_of(y0), ts, options);
+  auto found = dynamic::odeint(detail::flat_slope<F, Y>(std::move(f), y0), leaves_of(y0), ts, options);
   return {with_leaves(y0, found.ys), std::move(found.t), std::move(found.status), std::move(found.steps),
           std::move(found.rejected)};
+}
+
+/// dynamic::odeint_until for a `y0` that is a tree: `f(t, y)` takes and gives trees like it, `event(t, y)` gives a
+/// number. `ts` and `options` as there.
+template <class F, class G, class Y>
+OdeEventSolution<Y> odeint_until(F f, G event, const Y& y0, const at::Tensor& ts, const OdeOptions& options = {}) {
+  static_assert(std::is_invocable_r_v<at::Tensor, G&, at::Tensor, Y>,
+                "tower: the event of odeint_until takes a time and a state and returns a number, a tensor.");
+  auto flat = [event = std::move(event), like = detail::static_parts(y0)](
+                  const at::Tensor& t, const dynamic::Tensors& y) mutable -> at::Tensor {
+    return event(t, with_leaves(like, y));
+  };
+  auto found =
+      dynamic::odeint_until(detail::flat_slope<F, Y>(std::move(f), y0), std::move(flat), leaves_of(y0), ts, options);
+  return {with_leaves(y0, found.ys), std::move(found.t),     with_leaves(y0, found.y),
+          std::move(found.status),   std::move(found.steps), std::move(found.rejected)};
 }
 
 }  // namespace tower

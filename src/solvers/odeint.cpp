@@ -14,6 +14,7 @@
 #include "control/checkpoint.h"
 #include "core/level.h"
 #include "core/tensor_lists.h"
+#include "solvers/ode_events.h"
 #include "solvers/ode_methods.h"
 #include "solvers/vectors.h"
 #include "tower/errors.h"
@@ -27,7 +28,8 @@ using solvers::Slope;
 
 namespace {
 
-// The state of the loop; behind these come the method's memory and, where there is a path, its begin, its length, y at
+// The state of the loop; behind these come, where there is an event, a number of the sign of its value, the method's
+// memory and, where there is a path, its begin, its length, y at
 // its begin, and its polynomial.
 enum : size_t {
   kY,
@@ -37,7 +39,8 @@ enum : size_t {
   kStatus,     // 0, one of OdeStatus's, or
   kSteps,
   kRejected,
-  kMemory
+  kRest,
+  kEvent = kRest
 };
 // while the last trial was not finite, and a shorter step may be.
 constexpr int64_t kUndefinedThere = -1;
@@ -95,6 +98,7 @@ struct Walk {
   OdeOptions options;
   Tensor end, way;  // way: 1 or −1, and 0 where there is none to go
   double epsilon;
+  std::optional<solvers::OdeEventRule> event;
   Tensor first_slope = {};  // LibTorch's autograd follows it where it follows what f captured
 
   Tensor root_mean_square(const Tensor& v, const Tensor& allowed) const { return (v / allowed).square().mean().sqrt(); }
@@ -137,7 +141,9 @@ struct Walk {
     const Tensor finite = at::logical_and(all_finite(y), all_finite(slope));
     const Tensor status =
         at::where(in_order, at::where(finite, none, number(OdeStatus::not_finite)), number(OdeStatus::unordered_times));
-    return joined({y, t, bounded(h), at::zeros_like(t), status, none, none}, method.first_memory(slope));
+    Tensors s{y, t, bounded(h), at::zeros_like(t), status, none, none};
+    if (event) s.push_back(event->first_sign(t.detach(), y.detach(), slope.detach(), way));
+    return joined(std::move(s), method.first_memory(slope));
   }
 
   Tensors with_path(Tensors s) const {
@@ -146,6 +152,11 @@ struct Walk {
     s.push_back(s[kY]);
     s.resize(s.size() + solvers::kPath, at::zeros_like(s[kY]));
     return s;
+  }
+
+  solvers::OdePath path_of(const Tensors& s) const {
+    const auto path = s.end() - kPathState;
+    return {path[0], path[1], path[2], Tensors(path + 3, s.end())};
   }
 
   // What becomes of the length of steps, whether this one is made, and the status.
@@ -178,22 +189,39 @@ struct Walk {
             at::where(moves, goes_on, gives_up)};
   }
 
+  // The event's number and the status, behind a step.
+  std::pair<Tensor, Tensor> watch(const Tensors& s, const Tensor& t, const Tensor& y, const Verdict& is) const {
+    const Tensor before = s[kEvent].detach(), now = event->value(t.detach(), y.detach()).detach();
+    const Tensor crossed = at::logical_and(is.good, event->crossed(before, now));
+    const Tensor undefined = at::logical_and(is.good, all_finite(now).logical_not());
+    const Tensor status = at::where(undefined, number(OdeStatus::not_finite), is.status);
+    return {at::where(at::logical_and(is.good, crossed.logical_not()), now, before),
+            at::where(crossed, number(OdeStatus::event), status)};
+  }
+
   Tensors advance(const Tensors& s, bool path) const {
     const Tensor &y = s[kY], &t = s[kT], &h = s[kH];
     const Tensor remaining = end - t;
     const Tensor is_last = h.abs() * (1 + std::sqrt(epsilon)) >= remaining.detach().abs();
     const Tensor length = at::where(is_last, remaining, h);
-    const auto memory = s.begin() + kMemory;
+    const auto memory = s.begin() + (event ? kEvent + 1 : kRest);
     const auto path_begin = path ? s.end() - kPathState : s.end();
     const Tensors start(memory, path_begin);
     const Tensor next_t = at::where(is_last, end, t + h);
     const bool followed = may_be_recorded(joined(s, {first_slope}));
-    const auto [tried, is] = [&] {
+    const auto [tried, is, watched] = [&] {
       // A graph leaves out what nobody asks for, and what is written under no_grad it would keep with its history.
       const at::AutoGradMode mode(at::GradMode::is_enabled() && (!followed || tracing()));
       const OdeStep step = followed ? method.step(f, t.detach(), y.detach(), detached(start), length.detach(), false)
                                     : method.step(f, t, y, start, length, path);
-      return std::pair(step, judge(s, step, length.detach(), next_t.detach() != t.detach()));
+      Verdict verdict = judge(s, step, length.detach(), next_t.detach() != t.detach());
+      Tensors watched;
+      if (event) {
+        auto [value, status] = watch(s, next_t, step.y, verdict);
+        watched.push_back(std::move(value));
+        verdict.status = std::move(status);
+      }
+      return std::tuple(step, verdict, watched);
     }();
     const OdeStep made = followed ? method.step(only_where(is.good, f, t, y), t, y, start, length, path) : tried;
     const auto chosen = [&](const Tensor& next, const Tensor& now) { return at::where(is.good, next, now); };
@@ -204,6 +232,7 @@ struct Walk {
                  is.status,
                  s[kSteps] + 1,
                  at::add(s[kRejected], is.good.logical_not())};
+    next.insert(next.end(), watched.begin(), watched.end());
     for (size_t k = 0; k < made.memory.size(); ++k)
       next.push_back(chosen(made.memory[k], memory[static_cast<std::ptrdiff_t>(k)]));
     if (path) {
@@ -221,24 +250,21 @@ struct Walk {
   }
 
   Tensor or_nan(const Tensors& s, const Tensor& target, const Tensor& value) const {
-    const Tensor there = at::logical_and(s[kStatus] <= 0, before(s[kT], target).logical_not());
+    Tensor sound = s[kStatus] <= 0;
+    if (event) sound = at::logical_or(sound, s[kStatus] == number(OdeStatus::event));
+    const Tensor there = at::logical_and(sound, before(s[kT], target).logical_not());
     return at::where(there, value, std::numeric_limits<double>::quiet_NaN());
   }
 
   // y at the times between the first and the last.
   Tensor in_between(const Tensor& times, Tensors& s) const {
-    const size_t size = s.size();
     const auto next = [self = *this](const Tensors& state, const Tensors& target) {
       const Tensors now = self.up_to(target[0], state, true);
-      const auto path = now.end() - kPathState;
-      const Tensor place = (target[0] - path[0]) / path[1];
-      Tensor value = path[2 + solvers::kPath];
-      for (size_t k = solvers::kPath; k-- > 0;)
-        value = at::addcmul(path[static_cast<std::ptrdiff_t>(2 + k)], place, value);
+      const solvers::OdePath path = self.path_of(now);
+      const Tensor value = path.state((target[0] - path.begin) / path.length);
       return std::pair(now, Tensors{self.or_nan(now, target[0], value)});
     };
-    auto [last, values] = dynamic::scan(next, with_path(s), {times}, {.checkpoints = options.checkpoints});
-    last.resize(size);
+    auto [last, values] = dynamic::scan(next, s, {times}, {.checkpoints = options.checkpoints});
     s = std::move(last);
     return values[0];
   }
@@ -260,12 +286,23 @@ void check_options(const OdeOptions& options) {
     throw ArgumentError("odeint: max_steps is " + std::to_string(options.max_steps) + "; it must not be negative.");
 }
 
-}  // namespace
+// What an event is given by the user, of one vector.
+std::function<Tensor(const Tensor&, const Tensor&)> on_vector(const dynamic::OdeEvent& event,
+                                                              const solvers::Unknowns& like) {
+  return [event, like](const Tensor& t, const Tensor& y) {
+    const Tensor value = event(t, like.list(y));
+    if (!value.defined() || value.numel() != 1 || value.scalar_type() != like.options().dtype().toScalarType())
+      throw ArgumentError("odeint_until: the event gave " + (value.defined() ? describe(value) : "nothing") +
+                          "; it gives one number of the state's dtype, which is zero where the event is.");
+    return value.reshape({});
+  };
+}
 
-OdeSolution<Tensors> dynamic::odeint(const OdeFunction& f, const Tensors& y0, const Tensor& ts,
-                                     const OdeOptions& options) {
+// The solution without an event, or up to it.
+OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f, const dynamic::OdeEvent& event,
+                                const Tensors& y0, const Tensor& ts, const OdeOptions& options) {
   check_options(options);
-  const solvers::Unknowns like("odeint", y0);
+  const solvers::Unknowns like(name, y0);
   const at::ScalarType dtype = y0[0].scalar_type();
   if (!c10::isFloatingType(dtype) || like.size() == 0)
     throw ArgumentError("odeint: y0 is " + describe(y0[0]) +
@@ -281,16 +318,29 @@ OdeSolution<Tensors> dynamic::odeint(const OdeFunction& f, const Tensors& y0, co
   };
   const double epsilon =
       dtype == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
-  Walk walk{slope, solvers::ode_method(options.method), options, end, way, epsilon};
+  Walk walk{slope, solvers::ode_method(options.method), options, end, way, epsilon, {}};
+  if (event) walk.event = solvers::OdeEventRule{on_vector(event, like), options.crossing};
   const Tensor apart = times.detach().slice(0, 1) - times.detach().slice(0, 0, count - 1);
   const Tensor in_order = at::logical_or(apart * way > 0, apart == 0).all();
   Tensors s = walk.start(t, y, in_order);
+  const size_t without_path = s.size();
+  if (event || count > 2) s = walk.with_path(std::move(s));
   Tensors values{y.unsqueeze(0)};
   if (count > 2) values.push_back(walk.in_between(times.slice(0, 1, count - 1), s));
-  s = walk.up_to(end, s, false);
+  if (!event) s.resize(without_path);
+  s = walk.up_to(end, s, static_cast<bool>(event));
   if (count > 1) values.push_back(walk.or_nan(s, end, s[kY]).unsqueeze(0));
-  const Tensor ys = at::cat(values, 0);
-  OdeSolution<Tensors> found;
+  Tensor ys = at::cat(values, 0), last_t = s[kT], last_y = s[kY];
+  if (event) {
+    const Tensor happened = s[kStatus] == number(OdeStatus::event);
+    const solvers::OdePath path = walk.path_of(s);
+    const Tensor theta = walk.event->place_on(path, s[kEvent], happened);
+    last_t = at::where(happened, path.time(theta), last_t);
+    last_y = at::where(happened, path.state(theta), last_y);
+    const Tensor behind = at::logical_and(happened, walk.before(last_t, times));
+    ys = at::where(behind.unsqueeze(1), std::numeric_limits<double>::quiet_NaN(), ys);
+  }
+  OdeEventSolution<Tensors> found;
   int64_t first = 0;
   for (const Tensor& leaf : y0) {
     std::vector<int64_t> sizes = leaf.sizes().vec();
@@ -298,13 +348,29 @@ OdeSolution<Tensors> dynamic::odeint(const OdeFunction& f, const Tensors& y0, co
     found.ys.push_back(ys.narrow(1, first, leaf.numel()).reshape(sizes));
     first += leaf.numel();
   }
+  found.y = like.list(last_y);
   const Tensor unfinished =
       at::where(walk.before(s[kT], end), number(OdeStatus::max_steps), at::zeros_like(s[kStatus]));
-  found.t = s[kT];
+  found.t = last_t;
   found.status = at::where(s[kStatus] > 0, s[kStatus], unfinished);
   found.steps = s[kSteps];
   found.rejected = s[kRejected];
   return found;
+}
+
+}  // namespace
+
+OdeSolution<Tensors> dynamic::odeint(const OdeFunction& f, const Tensors& y0, const Tensor& ts,
+                                     const OdeOptions& options) {
+  OdeEventSolution<Tensors> found = solve("odeint", f, {}, y0, ts, options);
+  return {std::move(found.ys), std::move(found.t), std::move(found.status), std::move(found.steps),
+          std::move(found.rejected)};
+}
+
+OdeEventSolution<Tensors> dynamic::odeint_until(const OdeFunction& f, const OdeEvent& event, const Tensors& y0,
+                                                const Tensor& ts, const OdeOptions& options) {
+  if (!event) throw ArgumentError("odeint_until: the event is an empty function.");
+  return solve("odeint_until", f, event, y0, ts, options);
 }
 
 void detail::refuse_other_slope() {
