@@ -40,12 +40,6 @@ detail::NameTensor to_name(py::object function) {
   };
 }
 
-// A number of states, "all" or "automatic".
-Checkpoints to_checkpoints(py::handle value) {
-  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
-  return value.equal(py::str("automatic")) ? Checkpoints::automatic() : Checkpoints::all();
-}
-
 py::list cond(const at::Tensor& predicate, py::object true_branch, py::object false_branch, py::handle operands) {
   const Tensors given = to_tensors(operands);
   const dynamic::Function when_true = of_lists(std::move(true_branch)), when_false = of_lists(std::move(false_branch));

@@ -19,4 +19,9 @@ dynamic::Function of_lists_or_none(py::object function) {
   return function.is_none() ? dynamic::Function() : of_lists(std::move(function));
 }
 
+Checkpoints to_checkpoints(py::handle value) {
+  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
+  return value.equal(py::str("automatic")) ? Checkpoints::automatic() : Checkpoints::all();
+}
+
 }  // namespace tower::python

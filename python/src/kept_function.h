@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tower/detail/foreign_frame.h>
+#include <tower/loops.h>
 
 #include "function.h"
 #include "kept.h"
@@ -27,5 +28,8 @@ py::object call(const SharedFunction& function, Args&&... args) {
 dynamic::Function of_lists(py::object function);
 /// The same, or an empty one of None.
 dynamic::Function of_lists_or_none(py::object function);
+
+/// How many states a loop keeps for the backward pass: a number, "all" or "automatic".
+Checkpoints to_checkpoints(py::handle value);
 
 }  // namespace tower::python

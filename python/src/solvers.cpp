@@ -1,11 +1,12 @@
-// Linear systems, implicit functions, fits, minima, sparse derivatives over lists of tensors. The trees are the
-// veneer's part (torch_tower/_solvers.py, _minima.py, _sparse.py).
+// Linear systems, implicit functions, differential equations, fits, minima, sparse derivatives over lists of tensors. The
+// trees are the veneer's part (torch_tower/_solvers.py, _odes.py, _minima.py, _sparse.py).
 #include <ATen/ops/tensor.h>
 #include <pybind11/stl.h>
 #include <tower/implicit.h>
 #include <tower/least_squares.h>
 #include <tower/linear_solve.h>
 #include <tower/minimize.h>
+#include <tower/odeint.h>
 #include <tower/sparse.h>
 
 #include "kept_function.h"
@@ -151,6 +152,37 @@ py::tuple least_squares(py::object residuals, py::handle x0, const py::dict& giv
                         to_object(found.covariance));
 }
 
+OdeOptions to_ode_options(const py::dict& given) {
+  OdeOptions options;
+  options.method = chosen<Ode>(given["method"].cast<std::string>(), "method",
+                               {{"tsit5", Ode::tsit5}, {"dopri5", Ode::dopri5}, {"rodas5p", Ode::rodas5p}});
+  options.rtol = given["rtol"].cast<double>();
+  options.atol = given["atol"].cast<double>();
+  options.step = given["step"].cast<std::optional<double>>();
+  options.first_step = given["first_step"].cast<std::optional<double>>();
+  options.longest_step = given["longest_step"].cast<std::optional<double>>();
+  options.max_steps = given["max_steps"].cast<int64_t>();
+  options.checkpoints = to_checkpoints(given["checkpoints"]);
+  options.compact = given["compact"].cast<double>();
+  return options;
+}
+
+dynamic::OdeFunction to_slope(py::object function) {
+  return [f = keep_function(std::move(function))](const at::Tensor& t, const Tensors& y) {
+    py::gil_scoped_acquire gil;
+    return to_tensors(call(f, to_object(t), to_list(y)));
+  };
+}
+
+py::tuple odeint(py::object slope, py::handle y0, const at::Tensor& ts, const py::dict& given) {
+  const Tensors start = to_tensors(y0);
+  const dynamic::OdeFunction f = to_slope(std::move(slope));
+  const OdeOptions options = to_ode_options(given);
+  const auto found = without_gil([&] { return dynamic::odeint(f, start, ts, options); });
+  return py::make_tuple(to_list(found.ys), to_object(found.t), to_object(found.status), to_object(found.steps),
+                        to_object(found.rejected));
+}
+
 template <Sparsity (*find)(const dynamic::Function&, const Tensors&, const SparsityOptions&)>
 Sparsity sparsity(py::object function, py::handle leaves, bool values_decide, int64_t most_entries) {
   const Tensors x = to_tensors(leaves);
@@ -194,6 +226,7 @@ void define_solvers(py::module_& module) {
   module.def("implicit", &implicit);
   module.def("minimize", &minimize);
   module.def("least_squares", &least_squares);
+  module.def("odeint", &odeint);
   module.def("jacobian_sparsity", &sparsity<&dynamic::jacobian_sparsity>);
   module.def("hessian_sparsity", &sparsity<&dynamic::hessian_sparsity>);
   py::class_<Sparsity>(module, "Sparsity")

@@ -20,6 +20,7 @@ GROUPS = [
     ("exported", "Exported models", "_exported"),
     ("solvers", "Solvers", "_solvers"),
     ("minima", "Fits and minima", "_minima"),
+    ("odes", "Differential equations", "_odes"),
     ("sparse", "Sparse derivatives", "_sparse"),
     ("functions", "Functions and operators of your own", "_functions _higher_order"),
     ("containers", "Containers and subclasses", "_containers"),

@@ -1,0 +1,75 @@
+"""odeint. Oracles: closed forms; order conditions and published solutions stand in the C++ tests."""
+
+import pytest
+import torch
+import torch_tower
+from torch import Tensor
+from torch_tower import OdeStatus, compile, grad, jacfwd, jacrev, odeint, vmap
+
+ts = torch.tensor([0.0, 0.3, 0.8], dtype=torch.float64)
+one = torch.ones((), dtype=torch.float64)
+
+
+def swing(w: Tensor, y0: dict, **options):
+    """A harmonic oscillator of frequency `w`."""
+
+    def slope(t, y):
+        return {"x": y["v"], "v": -w.square() * y["x"]}
+
+    return odeint(slope, y0, ts, rtol=1e-6, atol=1e-6, **options)
+
+
+def place(w: Tensor, **options) -> Tensor:
+    return swing(w, {"x": one, "v": 0 * one}, **options).ys["x"]
+
+
+@pytest.mark.parametrize("method", ["tsit5", "dopri5", "rodas5p"])
+def test_states_are_trees_and_derivatives_by_what_is_captured_are_right(method):
+    w = torch.tensor(2.0, dtype=torch.float64)
+    found = swing(w, {"x": one, "v": 0 * one}, method=method)
+    torch.testing.assert_close(found.ys["x"], (w * ts).cos(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.ys["v"], -w * (w * ts).sin(), atol=3e-5, rtol=0)
+    assert isinstance(found, torch_tower.OdeSolution) and found.status == OdeStatus.reached and found.t == ts[2]
+    assert found.steps.dtype == torch.int64 and found.rejected <= found.steps
+    for jacobian in (jacfwd, jacrev) if method != "dopri5" else ():
+        by_w = jacobian(lambda w: place(w, method=method))(w)
+        torch.testing.assert_close(by_w, -ts * (w * ts).sin(), atol=1e-4, rtol=0)
+    if method == "tsit5":
+        few = grad(lambda w: place(w, checkpoints=3)[2])(w)
+        torch.testing.assert_close(few, -ts[2] * (w * ts[2]).sin(), atol=1e-4, rtol=0)
+
+
+def test_systems_of_an_ensemble_have_their_own_steps_and_compile():
+    ws = torch.tensor([0.1, 1.0, 8.0], dtype=torch.float64)
+    many = vmap(lambda w: tuple(swing(w, {"x": one, "v": 0 * one})))
+    ys, t, status, steps, rejected = many(ws)
+    torch.testing.assert_close(ys["x"], (ws[:, None] * ts).cos(), atol=1e-4, rtol=0)
+    assert (status == OdeStatus.reached).all() and steps[0] < steps[1] < steps[2]
+    fast = compile(vmap(place))
+    for _ in range(3):
+        torch.testing.assert_close(fast(ws), ys["x"])
+
+
+def test_a_system_that_does_not_arrive_says_why():
+    # y' = y² has a pole at 1; times are a list of numbers here, and go backwards there.
+    pole = odeint(lambda t, y: y * y, one, [0, 0.5, 2])
+    assert pole.status in (OdeStatus.step_too_small, OdeStatus.not_finite) and abs(pole.t - 1) < 1e-4
+    assert abs(pole.ys[1] - 2) < 1e-5 and pole.ys[2].isnan()
+    few = odeint(lambda t, y: -y, one, [0, 5], max_steps=3, longest_step=0.5)
+    assert few.status == OdeStatus.max_steps and few.steps == 3 and few.t <= 1.5
+    assert odeint(lambda t, y: -y, one, [0, 2, 1]).status == OdeStatus.unordered_times
+    assert odeint(lambda t, y: -y, one, [1, 0], step=0.125).steps == 8
+
+
+def test_wrong_calls_say_what_to_do():
+    def says(match, f=lambda t, y: -y, y0=one, times=ts, **options):
+        with pytest.raises((ValueError, TypeError), match=match):
+            odeint(f, y0, times, **options)
+
+    says("the state y0 is a list of 0 elements that holds no tensor", y0=[])
+    says("ts is Double \\[\\]. It is the times, of one dimension", times=one)
+    says("state y0 is a tensor, but the right-hand side returned 1.0 for it", f=lambda t, y: 1.0)
+    says("the right-hand side gave Double \\[2\\]", f=lambda t, y: ts[:2])
+    says("method is 'euler'; it must be one of 'tsit5', 'dopri5', 'rodas5p'", method="euler")
+    says("step is -1", step=-1)
+    says("checkpoints is 0", checkpoints=0)
