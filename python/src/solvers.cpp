@@ -164,6 +164,9 @@ OdeOptions to_ode_options(const py::dict& given) {
   options.max_steps = given["max_steps"].cast<int64_t>();
   options.checkpoints = to_checkpoints(given["checkpoints"]);
   options.compact = given["compact"].cast<double>();
+  options.crossing = chosen<OdeCrossing>(
+      given["crossing"].cast<std::string>(), "crossing",
+      {{"any", OdeCrossing::any}, {"rising", OdeCrossing::rising}, {"falling", OdeCrossing::falling}});
   return options;
 }
 
@@ -181,6 +184,19 @@ py::tuple odeint(py::object slope, py::handle y0, const at::Tensor& ts, const py
   const auto found = without_gil([&] { return dynamic::odeint(f, start, ts, options); });
   return py::make_tuple(to_list(found.ys), to_object(found.t), to_object(found.status), to_object(found.steps),
                         to_object(found.rejected));
+}
+
+py::tuple odeint_until(py::object slope, py::object event, py::handle y0, const at::Tensor& ts, const py::dict& given) {
+  const Tensors start = to_tensors(y0);
+  const dynamic::OdeFunction f = to_slope(std::move(slope));
+  const dynamic::OdeEvent until = [held = keep_function(std::move(event))](const at::Tensor& t, const Tensors& y) {
+    py::gil_scoped_acquire gil;
+    return to_tensor(call(held, to_object(t), to_list(y)));
+  };
+  const OdeOptions options = to_ode_options(given);
+  const auto found = without_gil([&] { return dynamic::odeint_until(f, until, start, ts, options); });
+  return py::make_tuple(to_list(found.ys), to_object(found.t), to_list(found.y), to_object(found.status),
+                        to_object(found.steps), to_object(found.rejected));
 }
 
 template <Sparsity (*find)(const dynamic::Function&, const Tensors&, const SparsityOptions&)>
@@ -227,6 +243,7 @@ void define_solvers(py::module_& module) {
   module.def("minimize", &minimize);
   module.def("least_squares", &least_squares);
   module.def("odeint", &odeint);
+  module.def("odeint_until", &odeint_until);
   module.def("jacobian_sparsity", &sparsity<&dynamic::jacobian_sparsity>);
   module.def("hessian_sparsity", &sparsity<&dynamic::hessian_sparsity>);
   py::class_<Sparsity>(module, "Sparsity")

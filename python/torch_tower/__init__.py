@@ -6,14 +6,14 @@
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
 `compile`, `load`, `export_c`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`,
-`fixed_point`), differential equations (`odeint`), fits and minima (`least_squares`, `minimize`), `load_exported` for
-models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`,
-`sparse_hessian`), Taylor mode (`jet`, `derivatives_along`, `laplacian`, `biharmonic`, `differential_operator`,
-`stochastic_laplacian`, `stochastic_biharmonic`), control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`,
-`scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`,
-`linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`, `register_container` and
-`register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which bounds and empties the
-cache of temporaries.
+`fixed_point`), differential equations (`odeint`, `odeint_until`), fits and minima (`least_squares`, `minimize`),
+`load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`,
+`sparse_jacobian`, `sparse_hessian`), Taylor mode (`jet`, `derivatives_along`, `laplacian`, `biharmonic`,
+`differential_operator`, `stochastic_laplacian`, `stochastic_biharmonic`), control flow (`cond`, `while_loop`,
+`try_while_loop`, `fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`,
+`set_fallback_is_error`, `linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`,
+`register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which
+bounds and empties the cache of temporaries.
 """
 
 from . import _fits
@@ -60,7 +60,7 @@ from ._minima import (  # noqa: E402
     least_squares,
     minimize,
 )
-from ._odes import OdeSolution, OdeStatus, odeint  # noqa: E402
+from ._odes import OdeEventSolution, OdeSolution, OdeStatus, odeint, odeint_until  # noqa: E402
 from ._processes import (  # noqa: E402
     Mesh,
     MeshError,
@@ -124,6 +124,7 @@ __all__ = [
     "Minimum",
     "MinimumStatus",
     "NoConvergenceError",
+    "OdeEventSolution",
     "OdeSolution",
     "OdeStatus",
     "SparseDerivative",
@@ -175,6 +176,7 @@ __all__ = [
     "memory",
     "minimize",
     "odeint",
+    "odeint_until",
     "part_of",
     "pmax",
     "pmean",

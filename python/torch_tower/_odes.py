@@ -1,4 +1,4 @@
-"""odeint."""
+"""odeint, odeint_until."""
 
 from enum import IntEnum
 from typing import Any, Callable, NamedTuple, Sequence
@@ -8,18 +8,20 @@ from torch import Tensor
 
 from . import _C
 from ._compile import uncompiled
-from ._control_flow import _check_checkpoints, _state
+from ._control_flow import _check_checkpoints, _Same, _state
 from ._kept import KeptFunction
+from ._trees import what_is
 
 
 class OdeStatus(IntEnum):
-    """How an integration ended: the numbers in `OdeSolution.status`."""
+    """How an integration ended: the numbers in `status`. `event` is that of `odeint_until`."""
 
     reached = 0
     max_steps = 1
     step_too_small = 2
     not_finite = 3
     unordered_times = 4
+    event = 5
 
 
 class OdeSolution(NamedTuple):
@@ -35,6 +37,50 @@ class OdeSolution(NamedTuple):
     status: Tensor
     steps: Tensor
     rejected: Tensor
+
+
+class OdeEventSolution(NamedTuple):
+    """What `odeint_until` found. Under vmap each system has its own. `ys`, `t` and `y` have derivatives.
+
+    `ys`: y at each of `ts`, along a new first dimension, nan behind the event and where not reached; `t`: the time of
+    the event, or, where it did not happen, the time that was reached; `y`: the state at that time; `status`, int64:
+    OdeStatus.event where the event happened; `steps` and `rejected`, int64, as of `odeint`.
+    """
+
+    ys: Any
+    t: Tensor
+    y: Any
+    status: Tensor
+    steps: Tensor
+    rejected: Tensor
+
+
+_OPTIONS = {
+    "method",
+    "rtol",
+    "atol",
+    "step",
+    "first_step",
+    "longest_step",
+    "max_steps",
+    "checkpoints",
+    "compact",
+    "crossing",
+}
+
+
+def _named(arguments: dict) -> dict:
+    return {"crossing": "any", **{name: value for name, value in arguments.items() if name in _OPTIONS}}
+
+
+def _problem(op: str, y0: Any, ts: Tensor | Sequence[float], options: dict) -> tuple[_Same, list[Tensor], Tensor]:
+    state, leaves = _state(op, "state y0", "the right-hand side", y0)
+    _check_checkpoints(op, options["checkpoints"])
+    return state, leaves, ts if isinstance(ts, Tensor) else torch.tensor(ts, dtype=torch.float64)
+
+
+def _slope(state: _Same, f: Callable) -> Callable:
+    return lambda t, y: state.leaves(f(t, state.arrive(y)))
 
 
 @uncompiled
@@ -66,24 +112,51 @@ def odeint(
     order, through the steps that were made; how long these were has none. `checkpoints` ("all", "automatic" or a
     number) and `compact` are as in `while_loop`. ValueError where sizes, dtypes or options are wrong.
     """
-    state, leaves = _state("odeint", "state y0", "the right-hand side", y0)
-    _check_checkpoints("odeint", checkpoints)
-    options = {
-        "method": method,
-        "rtol": rtol,
-        "atol": atol,
-        "step": step,
-        "first_step": first_step,
-        "longest_step": longest_step,
-        "max_steps": max_steps,
-        "checkpoints": checkpoints,
-        "compact": compact,
-    }
-    times = ts if isinstance(ts, Tensor) else torch.tensor(ts, dtype=torch.float64)
+    options = _named(locals())
+    state, leaves, times = _problem("odeint", y0, ts, options)
     with KeptFunction(f) as held:
-
-        def slope(t: Tensor, y: list[Tensor]) -> list[Tensor]:
-            return state.leaves(held(t, state.arrive(y)))
-
-        ys, *reports = _C.odeint(slope, leaves, times, options)
+        ys, *reports = _C.odeint(_slope(state, held), leaves, times, options)
     return OdeSolution(state.arrive(ys), *reports)
+
+
+@uncompiled
+def odeint_until(
+    f: Callable,
+    event: Callable,
+    y0: Any,
+    ts: Tensor | Sequence[float],
+    *,
+    crossing: str = "any",
+    method: str = "tsit5",
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+    step: float | None = None,
+    first_step: float | None = None,
+    longest_step: float | None = None,
+    max_steps: int = 10_000,
+    checkpoints: int | str = "all",
+    compact: float = 0.0,
+) -> OdeEventSolution:
+    """`odeint` that ends where `event(t, y)`, a tensor with one number, goes through zero.
+
+    `crossing` says which way: "any", "rising" from below zero or "falling" from above it, in the order of the steps.
+    The event's value is looked at behind each step, and where its sign has changed, its zero is found on the step's
+    dense output; an even number of zeros within one step is not seen, for which there is `longest_step`. Where the
+    value is zero in the beginning, the sign that it has from there on counts.
+
+    The event's time and state have derivatives, those of the implicit function t: event(t, y(t)) = 0, of orders up to
+    seven, by all that those of `odeint` are by and by what `event` captured. The other arguments, `f`, `y0`, `ts`,
+    `method`, `rtol`, `atol`, `step`, `first_step`, `max_steps`, `checkpoints` and `compact`, are those of `odeint`.
+    """
+    options = _named(locals())
+    state, leaves, times = _problem("odeint_until", y0, ts, options)
+    with KeptFunction(f) as held, KeptFunction(event) as held_event:
+
+        def value(t: Tensor, y: list[Tensor]) -> Tensor:
+            found = held_event(t, state.arrive(y))
+            if not isinstance(found, Tensor):
+                raise TypeError(f"odeint_until: the event returned {what_is(found)}. Return a tensor with one number.")
+            return found
+
+        ys, t, y, *reports = _C.odeint_until(_slope(state, held), value, leaves, times, options)
+    return OdeEventSolution(state.arrive(ys), t, state.arrive(y), *reports)
