@@ -1,6 +1,8 @@
 // Events of odeint: where a function of time and state goes through zero on the path of a step.
 #pragma once
 
+#include <ATen/TensorOperators.h>
+
 #include "solvers/ode_methods.h"
 
 namespace tower::solvers {
