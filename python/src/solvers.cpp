@@ -1,5 +1,5 @@
-// Linear systems, implicit functions, differential equations, fits, minima, sparse derivatives over lists of tensors. The
-// trees are the veneer's part (torch_tower/_solvers.py, _odes.py, _minima.py, _sparse.py).
+// Linear systems, implicit functions, differential equations, fits, minima, sparse derivatives over lists of tensors.
+// The trees are the veneer's part (torch_tower/_solvers.py, _odes.py, _minima.py, _sparse.py).
 #include <ATen/ops/tensor.h>
 #include <pybind11/stl.h>
 #include <tower/implicit.h>
