@@ -10,6 +10,12 @@ namespace tower {
 /// does. Replaces the arguments on the stack by the results. Throws EscapedTensorError for a wrapper of a level that
 /// has ended, lives on another thread, or is not visible from the current top.
 void bind_call(const Operator& op, Stack& stack);
+/// The same when the highest level among the arguments' wrappers is already known (null: there are no wrappers).
+void bind_call(const Operator& op, Stack& stack, Level* highest);
+
+/// Whether a trace that runs knows the tensor as what is substituted around it (frontend/substitution.h): then it is a
+/// value from outside, although its level cannot be seen. Set by the front end.
+inline bool (*is_known_by_name)(const Tensor& t) = nullptr;
 
 /// A tensor of a running level was met where that level cannot be seen: code below the level had captured it.
 class InvisibleTensorError : public EscapedTensorError {
@@ -20,13 +26,6 @@ class InvisibleTensorError : public EscapedTensorError {
  private:
   Tensor tensor_;
 };
-
-/// Whether a trace that runs knows the tensor as what is substituted around it (frontend/substitution.h): then it is a
-/// value from outside, although its level cannot be seen. Set by the front end.
-inline bool (*is_known_by_name)(const Tensor& t) = nullptr;
-
-/// The same when the highest level among the arguments' wrappers is already known (null: there are no wrappers).
-void bind_call(const Operator& op, Stack& stack, Level* highest);
 
 /// Runs `op` on values one level below `level`, while Below says so: without any detour where they are plain tensors,
 /// no other level is running, and nobody listens. `wrapped`: some value is a wrapper.

@@ -1,7 +1,5 @@
 #include <ATen/Functions.h>
 
-#include <limits>
-
 #include "solvers/iterative.h"
 #include "tower/loops.h"
 
@@ -11,8 +9,7 @@ using dynamic::Tensors;
 
 Iterated bicgstab(const Iteration& it, const Tensor& x, const Tensor& r) {
   enum : size_t { kX, kResidual, kShadow, kDirection, kProduct, kNorm, kShadowNorm, kSteps = kShadowNorm + 2 };
-  const bool single = c10::toRealValueType(r.scalar_type()) != at::kDouble;
-  const double epsilon = single ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
+  const double epsilon = epsilon_of(r.scalar_type());
   const auto goes_on = [it](const Tensors& s) { return s[kNorm] > it.threshold; };
   const auto step = [it, epsilon](const Tensors& s) {
     const Tensor& p = s[kDirection];

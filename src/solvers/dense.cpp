@@ -4,7 +4,6 @@
 #include <ATen/TensorOperators.h>
 
 #include <cmath>
-#include <limits>
 
 #include "solvers/vectors.h"
 #include "tower/errors.h"
@@ -19,8 +18,7 @@ namespace {
 // LU factors leave a small residual whatever the condition of the matrix is.
 void check_linear(const std::string& name, const VectorFunction& f, const Tensor& matrix, const Tensor& x,
                   const Tensor& b) {
-  const bool single = c10::toRealValueType(b.scalar_type()) != at::kDouble;
-  const double epsilon = single ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
+  const double epsilon = epsilon_of(b.scalar_type());
   const auto size = [](const Tensor& t) { return at::linalg_vector_norm(t); };
   if (any_example(size(f(x) - b) > std::sqrt(epsilon) * (size(b) + size(matrix) * size(x))))
     throw ArgumentError(name +

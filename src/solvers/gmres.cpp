@@ -4,8 +4,6 @@
 // its steps, or its space is exhausted) goes on with zero vectors, which change nothing, until all have ended.
 #include <ATen/Functions.h>
 
-#include <limits>
-
 #include "solvers/iterative.h"
 #include "tower/loops.h"
 
@@ -24,8 +22,7 @@ Tensor unit(const Tensor& active, const Tensor& v, const Tensor& size) {
 Tensors cycle(const Iteration& it, const Tensors& s) {
   const Tensor& r = s[kResidual];
   const int64_t most = std::min(it.restart, it.unknowns(r));
-  const bool single = c10::toRealValueType(r.scalar_type()) != at::kDouble;
-  const double epsilon = single ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon();
+  const double epsilon = epsilon_of(r.scalar_type());
   const auto as_vector = [&](const Tensor& number) { return number.to(r.scalar_type()); };
 
   Tensor basis = at::zeros({most + 1, r.numel()}, r.options());

@@ -294,8 +294,7 @@ LeastSquaresFit<Tensors> dynamic::least_squares(const Function& residuals, const
                           describe(x) + ". They are real numbers of one dtype.");
     return shape.vector(all, "the residuals");
   };
-  const double epsilon =
-      dtype == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const double epsilon = solvers::epsilon_of(dtype);
   const Fit fit{vector, options, box_of(options, like), epsilon};
   const auto root = [fit](const Tensors& x, const Tensors&) { return Tensors{fit.box.root(x[0], fit.gradient(x[0]))}; };
   const auto solver = [fit](const Tensors& start) { return fit.solve(start[0]); };

@@ -6,7 +6,6 @@
 #include <ATen/TensorOperators.h>
 
 #include <cmath>
-#include <limits>
 
 #include "core/tensor_lists.h"
 #include "solvers/implicit.h"
@@ -55,8 +54,7 @@ Minimum<Tensors> dynamic::minimize(const Function& f, const Tensors& x0, const M
                           ". It gives one number of that dtype, a tensor without dimensions: sum().");
     return all;
   };
-  const double epsilon =
-      dtype == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const double epsilon = solvers::epsilon_of(dtype);
   const solvers::Objective objective{of_vector, options, epsilon};
   const auto gradient = [of_vector](const Tensor& x) { return dynamic::grad(of_vector, {0})({x})[0]; };
   const Tensor start = like.vector(x0, "x0").detach();  // of x0 no derivative goes on

@@ -22,6 +22,7 @@
 namespace tower {
 
 using dynamic::Tensors;
+using solvers::all_finite;
 using solvers::OdeMethod;
 using solvers::OdeStep;
 using solvers::Slope;
@@ -89,8 +90,6 @@ Tensors detached(Tensors list) {
   for (Tensor& t : list) t = t.detach();
   return list;
 }
-
-Tensor all_finite(const Tensor& x) { return (x - x == 0).all(); }
 
 struct Walk {
   Slope f;
@@ -316,8 +315,7 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
   const Slope slope = [f, like](const Tensor& now, const Tensor& at) {
     return like.vector(f(now, like.list(at)), "the right-hand side");
   };
-  const double epsilon =
-      dtype == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const double epsilon = solvers::epsilon_of(dtype);
   Walk walk{slope, solvers::ode_method(options.method), options, end, way, epsilon, {}};
   if (event) walk.event = solvers::OdeEventRule{on_vector(event, like), options.crossing};
   const Tensor apart = times.detach().slice(0, 1) - times.detach().slice(0, 0, count - 1);

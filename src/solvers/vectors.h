@@ -4,6 +4,8 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <limits>
+
 #include "control/speech.h"
 #include "core/operator.h"
 #include "tower/dynamic.h"
@@ -41,6 +43,12 @@ speech::Axes mixed_axes(const VectorFunction& f, const Tensor& like);
 
 /// Whether no number of `t` is nan or infinite: a bool.
 inline Tensor all_finite(const Tensor& t) { return (t - t == 0).all(); }
+
+/// The distance from 1 to the next number of a dtype, real or complex; that of float for narrower ones, too.
+inline double epsilon_of(at::ScalarType dtype) {
+  const bool wide = c10::toRealValueType(dtype) == at::kDouble;
+  return wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+}
 
 /// Whether a condition, one bool, holds for any example of any vmap.
 bool any_example(const Tensor& condition);
