@@ -256,24 +256,33 @@ void give(std::vector<Id>& ids, const std::tuple<T...>& all) {
 
 inline E E::like(const at::Scalar& number) const { return detail::number(*graph_, type(), number); }
 
+namespace detail {
+
+template <class Arguments, class... P, size_t... i>
+constexpr bool element_parameters_fit(rules::detail::Parameters<P...>, std::index_sequence<i...>) {
+  return (true && ... && element_parameter_fits<P, std::tuple_element_t<i, Arguments>>());
+}
+template <class Function, class... P, size_t... i>
+std::vector<Id> element_of(const Function& f, const ElementCall& call, rules::detail::Parameters<P...>,
+                           std::index_sequence<i...>) {
+  std::vector<Id> ids;
+  give(ids, f(element_parameter<P, i>(call)...));
+  return ids;
+}
+
+}  // namespace detail
+
 template <class Op, class Function>
 void set_element_rule(const Operator& record, Function f) {
-  using Parameters = typename rules::detail::Signature<Function>::Parameters;
-  using Arguments = typename rules::detail::Arguments<typename Op::schema>::Types;
-  [&]<size_t... i>(std::index_sequence<i...>) {
-    static_assert((detail::element_parameter_fits<std::decay_t<std::tuple_element_t<i, Parameters>>,
-                                                  std::tuple_element_t<i, Arguments>>() &&
-                   ...),
-                  "a parameter of the element rule does not fit the operator's argument in its place");
-    set_element_rule(record, ElementRule([f](const ElementCall& call) {
-                       std::vector<Id> ids;
-                       detail::give(
-                           ids,
-                           f(detail::element_parameter<std::decay_t<std::tuple_element_t<i, Parameters>>, i>(call)...));
-                       return ids;
-                     }));
-  }
-  (std::make_index_sequence<std::tuple_size_v<Parameters>>{});
+  using Parameters = typename rules::detail::ParametersOf<Function>::Types;
+  using Places = std::make_index_sequence<Parameters::count>;
+  static_assert(detail::element_parameters_fit<typename rules::detail::Arguments<typename Op::schema>::Types>(
+                    Parameters(), Places()),
+                "a parameter of the element rule does not fit the operator's argument in its place");
+  set_element_rule(record, rules::detail::kept_for<std::vector<Id>, const ElementCall&>(
+                               f, [](const Function& f, const ElementCall& call) {
+                                 return detail::element_of(f, call, Parameters(), Places());
+                               }));
 }
 
 }  // namespace tower::compiler

@@ -99,7 +99,7 @@ SimpleFold simple_fold(const Operator& op, c10::ArrayRef<IValue> args, Type type
 
 template <class Function>
 void set_fold_rule(const Operator& record, rules::FoldDims over, Function f, bool goes_on) {
-  set_fold_rule(record, FoldRule{over, std::move(f), goes_on});
+  set_fold_rule(record, FoldRule{over, rules::detail::kept<std::vector<Id>, RowCall&>(std::move(f)), goes_on});
 }
 
 }  // namespace tower::compiler

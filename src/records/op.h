@@ -38,6 +38,7 @@
 
 #include "core/operator.h"
 #include "records/families.h"
+#include "records/parameters.h"
 
 namespace tower::rules {
 
@@ -67,224 +68,35 @@ void set_small_rule(const Operator& op, std::function<std::vector<Small>(const S
 
 namespace tower::rules {
 
-using at::Scalar;
-using at::Tensor;
-using Ints = std::vector<int64_t>;
-using Shape = Meta;
-using Shapes = std::vector<Meta>;
-struct Skip {};
-
-/// A tensor that a rule's parameter stands for; `*p` and `p->` reach it, and it converts where a Tensor is expected.
-struct TensorParameter {
-  const Tensor& tensor;
-  const Tensor& operator*() const { return tensor; }
-  const Tensor* operator->() const { return &tensor; }
-  operator const Tensor&() const { return tensor; }
-};
-template <int k>
-struct Ct : TensorParameter {};
-template <int i>
-struct Tan : TensorParameter {};
-template <int k>
-struct Out : TensorParameter {};
-struct Along : TensorParameter {};
-struct Cts {
-  c10::ArrayRef<Tensor> tensors;
-  const Tensor& operator[](size_t i) const { return tensors[i]; }
-  size_t size() const { return tensors.size(); }
-};
-template <int i>
-struct Tans : Cts {};
-template <int k>
-struct OutShape : Meta {};
-template <int i>
-struct Wants {
-  bool wanted;
-  explicit operator bool() const { return wanted; }
-};
-template <int i>
-struct Like {
-  const Meta& meta;
-  const Meta* operator->() const { return &meta; }
-};
-
 namespace detail {
 
-template <class F>
-struct Signature : Signature<decltype(&F::operator())> {};
-template <class C, class R, class... P>
-struct Signature<R (C::*)(P...) const> {
-  using Result = R;
-  using Parameters = std::tuple<P...>;
-};
-template <class R, class... P>
-struct Signature<R (*)(P...)> {
-  using Result = R;
-  using Parameters = std::tuple<P...>;
-};
-template <class S>
-struct Arguments;
-template <class R, class... A>
-struct Arguments<R(A...)> {
-  using Types = std::tuple<std::decay_t<A>...>;
-};
-
-template <class T>
-inline constexpr bool is_marker = false;
-template <int k>
-inline constexpr bool is_marker<Ct<k>> = true;
-template <int k>
-inline constexpr bool is_marker<Tan<k>> = true;
-template <int k>
-inline constexpr bool is_marker<Tans<k>> = true;
-template <int k>
-inline constexpr bool is_marker<Out<k>> = true;
-template <int k>
-inline constexpr bool is_marker<OutShape<k>> = true;
-template <int k>
-inline constexpr bool is_marker<Wants<k>> = true;
-template <int k>
-inline constexpr bool is_marker<Like<k>> = true;
-template <>
-inline constexpr bool is_marker<Along> = true;
-template <>
-inline constexpr bool is_marker<Cts> = true;
-
-// Number of parameters before `P` that stand for arguments: its schema position.
-template <class Parameters, size_t... before>
-constexpr size_t position(std::index_sequence<before...>) {
-  return (size_t{0} + ... + (is_marker<std::decay_t<std::tuple_element_t<before, Parameters>>> ? 0 : 1));
-}
-template <class Parameters, size_t p>
-inline constexpr size_t position_of = position<Parameters>(std::make_index_sequence<p>{});
-
-template <class Argument>
-inline constexpr bool is_tensor_argument =
-    std::is_same_v<Argument, Tensor> || std::is_same_v<Argument, std::optional<Tensor>>;
-template <class Argument>
-inline constexpr bool is_list_argument =
-    std::is_same_v<Argument, at::TensorList> || std::is_same_v<Argument, at::ITensorListRef> ||
-    std::is_same_v<Argument, c10::List<std::optional<Tensor>>> || std::is_same_v<Argument, at::IOptTensorListRef>;
-
-template <class Parameter, class Argument>
-constexpr bool fits() {
-  if constexpr (std::is_same_v<Parameter, Skip>) return true;
-  else if constexpr (std::is_same_v<Parameter, Tensor> || std::is_same_v<Parameter, Shape>)
-    return is_tensor_argument<Argument>;
-  else if constexpr (std::is_same_v<Parameter, std::vector<Tensor>> || std::is_same_v<Parameter, Shapes>)
-    return is_list_argument<Argument>;
-  else return !is_tensor_argument<Argument> && !is_list_argument<Argument>;
+inline void give_gradient(VjpFrame& frame, size_t arg, Tensor gradient) { frame.give(arg, std::move(gradient)); }
+void give_gradient(VjpFrame& frame, size_t arg, std::vector<Tensor> gradients);
+inline void give_tangents(JvpFrame& frame, Tensor tangent) { frame.give(0, std::move(tangent)); }
+void give_tangents(JvpFrame& frame, std::vector<Tensor> tangents);
+template <class... T>
+void give_tangents(JvpFrame& frame, std::tuple<T...> tangents) {
+  std::apply(
+      [&](auto&&... each) {
+        size_t k = 0;
+        (frame.give(k++, std::move(each)), ...);
+      },
+      std::move(tangents));
 }
 
-template <class Op, class Parameters, size_t p>
-constexpr bool parameter_fits() {
-  using P = std::decay_t<std::tuple_element_t<p, Parameters>>;
-  if constexpr (is_marker<P>) return true;
-  else {
-    using Args = typename Arguments<typename Op::schema>::Types;
-    static_assert(position_of<Parameters, p> < std::tuple_size_v<Args>,
-                  "the rule has more parameters than the operator");
-    return fits<P, std::tuple_element_t<position_of<Parameters, p>, Args>>();
-  }
+// The results of a call in the place of its arguments.
+void replace(Stack& stack, Tensor result);
+void replace(Stack& stack, std::vector<Tensor> list);
+template <class... T>
+void replace(Stack& stack, std::tuple<T...> results) {
+  stack.clear();
+  const auto push = [&stack](auto&& each) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(each)>, std::vector<Tensor>>)
+      stack.emplace_back(c10::List<Tensor>(each));
+    else stack.emplace_back(std::forward<decltype(each)>(each));
+  };
+  std::apply([&](auto&&... each) { (push(std::move(each)), ...); }, std::move(results));
 }
-
-template <class P, size_t at>
-void add_keeps(Keeps& keeps) {
-  if constexpr (std::is_same_v<P, Tensor> || std::is_same_v<P, std::vector<Tensor>>) keeps.args |= Mask{1} << at;
-  if constexpr (std::is_same_v<P, Shape> || std::is_same_v<P, Shapes>) keeps.shapes |= Mask{1} << at;
-}
-template <int k>
-constexpr Mask out_bit(const Out<k>*) {
-  return Mask{1} << k;
-}
-template <int k>
-constexpr Mask out_bit(const OutShape<k>*) {
-  return Mask{1} << k;
-}
-constexpr Mask out_bit(const void*) { return 0; }
-
-template <class P, size_t at, class F>
-decltype(auto) get(const F& frame, const Tensor* along) {
-  static const Tensor undefined;
-  if constexpr (std::is_same_v<P, Skip>) return Skip{};
-  else if constexpr (std::is_same_v<P, Along>) return Along{{*along}};
-  else if constexpr (std::is_same_v<P, Cts>) return Cts{frame.cotangents};
-  else if constexpr (std::is_same_v<P, Tensor>)
-    return frame.args[at].isTensor() ? frame.args[at].toTensor() : undefined;
-  else if constexpr (std::is_same_v<P, Shape>) return frame.meta(at);
-  else if constexpr (std::is_same_v<P, Shapes>) return frame.metas(at);
-  else if constexpr (std::is_same_v<P, std::vector<Tensor>>) {
-    std::vector<Tensor> list;
-    for (const auto& e : frame.args[at].toListRef()) list.push_back(e.isTensor() ? e.toTensor() : Tensor());
-    return list;
-  } else if constexpr (std::is_same_v<P, Scalar>) return frame.args[at].toScalar();
-  else return frame.args[at].template to<P>();
-}
-template <int k, class F>
-Ct<k> marker(const Ct<k>*, const F& frame) {
-  return {{frame.cotangents[k]}};
-}
-template <int i, class F>
-Tan<i> marker(const Tan<i>*, const F& frame) {
-  return {{frame.tangent(i)}};
-}
-template <int i, class F>
-Tans<i> marker(const Tans<i>*, const F& frame) {
-  return {{frame.tangent_list(i)}};
-}
-template <int k, class F>
-Out<k> marker(const Out<k>*, const F& frame) {
-  return {{frame.outs[k].toTensor()}};
-}
-template <int k, class F>
-OutShape<k> marker(const OutShape<k>*, const F& frame) {
-  return {Meta(frame.outs[k].toTensor())};
-}
-template <int i, class F>
-Wants<i> marker(const Wants<i>*, const F& frame) {
-  return {frame.wants(i)};
-}
-template <int i, class F>
-Like<i> marker(const Like<i>*, const F& frame) {
-  return {frame.like(i)};
-}
-
-template <class Parameters, size_t p, class F>
-decltype(auto) parameter(const F& frame, const Tensor* along) {
-  using P = std::decay_t<std::tuple_element_t<p, Parameters>>;
-  if constexpr (is_marker<P> && !std::is_same_v<P, Along> && !std::is_same_v<P, Cts>)
-    return marker(static_cast<const P*>(nullptr), frame);
-  else return get<P, position_of<Parameters, p>>(frame, along);
-}
-
-/// A rule's function with what it keeps, callable on any frame.
-template <class Op, class Function>
-struct Bound {
-  using Parameters = typename Signature<Function>::Parameters;
-  static constexpr size_t count = std::tuple_size_v<Parameters>;
-
-  static Keeps keeps() {
-    return [&]<size_t... p>(std::index_sequence<p...>) {
-      static_assert((parameter_fits<Op, Parameters, p>() && ...),
-                    "a parameter of the rule does not fit the operator's argument in its place");
-      Keeps k;
-      (add_keeps<std::decay_t<std::tuple_element_t<p, Parameters>>, position_of<Parameters, p>>(k), ...);
-      ((k.outs |= out_bit(static_cast<const std::decay_t<std::tuple_element_t<p, Parameters>>*>(nullptr))), ...);
-      return k;
-    }
-    (std::make_index_sequence<count>{});
-  }
-  static constexpr bool takes_along = []<size_t... p>(std::index_sequence<p...>) {
-    return (false || ... || std::is_same_v<std::decay_t<std::tuple_element_t<p, Parameters>>, Along>);
-  }
-  (std::make_index_sequence<count>{});
-
-  template <class F>
-  static auto call(const Function& f, const F& frame, const Tensor* along = nullptr) {
-    return [&]<size_t... p>(std::index_sequence<p...>) { return f(parameter<Parameters, p>(frame, along)...); }
-    (std::make_index_sequence<count>{});
-  }
-};
 
 template <class R>
 void give_all(VjpFrame& frame, R&& result, std::initializer_list<int> args) {
@@ -318,11 +130,28 @@ void (*unboxed_call(R (*)(A...)))(Stack&) {
 
 }  // namespace detail
 
+/// What a record's writing does for every operator alike.
+class Writing {
+ protected:
+  explicit Writing(Operator& record) : record_(record) {}
+
+  void set_vmap(VmapRule rule, const char* family = nullptr);
+  void pointwise();
+  void along(std::initializer_list<uint8_t> dims, EmptyDims empty);
+  void fold_into_items(int64_t rank);
+  void gives_gradient(Mask serves, const Keeps& keeps, std::function<void(VjpFrame&)> run);
+  void gives_tangent(Mask serves, const Keeps& keeps, std::function<void(JvpFrame&)> run);
+  void gives_tangent_by_calling(Mask serves, bool keeps_shapes);
+  void decomposes_by(std::function<void(const Frame&, Stack&)> run);
+
+  Operator& record_;
+};
+
 /// The record of one operator while it is being written.
 template <class Op>
-class Rule {
+class Rule : Writing {
  public:
-  explicit Rule(Operator& record) : record_(record) {
+  explicit Rule(Operator& record) : Writing(record) {
     record.unboxed = detail::unboxed_call<Op>(static_cast<typename Op::schema*>(nullptr));
   }
 
@@ -330,15 +159,14 @@ class Rule {
 
   /// Output element i depends on input elements i alone (with broadcasting). Gives vmap; state `derivative`s besides.
   Rule& pointwise() {
-    family("pointwise", vmap_pointwise);
-    record_.vmap_is_pointwise = true;
+    Writing::pointwise();
     return *this;
   }
 
   /// Works along the dimensions named by the arguments `dims`; all tensors are batched over a new first dimension.
   Rule& along(std::initializer_list<uint8_t> dims, EmptyDims empty = EmptyDims::none) {
-    return family("along dimensions",
-                  [dims = std::vector<uint8_t>(dims), empty](VmapFrame& f) { vmap_along(f, dims, empty); });
+    Writing::along(dims, empty);
+    return *this;
   }
 
   /// Accepts any number of leading batch dimensions itself; `core` logical dimensions at the end belong to the
@@ -347,7 +175,8 @@ class Rule {
 
   /// Has a leading dimension of independent items (images); the batch is folded into it. `rank` is the rank with it.
   Rule& folds_into_items(int64_t rank) {
-    return family("folded into items", [rank](VmapFrame& f) { vmap_fold(f, rank); });
+    fold_into_items(rank);
+    return *this;
   }
 
   /// A random operator whose elements are drawn independently of each other.
@@ -401,22 +230,22 @@ class Rule {
   /// What an example's result is, element by element, where it is small (numbers/small.h).
   template <class Function>
   Rule& small(Function f) {
-    compiler::set_small_rule(record_, std::move(f));
+    compiler::set_small_rule(record_,
+                             detail::kept<std::vector<compiler::Small>, const compiler::SmallCall&>(std::move(f)));
     return *this;
   }
 
   // ---- vmap ----
 
   /// A batching rule: reads and writes the frame.
-  Rule& vmap(VmapRule rule) {
-    record_.vmap = std::move(rule);
-    record_.vmap_family = nullptr;
-    record_.vmap_is_pointwise = false;
+  template <class Function>
+  Rule& vmap(Function rule) {
+    set_vmap(detail::kept<void, VmapFrame&>(std::move(rule)));
     return *this;
   }
-  Rule& family(const char* name, VmapRule rule) {
-    vmap(std::move(rule));
-    record_.vmap_family = name;
+  template <class Function>
+  Rule& family(const char* name, Function rule) {
+    set_vmap(detail::kept<void, VmapFrame&>(std::move(rule)), name);
     return *this;
   }
 
@@ -427,71 +256,54 @@ class Rule {
   /// conjugation are taken care of.
   template <int i, class Function>
   Rule& derivative(Function f) {
-    using B = detail::Bound<Op, Function>;
-    record_.vjp.push_back({Mask{1} << i, B::keeps(), [f](VjpFrame& frame) {
-                             const Tensor& ct = frame.cotangents[0];
-                             if (!ct.defined()) return;
-                             if constexpr (B::takes_along) {
-                               const Tensor c = conjugate(ct);
-                               frame.give_broadcast(i, conjugate(B::call(f, frame, &c)));
-                             } else {
-                               frame.give_broadcast(i, times_conjugate(ct, B::call(f, frame)));
-                             }
-                           }});
-    record_.jvp.push_back({Mask{1} << i, B::keeps(), [f](JvpFrame& frame) {
-                             const Tensor& t = frame.tangent(i);
-                             if (!t.defined()) return;
-                             if constexpr (B::takes_along) frame.give(0, B::call(f, frame, &t));
-                             else frame.give(0, times(t, B::call(f, frame)));
-                           }});
+    using P = detail::Bound<Op, Function>;
+    gives_gradient(Mask{1} << i, P::keeps, detail::kept_for<void, VjpFrame&>(f, [](const Function& f, VjpFrame& frame) {
+                     const Tensor& ct = frame.cotangents[0];
+                     if (!ct.defined()) return;
+                     if constexpr (P::takes_along) {
+                       const Tensor c = conjugate(ct);
+                       frame.give_broadcast(i, conjugate(P::call(f, frame, &c)));
+                     } else {
+                       frame.give_broadcast(i, times_conjugate(ct, P::call(f, frame)));
+                     }
+                   }));
+    gives_tangent(Mask{1} << i, P::keeps, detail::kept_for<void, JvpFrame&>(f, [](const Function& f, JvpFrame& frame) {
+                    const Tensor& t = frame.tangent(i);
+                    if (!t.defined()) return;
+                    if constexpr (P::takes_along) frame.give(0, P::call(f, frame, &t));
+                    else frame.give(0, times(t, P::call(f, frame)));
+                  }));
     return *this;
   }
 
   /// The gradient with respect to argument i (a tensor, or a std::vector<Tensor> for a tensor list).
   template <int i, class Function>
   Rule& vjp(Function f) {
-    using B = detail::Bound<Op, Function>;
-    record_.vjp.push_back({Mask{1} << i, B::keeps(), [f](VjpFrame& frame) {
-                             auto g = B::call(f, frame);
-                             if constexpr (std::is_same_v<decltype(g), std::vector<Tensor>>) {
-                               for (size_t e = 0; e < g.size(); ++e) frame.give(i, std::move(g[e]), e);
-                             } else {
-                               frame.give(i, std::move(g));
-                             }
-                           }});
+    using P = detail::Bound<Op, Function>;
+    gives_gradient(Mask{1} << i, P::keeps, detail::kept_for<void, VjpFrame&>(f, [](const Function& f, VjpFrame& frame) {
+                     detail::give_gradient(frame, i, P::call(f, frame));
+                   }));
     return *this;
   }
 
   /// Gradients with respect to several arguments, where one computation gives them together: a tuple of tensors.
   template <int i, int j, int... more, class Function>
   Rule& vjp(Function f) {
-    using B = detail::Bound<Op, Function>;
+    using P = detail::Bound<Op, Function>;
     constexpr Mask serves = Mask{1} << i | Mask{1} << j | (Mask{0} | ... | (Mask{1} << more));
-    record_.vjp.push_back({serves, B::keeps(), [f](VjpFrame& frame) {
-                             detail::give_all(frame, B::call(f, frame), {i, j, more...});
-                           }});
+    gives_gradient(serves, P::keeps, detail::kept_for<void, VjpFrame&>(f, [](const Function& f, VjpFrame& frame) {
+                     detail::give_all(frame, P::call(f, frame), {i, j, more...});
+                   }));
     return *this;
   }
 
   /// The tangent of the output (a tensor, or a tuple of tensors for several outputs) due to the listed arguments.
   template <int... i, class Function>
   Rule& jvp(Function f) {
-    using B = detail::Bound<Op, Function>;
-    record_.jvp.push_back({(Mask{0} | ... | (Mask{1} << i)), B::keeps(), [f](JvpFrame& frame) {
-                             auto t = B::call(f, frame);
-                             if constexpr (std::is_convertible_v<decltype(t), Tensor>) {
-                               frame.give(0, std::move(t));
-                             } else if constexpr (std::is_same_v<decltype(t), std::vector<Tensor>>) {
-                               for (size_t k = 0; k < t.size(); ++k) frame.give(k, std::move(t[k]));
-                             } else {
-                               std::apply(
-                                   [&](auto&&... each) {
-                                     size_t k = 0;
-                                     (frame.give(k++, std::move(each)), ...);
-                                   },
-                                   std::move(t));
-                             }
-                           }});
+    using P = detail::Bound<Op, Function>;
+    gives_tangent((Mask{0} | ... | (Mask{1} << i)), P::keeps,
+                  detail::kept_for<void, JvpFrame&>(
+                      f, [](const Function& f, JvpFrame& frame) { detail::give_tangents(frame, P::call(f, frame)); }));
     return *this;
   }
 
@@ -499,18 +311,14 @@ class Rule {
   template <int i, class Function>
   Rule& linear(Function transpose) {
     vjp<i>(std::move(transpose));
-    record_.jvp.push_back(
-        {Mask{1} << i, keeps_all_but(Mask{1} << i), [](JvpFrame& frame) { jvp_by_calling(frame, Mask{1} << i); }});
+    gives_tangent_by_calling(Mask{1} << i, /*keeps_shapes=*/false);
     return *this;
   }
 
   /// The operator is linear in the listed arguments taken together: gives jvp (state each vjp<i> besides).
   template <int... i>
   Rule& jointly_linear() {
-    constexpr Mask serves = (Mask{0} | ... | (Mask{1} << i));
-    Keeps keeps = keeps_all_but(serves);
-    keeps.shapes = serves;
-    record_.jvp.push_back({serves, keeps, [](JvpFrame& frame) { jvp_by_calling(frame, serves); }});
+    gives_tangent_by_calling((Mask{0} | ... | (Mask{1} << i)), /*keeps_shapes=*/true);
     return *this;
   }
 
@@ -538,22 +346,16 @@ class Rule {
   /// same for users: there the function takes all arguments.)
   template <class Function>
   Rule& decomposes(Function f) {
-    using B = detail::Bound<Op, Function>;
-    static_cast<void>(B::keeps());  // checks the parameters
-    const Operator* record = &record_;
-    record_.decomposition = std::make_shared<const DecompositionRule>([f, record](Stack& stack) {
-      const std::vector<IValue> args(stack.begin(), stack.end());
-      const Frame frame{*record, args, {}, nullptr, 0};
-      auto result = B::call(f, frame);
-      stack.clear();
-      push(stack, std::move(result));
-    });
+    using P = detail::Bound<Op, Function>;
+    decomposes_by(detail::kept_for<void, const Frame&, Stack&>(
+        f, [](const Function& f, const Frame& frame, Stack& stack) { detail::replace(stack, P::call(f, frame)); }));
     return *this;
   }
 
   /// A view: how a write to it reaches the base. `inverse(base, written, args…)` gives the base after the write.
-  Rule& inverse(std::function<Tensor(const Tensor&, const Tensor&, c10::ArrayRef<IValue>, size_t)> inverse) {
-    record_.view_inverse = std::move(inverse);
+  template <class Function>
+  Rule& inverse(Function inverse) {
+    record_.view_inverse = detail::kept<Tensor, const Tensor&, const Tensor&, c10::ArrayRef<IValue>, size_t>(inverse);
     return *this;
   }
 
@@ -565,21 +367,24 @@ class Rule {
 
   /// A view that can show an element of its base more than once: whether this one does. A write through it has no
   /// inverse then.
-  Rule& repeats(std::function<bool(const Tensor& base, c10::ArrayRef<IValue> args)> repeats) {
-    record_.view_repeats = std::move(repeats);
+  template <class Function>
+  Rule& repeats(Function repeats) {
+    record_.view_repeats = detail::kept<bool, const Tensor&, c10::ArrayRef<IValue>>(repeats);
     return *this;
   }
 
   /// A view: which dimension of its base each of its own dimensions shows whole, whatever the size
   /// (Operator::view_keeps).
-  Rule& keeps_dims(std::function<Sizes(const Sizes& base, c10::ArrayRef<IValue> args, size_t out)> keeps) {
-    record_.view_keeps = std::move(keeps);
+  template <class Function>
+  Rule& keeps_dims(Function keeps) {
+    record_.view_keeps = detail::kept<Sizes, const Sizes&, c10::ArrayRef<IValue>, size_t>(keeps);
     return *this;
   }
 
   /// Whether the shape of a result depends on the arguments' values, where LibTorch's tag does not say it.
-  Rule& shape_by_values(std::function<bool(c10::ArrayRef<IValue> args)> depends) {
-    record_.shape_by_values = std::move(depends);
+  template <class Function>
+  Rule& shape_by_values(Function depends) {
+    record_.shape_by_values = detail::kept<bool, c10::ArrayRef<IValue>>(depends);
     return *this;
   }
 
@@ -588,17 +393,6 @@ class Rule {
     record_.unsupported[static_cast<size_t>(kind)] = std::move(why);
     return *this;
   }
-
- private:
-  static Keeps keeps_all_but(Mask args) { return Keeps{~args, 0, 0}; }
-  static void push(Stack& stack, Tensor t) { stack.emplace_back(std::move(t)); }
-  static void push(Stack& stack, std::vector<Tensor> list) { stack.emplace_back(c10::List<Tensor>(list)); }
-  template <class... T>
-  static void push(Stack& stack, std::tuple<T...> results) {
-    std::apply([&](auto&&... each) { (push(stack, std::move(each)), ...); }, std::move(results));
-  }
-
-  Operator& record_;
 };
 
 /// The record of a LibTorch operator, by its declaration. (An operator that this LibTorch lacks gets a record that

@@ -54,14 +54,15 @@ void overwrites(Operator& record, size_t part, Keeps vjp_keeps, std::function<vo
 template <class Op, class Backward, class Function>
 void pulls_back_by(Function rest) {
   using Rest = detail::Bound<Op, Function>;
-  record_of(Op::name, Op::overload_name).vjp.push_back({Mask{1}, Rest::keeps(), [rest](VjpFrame& f) {
-                                                          if (!f.cotangents[0].defined()) return;
-                                                          static const Operator& backward =
-                                                              record_of(Backward::name, Backward::overload_name);
-                                                          Stack call = Rest::call(rest, f);
-                                                          call.insert(call.begin(), taken_cotangent(f));
-                                                          f.give(0, call_overwriting(backward, std::move(call)));
-                                                        }});
+  record_of(Op::name, Op::overload_name)
+      .vjp.push_back(
+          {Mask{1}, Rest::keeps, detail::kept_for<void, VjpFrame&>(rest, [](const Function& rest, VjpFrame& f) {
+             if (!f.cotangents[0].defined()) return;
+             static const Operator& backward = record_of(Backward::name, Backward::overload_name);
+             Stack call = Rest::call(rest, f);
+             call.insert(call.begin(), taken_cotangent(f));
+             f.give(0, call_overwriting(backward, std::move(call)));
+           })});
 }
 
 /// The derivatives of an operator that writes the number in place `value` to elements of its first argument.
