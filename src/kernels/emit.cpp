@@ -8,7 +8,7 @@
 //   enter0:                                           ; is there a vector to do?
 //     …
 //   loop0:
-//     %b0 = phi i64 [ %begin, %enter0 ], [ %next0, %loop0 ]
+//     %b0 = phi i64 [ %begin, %enter0 ], [ %next0, %done0 ]
 //     %x0_0_0 = load <16 x float>, ptr …              ; node 0, in the first vector of a turn, in loop 0
 //     %x1_0_0 = fmul <16 x float> %x0_0_0, %x0_0_0
 //     store <16 x float> %x1_0_0, ptr …
@@ -73,9 +73,9 @@ define void @{name}(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault)
 start:
 )",
         {{"name", name}});
-  print_pointers();
   print_memory();
   print_memory_of_loops();
+  print_pointers();
   if (region_.has_rows()) print_rows();
   else print_loop();
 
@@ -107,13 +107,16 @@ void Printer::print_pointers() {
   std::set<uint64_t> read;
   for (const Id id : graph_.ids())
     if (const Node& n = graph_[id]; n.op == Op::input && live_[id] && n.bits < Region::kOfRow) read.insert(n.bits);
-  for (const uint64_t i : read)
+  for (const uint64_t i : read) {
+    keep_block_short();
     if (!many_ || region_.inputs[i].repeated) print_pointer("%pi", "%inputs", i);
+  }
   for (size_t i = 0; i < region_.outputs.size() + kept_.size(); ++i)
     if (!many_) print_pointer("%po", "%outputs", i);
   for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
     if (!live_[id] || !region_.is_repeated(n)) continue;
+    keep_block_short();
     load_for_all(n.type, "%pi" + std::to_string(n.bits), "%shared" + to_string(id));
   }
 }
@@ -182,9 +185,7 @@ void Printer::print_pointer(const std::string& prefix, const std::string& array,
 // A vector a turn.
 void Printer::print_loop() {
   loop_ = "0";
-  // A turn ends in the block that it begins in, unless there are others within it.
-  const std::string last_block = inside_.size() == 1 ? "loop0" : "done0";
-  const Holes holes = {{"step", std::to_string(lanes_)}, {"last_block", last_block}};
+  const Holes holes = {{"step", std::to_string(lanes_)}};
   print(Type::b1, R"(
   br label %enter0
 enter0:
@@ -192,15 +193,16 @@ enter0:
   %some0 = icmp sle i64 %begin, %last0
   br i1 %some0, label %loop0, label %enter1
 loop0:
-  %b0 = phi i64 [ %begin, %enter0 ], [ %next0, %{last_block} ]
+  %b0 = phi i64 [ %begin, %enter0 ], [ %next0, %done0 ]
 )",
         holes);
   block_ = "loop0";
+  block_at_ = body_.size();
   std::vector<size_t> all;
   for (size_t i = 0; i < region_.outputs.size(); ++i)
     if (!in_steps_.count(i)) all.push_back(i);
   print_turn(inside_[0], all, "%b0", 1);
-  if (inside_.size() > 1) begin_block(last_block);
+  begin_block("done0");
   print(Type::b1, R"(
   %next0 = add i64 %b0, {step}
   %more0 = icmp sle i64 %next0, %last0
@@ -247,6 +249,7 @@ void Printer::print_turn(const std::vector<Id>& nodes, const std::vector<size_t>
   const auto print_stores = [&](const std::vector<size_t>& outputs) {
     for (const size_t i : outputs)
       for (int part = 0; part < together; ++part) {
+        keep_block_short();
         if (i < region_.outputs.size()) {
           print_store(i, begin, part);
           continue;
@@ -404,6 +407,7 @@ void Printer::print_look_up(Id id, const std::string& begin, int part) {
 }
 
 void Printer::print_node(Id id, const std::string& begin, int part) {
+  keep_block_short();
   const Node& n = graph_[id];
   if (n.op == Op::constant || n.op == Op::carry || n.op == Op::in_step || n.op == Op::after || region_.is_repeated(n))
     return;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/printer.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 
@@ -55,6 +56,23 @@ void Printer::begin_block(const std::string& name) {
 )",
         {{"name", name}});
   block_ = name;
+  block_at_ = body_.size();
+}
+
+// NOTE [Short blocks]
+// LLVM's schedulers look for the best of all instructions of a block that could be next: of thousands without a branch
+// that is half of its time. So a branch that is never taken, as there are always pointers to outputs, ends a block
+// which has become long. (In passes over rows blocks are named where they are branched from.)
+void Printer::keep_block_short() {
+  if (region_.has_rows() || body_.size() - block_at_ < static_cast<size_t>(thresholds().longest_block)) return;
+  const std::string never = line("icmp eq ptr %outputs, null"), rest = "rest" + never.substr(1);
+  print(Type::b1, R"(
+  br i1 {never}, label %enter1, label %{rest}
+{rest}:
+)",
+        {{"never", never}, {"rest", rest}});
+  block_ = rest;
+  block_at_ = body_.size();
 }
 
 // What the condition needs comes first.

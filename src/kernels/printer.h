@@ -57,6 +57,7 @@ class Printer : private Lines {
   int64_t work() const;
   std::set<Id> of_condition(LoopId number) const;
   void begin_block(const std::string& name);
+  void keep_block_short();
   void print_loop_of_numbers(LoopId number, const std::string& begin);
   template <class F>
   void for_carries(LoopId number, F&& f) const;
@@ -121,7 +122,8 @@ class Printer : private Lines {
   std::string loop_;                            // over lanes: the one that is printed
   std::vector<std::vector<Id>> inside_;         // the live nodes in no loop of numbers, and in each
   std::vector<int> depth_;                      // of none, and of each
-  std::string block_;                           // the one that is printed
+  std::string block_;                           // the one that is printed …
+  size_t block_at_ = 0;                         // … or a part of it, from here on
   std::set<std::string> printed_;               // loops of numbers
   std::map<LoopId, KeptCarries> keeps_;         // of loops that others go back through
   std::set<size_t> in_steps_;                   // outputs that the steps of loops write …

@@ -107,6 +107,8 @@ struct Thresholds {
   int64_t most_of_system = 576;
   /// Loads and stores that LLVM may compare with each other: NOTE [Many loads and stores].
   int64_t few_accesses = 64;
+  /// Characters of a block in LLVM's language, some 60 an instruction: NOTE [Short blocks].
+  int64_t longest_block = 16384;
 
   // ---- kernels: kernels/emit.cpp, print_folds.cpp, kernel.cpp ----
 

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <functional>
 #include <limits>
+#include <sstream>
 
 #include "compile/kernels.h"
 
@@ -123,6 +124,29 @@ TEST(CompileTime, ALoopOverALargeStateIsNoKernelOfNumbers) {
   for (int call = 0; call < kCalls; ++call) f(args);
   EXPECT_LT(processor_seconds() - start, 3);
   for (size_t k = 0; k < expected.size(); ++k) EXPECT_TRUE(at::allclose(f(args)[k], expected[k], 1e-10, 0)) << k;
+}
+
+// NOTE [Short blocks] in kernels/print_loops.cpp.
+TEST(CompileTime, AKernelOfManyOperationsIsInShortBlocks) {
+  using namespace kernels;
+  using tower::compiler::Op;
+  const auto longest_block = [](int operations) {
+    const Region region = region_of({at::kDouble, at::kDouble}, [&](Expressions& g, const std::vector<Id>& in) {
+      std::vector<Id> x = in;
+      for (int k = 0; k < operations; ++k) x = {g.make(Op::mul, x[0], x[1]), x[0]};
+      return x;
+    });
+    std::istringstream text(tower::compiler::print_kernel(region, "k", 32, tower::Math::strict).module.text);
+    size_t lines = 0, most = 0;
+    for (std::string line; std::getline(text, line);) {
+      if (line.rfind("  ", 0) != 0) lines = 0;  // a label
+      most = std::max(most, ++lines);
+    }
+    return most;
+  };
+  EXPECT_GT(longest_block(100), 100u);
+  EXPECT_GT(longest_block(2000), 100u);
+  EXPECT_LT(longest_block(2000), 500u);
 }
 
 TEST(CompileTime, SumsThatWaitForEachOtherAreTheSameInSeveralKernels) {
