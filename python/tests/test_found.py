@@ -509,3 +509,37 @@ def test_running_sums_in_place_keep_their_dtype():
     x = torch.arange(6, dtype=torch.int32).reshape(2, 3)
     for f in (lambda v: v.clone().cumsum_(0), lambda v: v.clone().cumprod_(0)):
         same(vmap(f)(x), looped(f, x))
+
+
+@pytest.mark.parametrize(
+    "function, x, derivatives",  # of mpmath, with 120 digits
+    [
+        (
+            torch.special.log_ndtr,
+            -100,
+            [100.00999800099926, -0.99990005995005174, 1.9976029958623432e-6, 5.988020963e-8],
+        ),
+        (torch.special.log_ndtr, -19, [19.052343949197503, -0.99727492377014597, 0.000282218326806725, 4.3607326e-5]),
+        (torch.special.log_ndtr, -0.5, [1.14107777036806, -0.731519592844121, 0.162603925176123, 0.103011870060514]),
+        (
+            torch.special.erfcx,
+            100,
+            [-5.6410497625993185e-5, 1.1280407802288336e-6, -3.3834458206016956e-8, 1.35304017e-9],
+        ),
+        (torch.special.erfcx, 14, [-0.0028567648893957, 0.00040504039735694, -8.5928431588e-5, 2.42462997e-5]),
+        (torch.special.erfcx, 2, [-0.106796461853490, 0.083605505207053, -0.092763826585746, 0.13057772489933]),
+    ],
+)
+def test_derivatives_in_the_tails_of_the_normal_distribution_have_their_digits(function, x, derivatives):
+    x = torch.tensor(float(x), dtype=D)
+    for order, expected in enumerate(derivatives):
+        function = grad(function)
+        precision = (1e-13, 1e-11, 1e-8, 1e-6)[order]
+        assert abs(function(x) / expected - 1) < precision, order
+
+
+@pytest.mark.parametrize("function", [F.elu, F.selu, F.celu])
+def test_second_derivatives_at_nan_are_nan(function):
+    x = torch.tensor([float("nan"), -1.0, 0.0, 2.0], dtype=D)
+    second = vmap(grad(grad(function)))(x)
+    assert second.isnan().tolist() == [True, False, False, False] and second[2:].tolist() == [0, 0]

@@ -217,7 +217,7 @@ void activation_backwards() {
         const double k = kappa.toDouble();
         const Tensor slope =
             is_result ? *t * g * k : *t * g * ((x * k).exp() * (k * k * alpha.toDouble() * scale.toDouble()));
-        return keep_where(x < 0, slope);
+        return zero_where(x >= 0, slope);
       });
   linearity<at::_ops::elu_backward>(Linearity::first_as_factor);
   // The scratch space of the kernel holds nothing that x does not.

@@ -30,6 +30,14 @@ inline at::Tensor even_series(const at::Tensor& x, const Coefficients& c) {
   return sum;
 }
 
+/// series(x) where x > from, formula(x) elsewhere: of a function with an asymptotic series in 1/x², of which
+/// Coefficients have all digits from there on. Neither sees an argument of the other: they get `from` and 0 there.
+template <class Series, class Formula>
+at::Tensor by_series_in_tail(const at::Tensor& x, double from, Series series, Formula formula) {
+  const at::Tensor far = x.detach() > from;
+  return at::where(far, series(at::where(far, x, at::Scalar(from))), formula(zero_where(far, x)));
+}
+
 /// The derivative of sin x / x.
 inline at::Tensor slope_of_sine_over(const at::Tensor& x) {
   static const Coefficients c = [] {

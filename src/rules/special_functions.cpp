@@ -71,6 +71,43 @@ std::optional<E> polygamma(int64_t n, E x) {
   return n == 1 ? std::optional(trigamma(x)) : std::nullopt;
 }
 
+// NOTE [Derivatives in a tail]
+// e^(x²) erfc x and φ(x) / Φ(x) go like 1/x and −x, and their recurrences, 2xy − 2/√π and −y (x + y), take off all but
+// one part in x². Each further derivative does that again, so that the third had no digit left. There their asymptotic
+// series (DLMF 7.12.1, and what its reciprocal's is) are differentiated, term by term.
+Tensor slope_of_erfcx(const Tensor& x, const Tensor& y) {
+  static const Coefficients c = [] {
+    Coefficients all;
+    double term = -1 / kRootPi;  // −(−½)ᵏ (2k − 1)!! / √π
+    for (size_t k = 0; k < all.size(); ++k) {
+      const auto odd = static_cast<double>(2 * k + 1);
+      all[k] = odd * term;
+      term *= -odd / 2;
+    }
+    return all;
+  }();
+  return by_series_in_tail(
+      x, 15,
+      [](const Tensor& far) {
+        const Tensor u = far.reciprocal();
+        return u * u * even_series(u, c);
+      },
+      [&](const Tensor& near) { return 2 * near * y - 2 / kRootPi; });
+}
+
+// φ(x) / Φ(x), of y = log Φ(x). The series is that of z = −x, with the coefficients of OEIS A000698. Up to it the
+// quotient is √(2/π) / erfcx(−x/√2) below −1, where y, as large as x²/2, would lose digits.
+Tensor density_over_ndtr(const Tensor& x, const Tensor& y) {
+  static constexpr Coefficients kSeries{1,     1,       -2,       10,         -74,        706,
+                                        -8162, 110'410, -1708394, 29'752'066, -576037442, 12'277'827'850};
+  const Tensor is_tail = x < -1, inside = zero_where(is_tail, x);
+  const Tensor by_value = (-(zero_where(is_tail, y) + inside * inside / 2)).exp() / kRootTwoPi;
+  const Tensor in_tail = by_series_in_tail(
+      -x, 20, [](const Tensor& far) { return far * even_series(far.reciprocal(), kSeries); },
+      [&](const Tensor& near) { return M_2_SQRTPI * M_SQRT1_2 / at::special_erfcx(M_SQRT1_2 * near.clamp_min(1)); });
+  return at::where(is_tail, in_tail, by_value);
+}
+
 // log(e^a + e^b) = max + log(1 + e^−|a − b|)
 E log_of_sum(E a, E b, E rest) {
   const E infinite = (a == b) & (abs(a) == std::numeric_limits<double>::infinity());
@@ -111,12 +148,12 @@ void special_functions() {
   });
   op<at::_ops::erfinv>().pointwise().derivative<0>([](Out<0> y) { return (*y * *y).exp() * (kRootPi / 2); });
   op<at::_ops::special_erfcx>().pointwise().derivative<0>(
-      [](const Tensor& x, Out<0> y) { return 2 * x * *y - 2 / kRootPi; });
+      [](const Tensor& x, Out<0> y) { return slope_of_erfcx(x, *y); });
   op<at::_ops::special_ndtri>().pointwise().element(normal_quantile).derivative<0>([](Out<0> y) {
     return (*y * *y / 2).exp() * kRootTwoPi;
   });
   op<at::_ops::special_log_ndtr>().pointwise().derivative<0>(
-      [](const Tensor& x, Out<0> y) { return (-(*y + x * x / 2)).exp() / kRootTwoPi; });
+      [](const Tensor& x, Out<0> y) { return density_over_ndtr(x, *y); });
 
   // ---- logarithms with their factor: 0 log 0 = 0 ----
   op<at::_ops::special_entr>()
