@@ -80,6 +80,41 @@ def test_an_event_ends_each_system_and_its_time_and_state_have_derivatives():
         torch.testing.assert_close(by_height, 1 / (9.81 * landings[1]))
 
 
+def climb(event, threshold=0.3 * one, times=ts, **options):
+    """y = t from zero on, until `event` of y and the threshold."""
+    zero = 0 * one
+    return odeint_until(lambda t, y: one + 0 * y, lambda t, y: event(y, threshold), zero, times, **options)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        lambda y, at: (y - at).sign(),
+        lambda y, at: (y - at) ** 3,
+        lambda y, at: (at - y).relu(),
+        lambda y, at: (y / at).floor() - 0.5,
+    ],
+)
+def test_an_event_whose_value_has_no_slope_happens_where_its_sign_changes(event):
+    for options in ({}, {"step": 0.8}):
+        found = climb(event, times=torch.tensor([0, 0.1, 0.8], dtype=torch.float64), **options)
+        assert found.status == OdeStatus.event and abs(found.t - 0.3) < 1e-15 and abs(found.y - 0.3) < 1e-15
+        assert found.ys.isnan().tolist() == [False, False, True]
+
+
+def test_an_event_without_slope_leaves_the_derivatives_of_other_systems():
+    def mixed(threshold):
+        return climb(lambda y, at: torch.where(at < 0.5, (y - at) ** 3, y - at), threshold).t
+
+    thresholds = torch.tensor([0.3, 0.6, 0.7, 9.0], dtype=torch.float64)
+    for jacobian in (jacfwd, jacrev):
+        for mapped in (vmap(jacobian(mixed)), compile(vmap(jacobian(mixed)))):
+            for _ in range(3):
+                slopes = mapped(thresholds)
+                assert slopes[0].isnan() or abs(slopes[0] - 1) < 1e-12
+                assert (slopes[1:] - torch.tensor([1, 1, 0])).abs().max() < 1e-12
+
+
 def test_wrong_calls_say_what_to_do():
     def says(match, f=lambda t, y: -y, y0=one, times=ts, **options):
         with pytest.raises((ValueError, TypeError), match=match):

@@ -1,9 +1,10 @@
 // NOTE [Where an event is]
 // A step whose ends have values of two signs is halved until its place θ is known to the last digit, on values that no
-// derivative follows. From there some of Newton's steps, which change it by no more than its rounding, make the
-// derivatives: after k of them those of up to order 2ᵏ − 1 are those of the implicit function θ(…), for each step at a
-// root doubles the order to which it is right. Unlike a call of implicit_root they are a few operators in the kernel of
-// an ensemble.
+// derivative follows. From there some of Newton's steps make the derivatives: after k of them those of up to order
+// 2ᵏ − 1 are those of the implicit function θ(…), for each step at a root doubles the order to which it is right. They
+// are taken to the value that the event has at θ, which rounding leaves, or a jump: θ itself stays where it is, also
+// where there is no slope to divide by. Unlike a call of implicit_root they are a few operators in the kernel of an
+// ensemble.
 #include "solvers/ode_events.h"
 
 #include <ATen/Functions.h>
@@ -73,7 +74,12 @@ Tensor OdeEventRule::place_on(const OdePath& path, const Tensor& before, const T
   const auto along = [&](const Tensors& in) { return Tensors{value(path.time(in[0]), path.state(in[0]))}; };
   for (int k = 0; k < kNewtonSteps; ++k) {
     const auto [now, rate] = dynamic::jvp(along, {theta}, {at::ones_like(theta)});
-    theta = theta - at::where(happened, now[0] / at::where(happened, rate[0], 1), zero);
+    const Tensor slope = at::where(happened, rate[0], 1), value = at::where(happened, now[0], zero);
+    const Tensor remains = value - value.detach();  // zero, but for derivatives
+    const Tensor is_flat = slope.detach() == 0;
+    // The root of zero is zero, and its derivatives are infinite.
+    const Tensor without_slope = at::where(is_flat, remains, 1).sqrt();
+    theta = theta - at::where(is_flat, without_slope, remains / at::where(is_flat, 1, slope));
   }
   return theta;
 }
