@@ -115,6 +115,43 @@ def test_an_event_without_slope_leaves_the_derivatives_of_other_systems():
                 assert (slopes[1:] - torch.tensor([1, 1, 0])).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("times", [[0, 0, 1], [0, 0, 0, 0.5, 1], [1, 1, 0.5], [1, 1], [1, 1, 1]])
+def test_times_that_are_one_have_the_derivatives_of_the_solution(times):
+    def solution(times):
+        return odeint(lambda t, y: 1 - t * y, 2 * one, times, rtol=1e-8, atol=1e-8).ys
+
+    times = torch.tensor(times, dtype=torch.float64)
+    # A change of the first time goes along with the flow, whose derivative is that of y' = −t y.
+    expected = torch.diag(1 - times * solution(times))
+    expected[:, 0] -= (1 - 2 * times[0]) * (0.5 * (times[0] ** 2 - times**2)).exp()
+    for jacobian in (jacfwd, jacrev):
+        torch.testing.assert_close(jacobian(solution)(times), expected, atol=1e-6, rtol=0)
+
+
+def test_the_second_derivative_by_a_time_that_is_the_first_is_that_of_the_solution():
+    times = lambda a: torch.stack([0 * one, a, one])
+    second = jacfwd(jacrev(lambda a: odeint(lambda t, y: -y, 2 * one, times(a)).ys[1]))(0 * one)
+    assert abs(second - 2) < 1e-3
+
+
+def test_functions_that_write_to_their_state_are_refused_and_the_callers_tensors_stay():
+    state, times = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    refused = pytest.raises(RuntimeError, match="writes to the time or the state that it is given")
+    falling = lambda t, y: y.neg_()
+    for call in (
+        lambda: odeint(falling, state, times),
+        lambda: odeint(lambda t, y: t.neg_() * y, state, times),
+        lambda: vmap(lambda y: odeint(falling, y, times).ys)(state),
+        lambda: jacrev(lambda y: odeint(falling, y, times).ys)(state),
+        lambda: compile(lambda y: odeint(falling, y, times).ys)(state),
+        lambda: odeint_until(lambda t, y: -y, lambda t, y: y.sub_(0.5)[0], state, times),
+    ):
+        with refused:
+            call()
+    assert state.tolist() == [1, 1] and times.tolist() == [0, 1]
+    assert odeint(lambda t, y: y.clone().neg_(), state, times).status == OdeStatus.reached
+
+
 def test_wrong_calls_say_what_to_do():
     def says(match, f=lambda t, y: -y, y0=one, times=ts, **options):
         with pytest.raises((ValueError, TypeError), match=match):

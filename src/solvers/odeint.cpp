@@ -14,6 +14,7 @@
 #include "control/checkpoint.h"
 #include "core/level.h"
 #include "core/tensor_lists.h"
+#include "core/wrapper.h"
 #include "solvers/ode_events.h"
 #include "solvers/ode_methods.h"
 #include "solvers/vectors.h"
@@ -104,10 +105,13 @@ struct Walk {
 
   Tensor before(const Tensor& t, const Tensor& target) const { return (target - t) * way > 0; }
 
-  dynamic::Predicate goes_on_to(const Tensor& target) const {
-    return [self = *this, target](const Tensors& s) {
-      return at::logical_and(at::logical_and(self.before(s[kT], target), s[kStatus] <= 0),
-                             s[kSteps] < self.options.max_steps);
+  // With a path, one step is made in any case: a time that is the first one, too, has the derivatives of a path.
+  dynamic::Predicate goes_on_to(const Tensor& target, bool path) const {
+    return [self = *this, target, path](const Tensors& s) {
+      Tensor is_before = self.before(s[kT], target);
+      if (path)
+        is_before = at::logical_or(is_before, at::logical_and(s[kSteps] == s[kRejected], self.before(s[kT], self.end)));
+      return at::logical_and(at::logical_and(is_before, s[kStatus] <= 0), s[kSteps] < self.options.max_steps);
     };
   }
 
@@ -145,12 +149,20 @@ struct Walk {
     return joined(std::move(s), method.first_memory(slope));
   }
 
+  // Of no step: the tangent.
   Tensors with_path(Tensors s) const {
     s.push_back(s[kT]);
     s.push_back(at::ones_like(s[kT]));
     s.push_back(s[kY]);
-    s.resize(s.size() + solvers::kPath, at::zeros_like(s[kY]));
+    s.push_back(first_slope);
+    s.resize(s.size() + solvers::kPath - 1, at::zeros_like(s[kY]));
     return s;
+  }
+
+  // y at the end. Where all times are one no step is made, and it has the tangent's derivatives by them.
+  Tensor at_end(const Tensors& s) const {
+    const Tensor slope = at::where(way == 0, first_slope, at::zeros_like(first_slope));
+    return at::addcmul(s[kY], end - s[kT], slope);
   }
 
   solvers::OdePath path_of(const Tensors& s) const {
@@ -243,7 +255,7 @@ struct Walk {
   }
 
   Tensors up_to(const Tensor& target, const Tensors& s, bool path) const {
-    return dynamic::while_loop(goes_on_to(target),
+    return dynamic::while_loop(goes_on_to(target, path),
                                [self = *this, path](const Tensors& now) { return self.advance(now, path); }, s,
                                {.checkpoints = options.checkpoints, .compact = options.compact});
   }
@@ -285,11 +297,23 @@ void check_options(const OdeOptions& options) {
     throw ArgumentError("odeint: max_steps is " + std::to_string(options.max_steps) + "; it must not be negative.");
 }
 
+// What `whose` function of the user gives at t and y. The step goes on with both: a write to them would be part of it.
+template <class F>
+auto unwritten(const std::string& whose, const Tensor& t, const Tensor& y, const F& function) {
+  const uint64_t before = write_count(t) + write_count(y);
+  auto result = function();
+  if (write_count(t) + write_count(y) != before)
+    throw MutationError(whose +
+                        " writes to the time or the state that it is given, with which the step goes on. Clone "
+                        "it first, and return what the write was for.");
+  return result;
+}
+
 // What an event is given by the user, of one vector.
 std::function<Tensor(const Tensor&, const Tensor&)> on_vector(const dynamic::OdeEvent& event,
                                                               const solvers::Unknowns& like) {
   return [event, like](const Tensor& t, const Tensor& y) {
-    const Tensor value = event(t, like.list(y));
+    const Tensor value = unwritten("odeint_until: the event", t, y, [&] { return event(t, like.list(y)); });
     if (!value.defined() || value.numel() != 1 || value.scalar_type() != like.options().dtype().toScalarType())
       throw ArgumentError("odeint_until: the event gave " + (value.defined() ? describe(value) : "nothing") +
                           "; it gives one number of the state's dtype, which is zero where the event is.");
@@ -309,11 +333,14 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
   if (!ts.defined() || ts.dim() != 1 || ts.size(0) == 0 || ts.is_complex())
     throw ArgumentError("odeint: ts is " + (ts.defined() ? describe(ts) : "undefined") +
                         ". It is the times, of one dimension: the first one is that of y0.");
-  const Tensor times = ts.to(like.options()), y = like.vector(y0, "y0"), t = times.select(0, 0);
+  // The caller's memory is not shown to f.
+  const Tensor times = ts.to(like.options(), /*non_blocking=*/false, /*copy=*/true), t = times.select(0, 0);
+  const Tensor y = like.own_vector(y0, "y0");
   const int64_t count = times.size(0);
   const Tensor end = times.select(0, count - 1), way = at::sign(end - t).detach();
-  const Slope slope = [f, like](const Tensor& now, const Tensor& at) {
-    return like.vector(f(now, like.list(at)), "the right-hand side");
+  const Slope slope = [f, like, name = std::string(name)](const Tensor& now, const Tensor& at) {
+    const char* whose = "the right-hand side";
+    return like.vector(unwritten(name + ": " + whose, now, at, [&] { return f(now, like.list(at)); }), whose);
   };
   const double epsilon = solvers::epsilon_of(dtype);
   Walk walk{slope, solvers::ode_method(options.method), options, end, way, epsilon, {}};
@@ -327,8 +354,9 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
   if (count > 2) values.push_back(walk.in_between(times.slice(0, 1, count - 1), s));
   if (!event) s.resize(without_path);
   s = walk.up_to(end, s, static_cast<bool>(event));
-  if (count > 1) values.push_back(walk.or_nan(s, end, s[kY]).unsqueeze(0));
-  Tensor ys = at::cat(values, 0), last_t = s[kT], last_y = s[kY];
+  Tensor last_t = at::where(way == 0, end, s[kT]), last_y = walk.at_end(s);
+  if (count > 1) values.push_back(walk.or_nan(s, end, last_y).unsqueeze(0));
+  Tensor ys = at::cat(values, 0);
   if (event) {
     const Tensor happened = s[kStatus] == number(OdeStatus::event);
     const solvers::OdePath path = walk.path_of(s);

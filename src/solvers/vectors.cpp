@@ -45,6 +45,11 @@ Tensor Unknowns::vector(const Tensors& list, const char* whose) const {
   return at::cat(parts, 0);
 }
 
+Tensor Unknowns::own_vector(const Tensors& list, const char* whose) const {
+  const Tensor all = vector(list, whose);
+  return list.size() == 1 ? all.clone() : all;
+}
+
 Tensors Unknowns::list(const Tensor& vector) const {
   Tensors list;
   int64_t start = 0;

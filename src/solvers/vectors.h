@@ -28,6 +28,8 @@ class Unknowns {
   void check(const dynamic::Tensors& list, const char* whose) const;
 
   Tensor vector(const dynamic::Tensors& list, const char* whose) const;
+  /// The same in memory of its own.
+  Tensor own_vector(const dynamic::Tensors& list, const char* whose) const;
   dynamic::Tensors list(const Tensor& vector) const;
   /// `f`, which is `whose`, as a function of vectors.
   VectorFunction on_vectors(dynamic::Function f, const char* whose) const;
