@@ -52,6 +52,54 @@ def test_fits_of_trees_have_bounds_losses_and_reports():
     assert vmap(lambda d: fit(d).x[1])(torch.stack([data, 3 * data])).sub(0.7).abs().max() < 1e-6
 
 
+def fitted(a, d):
+    """Of a = (1, 1) at d; of others nothing is known of one number."""
+    return least_squares(lambda x: torch.cat([a * x - d, a * x - d]), start).x
+
+
+def least(a, d):
+    return minimize(lambda x: (a * x - d).square().sum(), start).x
+
+
+@pytest.mark.parametrize("found", [fitted, least])
+def test_an_example_whose_solution_is_not_one_alone_has_nan_for_derivatives_and_the_others_have_theirs(found):
+    a = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    d = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    for jacobian in (jacfwd, jacrev):
+        by_d = vmap(jacobian(found, 1))
+        for mapped in (by_d, compile(by_d)):
+            for _ in range(3):
+                slopes = mapped(a, d)
+                assert slopes[0].isnan().all() and slopes[2].isnan().all()
+                torch.testing.assert_close(slopes[1], torch.ones(2, dtype=torch.float64))
+        assert jacobian(found, 1)(a[0], d[0]).isnan().all()
+
+
+@pytest.mark.parametrize("size", [2, 257])  # a dense Hessian, and conjugate gradients
+def test_an_example_without_a_minimum_leaves_the_derivatives_of_the_others(size):
+    many = torch.zeros(size, dtype=torch.float64)
+    d = torch.tensor([1.0, float("nan"), -1.0], dtype=torch.float64)
+
+    def least(d):
+        return minimize(lambda x: torch.where(d > 0, (x - d).square(), d * x).sum(), many, max_steps=9).x[0]
+
+    def fitted(d):
+        return least_squares(lambda x: torch.where(d > 0, x - d, (-x).exp()), many, max_steps=6).x[0]
+
+    for found in (least, fitted):
+        for jacobian in (jacfwd, jacrev) if size == 2 else (jacrev,):
+            slopes = vmap(jacobian(found))(d)
+            assert slopes[1:].isnan().all() and abs(slopes[0] - 1) < 1e-6
+
+
+def test_a_function_that_writes_to_its_argument_is_refused_and_x0_stays():
+    x0 = start.clone()
+    for call in (lambda: minimize(lambda x: x.mul_(2).sum(), x0), lambda: least_squares(lambda x: x.mul_(2), x0)):
+        with pytest.raises(RuntimeError, match="the function writes to operand 0"):
+            call()
+    assert x0.equal(start)
+
+
 def test_wrong_calls_say_what_to_do():
     def says(match, call):
         with pytest.raises((ValueError, TypeError), match=match):

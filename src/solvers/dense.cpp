@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <cmath>
+#include <limits>
 
 #include "solvers/vectors.h"
 #include "tower/errors.h"
@@ -29,8 +30,8 @@ void check_linear(const std::string& name, const VectorFunction& f, const Tensor
 
 }  // namespace
 
-LinearSystem::Solver dense_solver(std::string name, bool check) {
-  return [name = std::move(name), check](const Tensors&, const Function& apply, const Tensors& b) {
+LinearSystem::Solver dense_solver(std::string name, bool check, Singular singular) {
+  return [name = std::move(name), check, singular](const Tensors&, const Function& apply, const Tensors& b) {
     const Unknowns like(name, b);
     const VectorFunction f = like.on_vectors(apply, "the function");
     const Tensor rhs = like.vector(b, "the right-hand side");
@@ -43,10 +44,22 @@ LinearSystem::Solver dense_solver(std::string name, bool check) {
     const Function column = [&](const Tensors& unit) { return Tensors{f(unit[0])}; };
     // Columns lie one after the other, as LAPACK wants them.
     const Tensor matrix = dynamic::vmap(column, {0}, {0})({at::eye(like.size(), like.options())})[0].t();
-    const Tensor x = at::linalg_solve(matrix, rhs);
+    const auto solve = [&] {
+      if (singular == Singular::error) return at::linalg_solve(matrix, rhs);
+      const auto [found, info] = at::linalg_solve_ex(matrix, rhs);
+      return at::where(info == 0, found, std::numeric_limits<double>::quiet_NaN());
+    };
+    const Tensor x = solve();
     if (check) check_linear(name, f, matrix, x, rhs);
     return like.list(x);
   };
+}
+
+void leave_singular_as_nan(const std::string& name, int64_t unknowns, LinearSolveOptions<Tensors>& options) {
+  if (options.method != LinearMethod::automatic || unknowns > options.dense_up_to) return;
+  const auto dense = dense_solver(name, /*check=*/false, Singular::nan);
+  options.solve =
+      options.solve_transposed = [dense](const Function& apply, const Tensors& b) { return dense({}, apply, b); };
 }
 
 }  // namespace tower::solvers

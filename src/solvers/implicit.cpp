@@ -33,6 +33,9 @@ struct Implicit {
   ImplicitOptions options;
   size_t reports = 0;     // that the solver gives behind x: solvers/implicit.h
   bool compiled = false;  // the solver is a function of operators alone, and this a call of a compiled function
+
+  // How many tensors say whether x is a root: the first of the reports.
+  size_t flags() const { return reports > 0 ? 1 : 0; }
 };
 
 Implicit with_captured(const Implicit& implicit, const Tensors& captured) {
@@ -72,31 +75,58 @@ std::pair<Tensors, Tensors> split(const Tensors& all, size_t count) {
   return {Tensors(all.begin(), middle), Tensors(middle, all.end())};
 }
 
+// NOTE [Where there is no root]
+// Of a solver with reports, some examples of a vmap may have found no root: derivatives there are nan, and the system,
+// which may be singular or not finite, must not keep the others from theirs. Its matrix is taken to be one there, and
+// its right-hand side zero. Whether x is a root is a bool behind the parameters in what the system depends on.
+Tensors where_root(const Tensors& is_root, Tensors list, const Tensors& otherwise) {
+  if (!is_root.empty())
+    for (size_t k = 0; k < list.size(); ++k) list[k] = at::where(is_root[0], list[k], otherwise[k]);
+  return list;
+}
+Tensors where_root(const Tensors& is_root, Tensors list, double otherwise) {
+  if (!is_root.empty())
+    for (Tensor& t : list)
+      if (t.defined()) t = at::where(is_root[0], t, otherwise);
+  return list;
+}
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
 // The residual's derivative by x, a system that depends on x and params.
 LinearSystem linearization(const Implicit& implicit, size_t unknowns) {
-  const auto at_solution = [residual = implicit.residual, unknowns](const Tensors& given) {
-    const auto [x, params] = split(given, unknowns);
-    const Function f = [residual, like = x, params = params](const Tensors& real) {
+  struct AtSolution {
+    Function residual;
+    Tensors x, is_root;
+
+    Function where_root(const Function& derivative) const {
+      if (is_root.empty()) return derivative;
+      return [derivative, is_root = is_root](const Tensors& v) { return tower::where_root(is_root, derivative(v), v); };
+    }
+  };
+  const auto at_solution = [implicit, unknowns](const Tensors& given) {
+    const auto [x, behind] = split(given, unknowns);
+    const auto [params, is_root] = split(behind, behind.size() - implicit.flags());
+    const Function f = [residual = implicit.residual, like = x, params = params](const Tensors& real) {
       return as_real(residual(like_these(real, like), params));
     };
-    return std::pair(f, as_real(x));
+    return AtSolution{f, as_real(x), is_root};
   };
   LinearSolveOptions<Tensors> options = implicit.options.linear;
   options.iteration.start.reset();
   const auto apply = [at_solution](const Tensors& given, const Tensors&) {
-    const auto [f, x] = at_solution(given);
-    return dynamic::linearize(f, x).second;
+    const AtSolution at = at_solution(given);
+    return at.where_root(dynamic::linearize(at.residual, at.x).second);
   };
   const auto transposed = [at_solution](const Tensors& given, const Tensors&) {
-    const auto [f, x] = at_solution(given);
-    return dynamic::vjp(f, x).second;
+    const AtSolution at = at_solution(given);
+    return at.where_root(dynamic::vjp(at.residual, at.x).second);
   };
   LinearSystem system = solvers::linear_system(implicit.name, apply, transposed, options, /*users=*/false);
   if (!implicit.options.preconditioner) return system;
   for (const auto solver : {&LinearSystem::solve, &LinearSystem::solve_again, &LinearSystem::solve_transposed})
     system.*solver = [name = implicit.name, options, make = implicit.options.preconditioner, unknowns, solver](
                          const Tensors& given, const Function& f, const Tensors& b) {
-      const auto [x, params] = split(given, unknowns);
+      const auto [x, params] = split(given, unknowns);  // a solver with reports has no preconditioner
       LinearSolveOptions<Tensors> own = options;
       own.iteration.preconditioner = make(x, params);
       return (solvers::linear_system(name, {}, {}, own, /*users=*/false).*solver)(given, f, b);
@@ -109,19 +139,21 @@ Tensors negated(Tensors list) {
   return list;
 }
 
-// Forward mode: dx = −r_x⁻¹ r_θ dθ, of x, params and the tangents of those params that `moving` says.
+// Forward mode: dx = −r_x⁻¹ r_θ dθ, of x, params, whether x is a root, and the tangents of those params that `moving`
+// says.
 struct ForwardMode {
   Implicit implicit;
   size_t unknowns;
   std::vector<bool> moving;
 
   struct Parts {
-    Tensors given, x, params, tangents;
+    Tensors given, x, params, is_root, tangents;
   };
   Parts parts(const Tensors& operands) const {
-    auto [given, tangents] = split(operands, unknowns + moving.size());
-    auto [x, params] = split(given, unknowns);
-    return {std::move(given), std::move(x), std::move(params), std::move(tangents)};
+    auto [given, tangents] = split(operands, unknowns + moving.size() + implicit.flags());
+    auto [x, behind] = split(given, unknowns);
+    auto [params, is_root] = split(behind, moving.size());
+    return {std::move(given), std::move(x), std::move(params), std::move(is_root), std::move(tangents)};
   }
 
   // One linearization of the residual by both: what is evaluated where nothing differentiates it.
@@ -137,8 +169,10 @@ struct ForwardMode {
       return as_real(implicit.residual(like_these(split(at, unknowns).first, p.x), params));
     };
     const Function push = dynamic::linearize(residual, variables).second;
-    const Function apply = [&](const Tensors& v) { return push(joined(v, Tensors(p.tangents.size()))); };
-    const Tensors rhs = negated(push(joined(Tensors(unknowns), p.tangents)));
+    const Function apply = [&](const Tensors& v) {
+      return where_root(p.is_root, push(joined(v, Tensors(p.tangents.size()))), v);
+    };
+    const Tensors rhs = where_root(p.is_root, negated(push(joined(Tensors(unknowns), p.tangents))), 0);
     return like_these(solvers::solve_once(linearization(implicit, unknowns), rhs, p.given, apply), p.x);
   }
 
@@ -149,7 +183,7 @@ struct ForwardMode {
     for (size_t i = 0, k = 0; i < moving.size(); ++i)
       if (moving[i]) directions[i] = p.tangents[k++];
     const auto by_params = [&](const Tensors& at) { return as_real(implicit.residual(p.x, at)); };
-    const Tensors rhs = negated(dynamic::jvp(by_params, p.params, directions).second);
+    const Tensors rhs = where_root(p.is_root, negated(dynamic::jvp(by_params, p.params, directions).second), 0);
     return like_these(solvers::solve(linearization(implicit, unknowns), rhs, p.given), p.x);
   }
 
@@ -180,13 +214,6 @@ struct ForwardMode {
   }
 };
 
-// Where the first report says that there is no root, there is no derivative.
-Tensors or_nan(const Tensors& is_root, Tensors list) {
-  if (!is_root.empty())
-    for (Tensor& t : list) t = at::where(is_root[0], t, std::numeric_limits<double>::quiet_NaN());
-  return list;
-}
-
 HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
   const Implicit s = with_captured(implicit, captured);
   Function solve = [s](const Tensors& params) {
@@ -206,34 +233,34 @@ HigherOrderRules rules_of(const Implicit& implicit, const Tensors& captured) {
   // x and params, and where there are reports whether x is a root.
   rules.save = [s](const Tensors& params, const Tensors& found, const Attributes&) {
     const auto [x, reports] = split(found, found.size() - s.reports);
-    const Tensors first_report = split(reports, s.reports > 0 ? 1 : 0).first;
-    return Residuals{joined(joined(x, params), first_report), attributes(x.size())};
+    const Tensors is_root = split(reports, s.flags()).first;
+    return Residuals{joined(joined(x, params), is_root), attributes(x.size())};
   };
-  const auto at_root = [s](const Residuals& saved) {
-    return split(saved.tensors, saved.tensors.size() - (s.reports > 0 ? 1 : 0));
+  const auto is_root = [s](const Residuals& saved) {
+    return split(saved.tensors, saved.tensors.size() - s.flags()).second;
   };
-  rules.jvp = [s, at_root](const Residuals& saved, const Tensors& tangents, const Attributes&) {
+  rules.jvp = [s, is_root](const Residuals& saved, const Tensors& tangents, const Attributes&) {
     std::vector<bool> moving;
-    auto [operands, is_root] = at_root(saved);
+    Tensors operands = saved.tensors;
     for (const Tensor& t : tangents) {
       moving.push_back(t.defined());
       if (t.defined()) operands.push_back(t);
     }
     const Tensors by_params = ForwardMode{s, attributes_as<size_t>(saved.other), moving}(operands);
-    return joined(or_nan(is_root, by_params), Tensors(s.reports));
+    return joined(where_root(is_root(saved), by_params, kNan), Tensors(s.reports));
   };
-  rules.vjp = [s, at_root](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
+  rules.vjp = [s, is_root](const Residuals& saved, const Tensors& cotangents, const std::vector<bool>& needs,
                            const Attributes&) {
-    const auto [given, is_root] = at_root(saved);
-    const auto [x, params] = split(given, attributes_as<size_t>(saved.other));
+    const auto [x, behind] = split(saved.tensors, attributes_as<size_t>(saved.other));
+    const Tensors params = split(behind, behind.size() - s.flags()).first;
     Tensors rhs = split(cotangents, x.size()).first;
     if (std::none_of(rhs.begin(), rhs.end(), [](const Tensor& t) { return t.defined(); })) return Tensors(needs.size());
     for (size_t k = 0; k < rhs.size(); ++k)
       if (!rhs[k].defined()) rhs[k] = at::zeros_like(x[k]);
-    const Tensors adjoint = solvers::solve(solvers::transposed(linearization(s, x.size())),
-                                           as_real(or_nan(is_root, std::move(rhs))), given);
+    rhs = as_real(where_root(is_root(saved), std::move(rhs), 0));
+    const Tensors adjoint = solvers::solve(solvers::transposed(linearization(s, x.size())), rhs, saved.tensors);
     const auto by_params = [&, &x = x](const Tensors& at) { return as_real(s.residual(x, at)); };
-    return pull_back_through(by_params, params, negated(adjoint), needs);
+    return where_root(is_root(saved), pull_back_through(by_params, params, negated(adjoint), needs), kNan);
   };
   rules.lift = [=](const Tensor& another) { return rules_of(implicit, joined(captured, {another})); };
   if (implicit.options.per_example) solvers::loop_over_examples(rules);
@@ -247,7 +274,8 @@ Implicit without_effects(const Implicit& implicit, const char* residual) {
   result.residual = [name, residual, f = implicit.residual](const Tensors& x, const Tensors& params) {
     return solvers::without_effects(name, residual, joined(x, params), [&] { return f(x, params); });
   };
-  result.solver = solvers::without_effects(name, "the solver", implicit.solver);
+  const bool is_own = implicit.reports > 0;  // and evaluates the user's function
+  result.solver = solvers::without_effects(name, is_own ? residual : "the solver", implicit.solver);
   result.options.linear = solvers::without_effects(name, implicit.options.linear);
   if (implicit.options.preconditioner)
     result.options.preconditioner = [name, f = implicit.options.preconditioner](const Tensors& x,
@@ -276,7 +304,7 @@ Tensors solvers::implicit_root_with_reports(std::string name, const dynamic::Res
                                             const Tensors& params, size_t reports, const ImplicitOptions& options) {
   return call(
       {std::move(name), frontend::under_this_autocast(residual), solver, options, reports, tracing() != nullptr},
-      "the residual", params);
+      "the function", params);
 }
 
 Tensors dynamic::fixed_point(const Residual& map, const Function& solver, const Tensors& params,

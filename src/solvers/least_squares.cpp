@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "core/tensor_lists.h"
+#include "solvers/dense.h"
 #include "solvers/implicit.h"
 #include "solvers/vectors.h"
 #include "tower/errors.h"
@@ -302,8 +303,9 @@ LeastSquaresFit<Tensors> dynamic::least_squares(const Function& residuals, const
   // The Hessian is symmetric, but for the rows of bounds. Of x0 no derivative goes on.
   ImplicitOptions implicit;
   implicit.linear.symmetric = fit.box.is_all();
+  solvers::leave_singular_as_nan("least_squares", like.size(), implicit.linear);
   const Tensors found = solvers::implicit_root_with_reports(
-      "least_squares", root, solver, {like.vector(x0, "x0").detach()}, kAll - kIsMinimum, implicit);
+      "least_squares", root, solver, {like.own_vector(x0, "x0").detach()}, kAll - kIsMinimum, implicit);
   return {like.list(found[kX]), found[kCost], found[kStatus], found[kSteps], found[kCovariance]};
 }
 

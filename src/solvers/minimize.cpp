@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "core/tensor_lists.h"
+#include "solvers/dense.h"
 #include "solvers/implicit.h"
 #include "solvers/minimizer.h"
 #include "tower/errors.h"
@@ -57,7 +58,7 @@ Minimum<Tensors> dynamic::minimize(const Function& f, const Tensors& x0, const M
   const double epsilon = solvers::epsilon_of(dtype);
   const solvers::Objective objective{of_vector, options, epsilon};
   const auto gradient = [of_vector](const Tensor& x) { return dynamic::grad(of_vector, {0})({x})[0]; };
-  const Tensor start = like.vector(x0, "x0").detach();  // of x0 no derivative goes on
+  const Tensor start = like.own_vector(x0, "x0").detach();  // of x0 no derivative goes on
   const auto value = [of_vector](const Tensor& x) { return of_vector({x})[0]; };
   if (!solvers::mixed_axes(value, start).empty())
     throw ArgumentError(
@@ -79,6 +80,7 @@ Minimum<Tensors> dynamic::minimize(const Function& f, const Tensors& x0, const M
   ImplicitOptions implicit;
   implicit.linear.symmetric = true;
   if (like.size() > implicit.linear.dense_up_to) implicit.linear.method = LinearMethod::cg;
+  solvers::leave_singular_as_nan("minimize", like.size(), implicit.linear);
   const auto root = [gradient](const Tensors& x, const Tensors&) { return Tensors{gradient(x[0])}; };
   const Tensors found =
       solvers::implicit_root_with_reports("minimize", root, solver, {start}, kAll - kIsMinimum, implicit);
