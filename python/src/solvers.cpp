@@ -25,6 +25,29 @@ E chosen(const std::string& name, const char* argument, std::initializer_list<st
   throw ArgumentError(std::string(argument) + " is '" + name + "'; it must be one of " + all + ".");
 }
 
+template <class T>
+constexpr const char* kKind = "a number";
+template <>
+constexpr const char* kKind<int64_t> = "a whole number";
+template <>
+constexpr const char* kKind<bool> = "True or False";
+template <>
+constexpr const char* kKind<std::string> = "a word";
+template <class T>
+constexpr const char* kKind<std::optional<T>> = kKind<T>;
+
+/// The option `name`, one of a T.
+template <class T>
+T option(const py::dict& given, const char* name) {
+  const py::object value = given[name];
+  try {
+    return value.cast<T>();
+  } catch (const py::cast_error&) {
+    throw ArgumentError(std::string(name) + " is " + py::repr(value).cast<std::string>() + "; it must be " + kKind<T> +
+                        ".");
+  }
+}
+
 /// A linear function of lists of tensors, as Python sees it.
 py::cpp_function to_python(const dynamic::Function& f) {
   return py::cpp_function([f](py::handle given) {
@@ -45,32 +68,32 @@ Solver to_solver(py::object function) {
 
 IterativeOptions<Tensors> to_iteration(const py::dict& given) {
   IterativeOptions<Tensors> options;
-  options.tolerance = given["tolerance"].cast<std::optional<double>>();
-  options.absolute_tolerance = given["absolute_tolerance"].cast<double>();
-  options.max_steps = given["max_steps"].cast<std::optional<int64_t>>();
+  options.tolerance = option<std::optional<double>>(given, "tolerance");
+  options.absolute_tolerance = option<double>(given, "absolute_tolerance");
+  options.max_steps = option<std::optional<int64_t>>(given, "max_steps");
   options.preconditioner = of_lists_or_none(given["preconditioner"]);
   if (const py::object start = given["start"]; !start.is_none()) options.start = to_tensors(start);
-  options.restart = given["restart"].cast<int64_t>();
+  options.restart = option<int64_t>(given, "restart");
   options.on_no_convergence =
-      chosen<NoConvergence>(given["on_no_convergence"].cast<std::string>(), "on_no_convergence",
+      chosen<NoConvergence>(option<std::string>(given, "on_no_convergence"), "on_no_convergence",
                             {{"error", NoConvergence::error}, {"report", NoConvergence::report}});
   return options;
 }
 
 LinearSolveOptions<Tensors> to_linear(const py::dict& given) {
   LinearSolveOptions<Tensors> options;
-  options.method = chosen<LinearMethod>(given["method"].cast<std::string>(), "method",
+  options.method = chosen<LinearMethod>(option<std::string>(given, "method"), "method",
                                         {{"automatic", LinearMethod::automatic},
                                          {"dense", LinearMethod::dense},
                                          {"cg", LinearMethod::cg},
                                          {"bicgstab", LinearMethod::bicgstab},
                                          {"gmres", LinearMethod::gmres}});
-  options.dense_up_to = given["dense_up_to"].cast<int64_t>();
-  options.symmetric = given["symmetric"].cast<bool>();
+  options.dense_up_to = option<int64_t>(given, "dense_up_to");
+  options.symmetric = option<bool>(given, "symmetric");
   options.iteration = to_iteration(given);
   options.solve = to_solver(given["solve"]);
   options.solve_transposed = to_solver(given["solve_transposed"]);
-  options.per_example = given["per_example"].cast<bool>();
+  options.per_example = option<bool>(given, "per_example");
   return options;
 }
 
@@ -116,13 +139,13 @@ py::list implicit(bool is_map, py::object residual, py::object solver, py::handl
 
 py::tuple minimize(py::object function, py::handle x0, const py::dict& given) {
   MinimizeOptions options;
-  options.method = chosen<Minimizer>(given["method"].cast<std::string>(), "method",
+  options.method = chosen<Minimizer>(option<std::string>(given, "method"), "method",
                                      {{"lbfgs", Minimizer::lbfgs}, {"newton", Minimizer::newton}});
-  options.gtol = given["gtol"].cast<double>();
-  options.ftol = given["ftol"].cast<double>();
-  options.max_steps = given["max_steps"].cast<int64_t>();
-  options.memory = given["memory"].cast<int64_t>();
-  options.first_radius = given["first_radius"].cast<double>();
+  options.gtol = option<double>(given, "gtol");
+  options.ftol = option<double>(given, "ftol");
+  options.max_steps = option<int64_t>(given, "max_steps");
+  options.memory = option<int64_t>(given, "memory");
+  options.first_radius = option<double>(given, "first_radius");
   const Tensors start = to_tensors(x0);
   const dynamic::Function f = of_lists(std::move(function));
   const auto found = without_gil([&] { return dynamic::minimize(f, start, options); });
@@ -133,16 +156,16 @@ py::tuple minimize(py::object function, py::handle x0, const py::dict& given) {
 py::tuple least_squares(py::object residuals, py::handle x0, const py::dict& given) {
   LeastSquaresOptions options;
   using Made = Loss (*)(double);
-  options.loss = chosen<Made>(given["loss"].cast<std::string>(), "loss",
+  options.loss = chosen<Made>(option<std::string>(given, "loss"), "loss",
                               {{"squares", [](double) { return Loss::squares(); }},
                                {"huber", &Loss::huber},
                                {"soft_l1", &Loss::soft_l1},
-                               {"cauchy", &Loss::cauchy}})(given["scale"].cast<double>());
-  options.ftol = given["ftol"].cast<double>();
-  options.xtol = given["xtol"].cast<double>();
-  options.gtol = given["gtol"].cast<double>();
-  options.max_steps = given["max_steps"].cast<int64_t>();
-  options.first_damping = given["first_damping"].cast<double>();
+                               {"cauchy", &Loss::cauchy}})(option<double>(given, "scale"));
+  options.ftol = option<double>(given, "ftol");
+  options.xtol = option<double>(given, "xtol");
+  options.gtol = option<double>(given, "gtol");
+  options.max_steps = option<int64_t>(given, "max_steps");
+  options.first_damping = option<double>(given, "first_damping");
   for (const auto& [name, bound] : {std::pair("lower", &options.lower), std::pair("upper", &options.upper)})
     if (const py::object value = given[name]; !value.is_none()) *bound = to_tensors(py::make_tuple(value))[0];
   const Tensors start = to_tensors(x0);
@@ -154,18 +177,18 @@ py::tuple least_squares(py::object residuals, py::handle x0, const py::dict& giv
 
 OdeOptions to_ode_options(const py::dict& given) {
   OdeOptions options;
-  options.method = chosen<Ode>(given["method"].cast<std::string>(), "method",
+  options.method = chosen<Ode>(option<std::string>(given, "method"), "method",
                                {{"tsit5", Ode::tsit5}, {"dopri5", Ode::dopri5}, {"rodas5p", Ode::rodas5p}});
-  options.rtol = given["rtol"].cast<double>();
-  options.atol = given["atol"].cast<double>();
-  options.step = given["step"].cast<std::optional<double>>();
-  options.first_step = given["first_step"].cast<std::optional<double>>();
-  options.longest_step = given["longest_step"].cast<std::optional<double>>();
-  options.max_steps = given["max_steps"].cast<int64_t>();
+  options.rtol = option<double>(given, "rtol");
+  options.atol = option<double>(given, "atol");
+  options.step = option<std::optional<double>>(given, "step");
+  options.first_step = option<std::optional<double>>(given, "first_step");
+  options.longest_step = option<std::optional<double>>(given, "longest_step");
+  options.max_steps = option<int64_t>(given, "max_steps");
   options.checkpoints = to_checkpoints(given["checkpoints"]);
-  options.compact = given["compact"].cast<double>();
+  options.compact = option<double>(given, "compact");
   options.crossing = chosen<OdeCrossing>(
-      given["crossing"].cast<std::string>(), "crossing",
+      option<std::string>(given, "crossing"), "crossing",
       {{"any", OdeCrossing::any}, {"rising", OdeCrossing::rising}, {"falling", OdeCrossing::falling}});
   return options;
 }

@@ -35,6 +35,20 @@ def written_to(x):
 
 
 ADVICE = [
+    (
+        lambda: torch_tower.while_loop(lambda s: s < 3, abs, scalar, max_steps=2.5),
+        "max_steps is 2.5; it must be a whole",
+    ),
+    (
+        lambda: torch_tower.fori_loop(0, 2.5, lambda i, s: s, scalar),
+        "fori_loop: upper is 2.5; it must be a whole number",
+    ),
+    (lambda: torch_tower.scan(lambda s: (s, s), scalar, length=2.5), "scan: length is 2.5; it must be a whole number"),
+    (lambda: torch_tower.sparse_jacobian(torch.sin, x), "sparse_jacobian: the pattern is a Tensor. It is a Sparsity"),
+    (lambda: jacfwd(torch.sin, chunk_size=2.5)(x[0]), "jacfwd: chunk_size is 2.5; it must be a whole number"),
+    (lambda: torch_tower.derivatives_along(torch.sin, (x,), (x,), 1.5), "order is 1.5; it must be a whole number"),
+    (lambda: torch_tower.cg(abs, x, max_steps="few"), "max_steps is 'few'; it must be a whole number"),
+    (lambda: torch_tower.linear_solve(abs, x, symmetric="yes"), "symmetric is 'yes'; it must be True or False"),
     (lambda: vmap(lambda x: x + torch.randn(3))(x), 'randomness="different" draws for each example'),
     (lambda: jacfwd(lambda x: x + torch.randn(3))(x[0]), 'randomness="same" shares one draw'),
     (lambda: vmap(lambda x: x, (None,))(x), "every in_dim is None"),

@@ -111,4 +111,7 @@ def test_wrong_calls_say_what_to_do():
     says("method is 'bfgs'; it must be one of 'lbfgs', 'newton'", lambda: minimize(torch.sum, start, method="bfgs"))
     says("loss is 'l1'", lambda: least_squares(torch.sin, start, loss="l1"))
     says("lower is .* one number for all, or a tree like x0", lambda: least_squares(torch.sin, start, lower=[0, 1]))
-    says("upper is Float .3., and x0 has 2", lambda: least_squares(torch.sin, start, upper=torch.ones(3)))
+    wide = torch.ones(2, 3, dtype=torch.float64)
+    for bound, shape in ((wide.t(), "3, 2"), (wide[0], "3"), (wide.view(-1), "6")):
+        says(rf"of shape .2, 3., it is of shape .{shape}.", lambda: least_squares(torch.sin, wide, upper=bound))
+    says("memory is 2.5; it must be a whole number", lambda: minimize(torch.sum, start, memory=2.5))

@@ -164,6 +164,8 @@ def test_wrong_calls_say_what_to_do():
     says("method is 'euler'; it must be one of 'tsit5', 'dopri5', 'rodas5p'", method="euler")
     says("step is -1", step=-1)
     says("checkpoints is 0", checkpoints=0)
+    says("max_steps is 10.5; it must be a whole number", max_steps=10.5)
+    says("rtol is 'small'; it must be a number", rtol="small")
     for event, words in ((lambda t, y: 1.0, "the event returned a float"), (lambda t, y: ts, "the event gave Double")):
         with pytest.raises((ValueError, TypeError), match=words):
             odeint_until(lambda t, y: -y, event, one, ts)

@@ -11,7 +11,7 @@ from . import _C
 from ._compile import transformed, uncompiled
 from ._containers import flatten, flatten_with_path
 from ._kept import KeptFunction
-from ._trees import Tree, what_is
+from ._trees import Tree, check_whole, what_is
 
 MaxStepsError = _C.MaxStepsError
 MaxStepsError.__module__ = "torch_tower"
@@ -194,6 +194,8 @@ def _while_loop(
     compact: bool | float,
 ) -> tuple:
     _check_checkpoints(op, checkpoints)
+    if max_steps is not None:
+        check_whole(op, max_steps=max_steps)
     state, leaves = _state(op, "state", "the body", start)
     with KeptFunction(predicate) as holds, KeptFunction(body) as step:
 
@@ -223,6 +225,7 @@ def fori_loop(lower: int, upper: int, body: Callable, start: Any, *, checkpoints
     States and `checkpoints` are as in `while_loop`.
     """
     _check_checkpoints("fori_loop", checkpoints)
+    check_whole("fori_loop", lower=lower, upper=upper)
     state, leaves = _state("fori_loop", "state", "the body", start)
     with KeptFunction(body) as step:
         last = _C.fori_loop(
@@ -254,6 +257,8 @@ def scan(
     input to the first, and outputs have the places of their inputs. `checkpoints` is as in `while_loop`.
     """
     _check_checkpoints("scan", checkpoints)
+    if length is not None:
+        check_whole("scan", length=length)
     carry, leaves = _state("scan", "carry", "the step", start)
     element = Tree()
     elements = [] if inputs is None else element.depart(inputs)
@@ -287,6 +292,7 @@ def associative_scan(combine: Callable, elements: Any, dim: int = 0, *, reverse:
     `combine(a, b)` takes two elements and returns one. It is mapped, must be associative, and is called O(log n)
     times. With `reverse`, from the last element to the first.
     """
+    check_whole("associative_scan", dim=dim)
     tree, leaves = _state("associative_scan", "element", "combine", elements)
     result = _C.associative_scan(
         lambda a, b: tree.leaves(combine(tree.arrive(a), tree.arrive(b))), leaves, dim, reverse

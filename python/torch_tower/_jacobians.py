@@ -5,7 +5,7 @@ from typing import Callable
 from . import _C
 from ._compile import transformed, uncompiled
 from ._derivatives import argnums_t
-from ._trees import Arguments, Chosen, Outputs
+from ._trees import Arguments, Chosen, Outputs, check_chunk_size
 
 
 @uncompiled
@@ -35,11 +35,6 @@ def _by_arguments(chosen: Chosen, blocks: list) -> list:
     return [chosen.unflatten(blocks[i : i + n]) for i in range(0, len(blocks), n)]
 
 
-def _check_chunk_size(transform: str, chunk_size: int | None) -> None:
-    if chunk_size is not None and chunk_size <= 0:
-        raise ValueError(f"{transform}: chunk_size is {chunk_size}; it must be positive or None.")
-
-
 @uncompiled
 def jacrev(
     func: Callable,
@@ -57,7 +52,7 @@ def jacrev(
     RuntimeError where an output or argument is of integers, or an output is complex and an argument real.
     """
     del _preallocate_and_copy  # how torch.func joins chunks
-    _check_chunk_size("jacrev", chunk_size)
+    check_chunk_size("jacrev", chunk_size)
     return _jacobian("jacrev", 1, func, argnums, has_aux, chunk_size, "same")
 
 
@@ -74,7 +69,7 @@ def jacfwd(
 
     `randomness` says what a random operator in `func` means: its draws differ between columns or are the same.
     """
-    _check_chunk_size("jacfwd", chunk_size)
+    check_chunk_size("jacfwd", chunk_size)
     return _jacobian("jacfwd", 1, func, argnums, has_aux, chunk_size, randomness)
 
 
@@ -96,7 +91,7 @@ def value_and_jacobian(
     name = "value_and_jacobian"
     if mode not in ("reverse", "forward"):
         raise ValueError(f"{name}: mode is {mode!r}; it must be 'reverse' or 'forward'.")
-    _check_chunk_size(name, chunk_size)
+    check_chunk_size(name, chunk_size)
     forward = mode == "forward"
 
     @transformed(func)
@@ -131,5 +126,5 @@ def hessian(
     Each tensor of the result has the output's shape followed by those of the two arguments. `argnums`, `has_aux` and
     `chunk_size` are as in `jacrev`.
     """
-    _check_chunk_size("hessian", chunk_size)
+    check_chunk_size("hessian", chunk_size)
     return _jacobian("hessian", 2, func, argnums, has_aux, chunk_size, "error")

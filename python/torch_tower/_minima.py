@@ -105,14 +105,18 @@ def minimize(
     return Minimum(unknown.arrive(x), *reports)
 
 
-def _bound(name: str, unknown: _Same, bound: Any) -> Tensor | None:
-    """As one tensor: of one number for all, or of one for each."""
+def _bound(name: str, unknown: _Same, leaves: list[Tensor], bound: Any) -> Tensor | None:
+    """As one tensor: of one number for all, or of one for each of the `leaves`."""
     if bound is None or (isinstance(bound, Tensor) and bound.numel() == 1):
         return bound
     if isinstance(bound, (int, float)):
         return torch.tensor(float(bound), dtype=torch.float64)
     try:
-        return torch.cat([tensor.reshape(-1) for tensor in unknown.leaves(bound)])
+        bounds = unknown.leaves(bound)
+        for of_leaf, leaf in zip(bounds, leaves):
+            if of_leaf.shape != leaf.shape:
+                raise ValueError(f"Where x0 is of shape {list(leaf.shape)}, it is of shape {list(of_leaf.shape)}.")
+        return torch.cat([of_leaf.reshape(-1) for of_leaf in bounds])
     except ValueError as error:
         raise ValueError(
             f"least_squares: {name} is {what_is(bound)}. It is one number for all, or a tree like x0. {error}"
@@ -146,8 +150,8 @@ def least_squares(
     options = {
         "loss": loss,
         "scale": scale,
-        "lower": _bound("lower", unknown, lower),
-        "upper": _bound("upper", unknown, upper),
+        "lower": _bound("lower", unknown, leaves, lower),
+        "upper": _bound("upper", unknown, leaves, upper),
         "ftol": ftol,
         "xtol": xtol,
         "gtol": gtol,

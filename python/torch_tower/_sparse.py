@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import _C
 from ._compile import uncompiled
-from ._trees import Outputs, Tree
+from ._trees import Outputs, Tree, check_chunk_size, what_is
 
 Sparsity = _C.Sparsity
 Sparsity.__module__ = "torch_tower"
@@ -90,6 +90,17 @@ for _method in (SparseDerivative.__call__, SparseDerivative.values, SparseDeriva
     uncompiled(_method)
 
 
+def _plan(transform: str, sparsity: Sparsity, chunk_size: int | None, layout: Any, blocksize: Any) -> Any:
+    if not isinstance(sparsity, Sparsity):
+        pattern = transform.replace("sparse_", "") + "_sparsity"
+        raise TypeError(
+            f"{transform}: the pattern is {what_is(sparsity)}. It is a Sparsity, of {pattern}(func, x), or of a matrix "
+            "by Sparsity.of(matrix)."
+        )
+    check_chunk_size(transform, chunk_size)
+    return _C.SparsePlan(sparsity, transform == "sparse_hessian", chunk_size, str(layout), blocksize)
+
+
 @uncompiled
 def sparse_jacobian(
     func: Callable,
@@ -104,7 +115,7 @@ def sparse_jacobian(
     The result is a sparse tensor of that `layout` (CSR, CSC, COO, or BSR with blocks of `blocksize`). At most
     `chunk_size` directions are computed at once.
     """
-    plan = _C.SparsePlan(sparsity, False, chunk_size, str(layout), blocksize)
+    plan = _plan("sparse_jacobian", sparsity, chunk_size, layout, blocksize)
     return SparseDerivative("sparse_jacobian", func, plan)
 
 
@@ -121,5 +132,5 @@ def sparse_hessian(
 
     Arguments are those of `sparse_jacobian`.
     """
-    plan = _C.SparsePlan(sparsity, True, chunk_size, str(layout), blocksize)
+    plan = _plan("sparse_hessian", sparsity, chunk_size, layout, blocksize)
     return SparseDerivative("sparse_hessian", func, plan)

@@ -8,8 +8,7 @@ from . import _C
 from ._compile import transformed, uncompiled
 from ._containers import flatten
 from ._derivatives import _differentiable, argnums_t
-from ._jacobians import _check_chunk_size
-from ._trees import Arguments, Chosen, Outputs, check_tuple, same_tree
+from ._trees import Arguments, Chosen, Outputs, check_chunk_size, check_tuple, check_whole, same_tree
 
 _LIKE_PRIMALS = "Expected primals and series to have the same python structure"
 
@@ -59,6 +58,7 @@ def derivatives_along(func: Callable, primals: tuple, tangents: tuple, order: in
     """
     check_tuple("derivatives_along", "primals", primals)
     check_tuple("derivatives_along", "tangents", tangents)
+    check_whole("derivatives_along", order=order)
     if order < 1:
         raise ValueError(f"derivatives_along: order is {order}; it must be at least one.")
     arguments = Arguments(primals)
@@ -117,7 +117,7 @@ def laplacian(
     matrix AᵀA weight by that, and random rows of unit variance give an estimate. At most `chunk_size` directions are
     followed at once. RuntimeError where what is differentiated is not real.
     """
-    _check_chunk_size("laplacian", chunk_size)
+    check_chunk_size("laplacian", chunk_size)
 
     @transformed(func)
     def value_and_laplacian(*args, **kwargs):
@@ -158,7 +158,7 @@ def differential_operator(
     and more by them. At most `chunk_size` directions are followed at once. TypeError and ValueError where a term is not
     such a pair; RuntimeError where it names no element, or is of an order above twelve.
     """
-    _check_chunk_size("differential_operator", chunk_size)
+    check_chunk_size("differential_operator", chunk_size)
     numbers, tensors, by = [], [], []
     for k, term in enumerate(terms):
         if not isinstance(term, (tuple, list)) or len(term) != 2 or not isinstance(term[1], (tuple, list)):
@@ -210,7 +210,7 @@ def stochastic_laplacian(
     tuple for a tuple) of tensors with directions in front. Of random ones with unit covariance, such as signs or
     standard normal numbers, its mean is the Laplacian. At most `chunk_size` directions are followed at once.
     """
-    _check_chunk_size("stochastic_laplacian", chunk_size)
+    check_chunk_size("stochastic_laplacian", chunk_size)
 
     @transformed(func)
     def value_and_estimate(*args, **kwargs):
@@ -229,7 +229,7 @@ def stochastic_biharmonic(
     tuple for a tuple) of tensors with directions in front, which are to be standard normal: of random signs the mean is
     another. At most `chunk_size` directions are followed at once.
     """
-    _check_chunk_size("stochastic_biharmonic", chunk_size)
+    check_chunk_size("stochastic_biharmonic", chunk_size)
 
     @transformed(func)
     def estimate(*args, **kwargs):

@@ -1,6 +1,7 @@
 """Between trees and the flat lists of tensors that Tower's dynamic layer takes."""
 
 from bisect import bisect_left, bisect_right
+from operator import index
 from typing import Any, Callable, Sequence
 
 from torch import Tensor
@@ -237,6 +238,23 @@ def check_tuple(transform: str, what: str, value: Any) -> None:
             f"{transform}: Expected {what} to be a tuple. E.g. it should be valid to call f(*{what}). Found a "
             f"{type(value).__name__}; it must be a tuple."
         )
+
+
+def check_whole(op: str, **numbers: Any) -> None:
+    """TypeError where one of these arguments of `op` is no whole number."""
+    for name, number in numbers.items():
+        try:
+            index(number)
+        except TypeError:
+            raise TypeError(f"{op}: {name} is {number!r}; it must be a whole number.") from None
+
+
+def check_chunk_size(transform: str, chunk_size: int | None) -> None:
+    if chunk_size is None:
+        return
+    check_whole(transform, chunk_size=chunk_size)
+    if chunk_size <= 0:
+        raise ValueError(f"{transform}: chunk_size is {chunk_size}; it must be positive or None.")
 
 
 def what_is(value: Any) -> str:

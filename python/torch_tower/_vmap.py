@@ -9,7 +9,7 @@ from . import _C
 from ._compile import transformed, uncompiled
 from ._containers import Parts, flatten, is_container
 from ._processes import Mesh, handle_of
-from ._trees import Arguments, Tree, describe
+from ._trees import Arguments, Tree, check_chunk_size, describe
 
 in_dims_t = int | tuple[Any, ...]
 out_dims_t = int | tuple[Any, ...] | None
@@ -36,8 +36,7 @@ def vmap(
     """
     if randomness not in ("error", "different", "same"):
         raise ValueError(f"vmap: randomness is {randomness!r}; it must be 'error', 'different' or 'same'.")
-    if chunk_size is not None and chunk_size <= 0:
-        raise ValueError(f"vmap: chunk_size is {chunk_size}; it must be positive or None.")
+    check_chunk_size("vmap", chunk_size)
     if type(out_dims) is not int:
         _check_out_dims(func, out_dims)
 
