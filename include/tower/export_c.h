@@ -29,6 +29,14 @@ struct ExportOptions {
   /// Where to; made if it is not there.
   std::string folder = ".";
 
+  /// The machine that the library is for. Empty: this CPU, with all that kernels use of it. Otherwise "x86-64" (any CPU
+  /// of its 64 bits), "x86-64-v2" (with SSE4.2), "x86-64-v3" (AVX2, FMA), "x86-64-v4" (AVX-512), as the ABI of x86-64
+  /// has these levels, or "aarch64" (any CPU of Armv8-A).
+  std::string target = {};
+  /// What is written besides, to look at, of each kernel: "ll", its text for LLVM, in name_kernel0.ll, …, and "s", its
+  /// assembler.
+  std::vector<std::string> also = {};
+
   /// What tensors that the function captured are.
   enum class Captured : std::uint8_t {
     constants,  ///< numbers in the library, as they are now
@@ -58,11 +66,12 @@ namespace detail {
 void export_c(const Specialisations& function, const std::string& name, const ExportOptions& options);
 }
 
-/// Writes `compiled`, for arguments of the kind that it was last called with, as a C function `name` for this CPU. It
-/// is for any number of examples where the function was called with two; otherwise for the sizes of that call. Throws
-/// UnsupportedError where something in it is no kernel, and says what; ArgumentError where `name` is not one that C
-/// has for functions, where the function was not called, and where a file cannot be written. For CasADi the function is
-/// of one number of examples, and of tensors of float64 with up to two dimensions; captured tensors are constants.
+/// Writes `compiled`, for arguments of the kind that it was last called with, as a C function `name`, as `options` say.
+/// It is for any number of examples where the function was called with two; otherwise for the sizes of that call.
+/// Throws UnsupportedError where something in it is no kernel, and says what, and where the LLVM that is there does not
+/// know the target; ArgumentError where `name` is not one that C has for functions, where the function was not called,
+/// where a target is none of those above, and where a file cannot be written. For CasADi the function is of one number
+/// of examples, and of tensors of float64 with up to two dimensions; captured tensors are constants.
 template <class F>
 void export_c(const Compiled<F>& compiled, const std::string& name, const ExportOptions& options = {}) {
   detail::export_c(compiled.specialisations(), name, options);

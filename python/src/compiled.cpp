@@ -63,6 +63,8 @@ void export_compiled(const Specialisations& function, const std::string& name, c
   const auto is = [&](const char* option, const char* word) { return options[option].cast<std::string>() == word; };
   ExportOptions given;
   given.folder = options["folder"].cast<std::string>();
+  given.target = options["target"].cast<std::string>();
+  given.also = options["also"].cast<std::vector<std::string>>();
   if (is("captured", "arguments")) given.captured = ExportOptions::Captured::arguments;
   if (is("abi", "casadi")) given.abi = CAbi::casadi;
   given.derivatives = options["derivatives"].cast<int>();

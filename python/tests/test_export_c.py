@@ -71,6 +71,16 @@ def test_a_library_gives_what_the_function_gives_for_any_number_of_examples(tmp_
         assert torch.equal(y, expected["y"])
 
 
+def test_it_is_for_another_machine_that_is_named(tmp_path):
+    f = compile(lambda x: (x * x + 1).exp())
+    f(doubles(4))
+    if "kernel 0" not in f.report():
+        pytest.skip("LLVM is not installed")
+    export_c(f, "f", folder=tmp_path, target="aarch64", also=["s"])
+    assert (tmp_path / "f_kernels.o").read_bytes()[18:20] == b"\xb7\x00"  # ELF's number of AArch64
+    assert "fmla" in (tmp_path / "f_kernel0.s").read_text()
+
+
 @compiler
 def test_it_is_for_the_kind_of_arguments_that_were_used_last(tmp_path):
     @compile
@@ -98,6 +108,10 @@ def test_what_cannot_be_is_said_in_words_of_python(tmp_path):
         export_c(f, "f", folder=tmp_path, captured="all")
     with pytest.raises(ValueError, match='abi is "tower" or "casadi", not \'fortran\''):
         export_c(f, "f", folder=tmp_path, abi="fortran")
+    with pytest.raises((RuntimeError, ValueError), match="there is no target 'riscv64'.*x86-64-v3.*aarch64"):
+        export_c(f, "f", folder=tmp_path, target="riscv64")
+    with pytest.raises((RuntimeError, ValueError), match="'bc' among also"):
+        export_c(f, "f", folder=tmp_path, also=["s", "bc"])
     with pytest.raises((RuntimeError, ValueError), match="'while' cannot be the name"):
         export_c(f, "while", folder=tmp_path)
 

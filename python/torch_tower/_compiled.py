@@ -138,6 +138,8 @@ def export_c(
     name: str,
     *,
     folder: str | os.PathLike = ".",
+    target: str = "",
+    also: Iterable[str] = (),
     captured: str = "constants",
     abi: str = "tower",
     derivatives: int = 2,
@@ -147,6 +149,9 @@ def export_c(
 ) -> None:
     """Writes `compiled`, which `compile` or `load` gave, as a C function `name`, for arguments of the kind that it was
     last called with: name.h, name.c, name_kernels.o and name.cmake in `folder`.
+
+    It is for this CPU, or for the `target` "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4" or "aarch64". `also` are
+    "ll" and "s", for LLVM's text of the kernels and their assembler in files besides.
 
     It is for any number of examples where the function was called with two. Its arguments and results are the tensors
     among those of `compiled`, as they come. Tensors that it `captured` become "constants", with the values that they
@@ -174,6 +179,8 @@ def export_c(
     options = {
         **words,
         "folder": os.fspath(folder),
+        "target": target,
+        "also": list(also),
         "derivatives": derivatives,
         "parameters": list(parameters),
         "argument_names": list(argument_names),

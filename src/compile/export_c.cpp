@@ -7,6 +7,8 @@
 //   newton_kernels.o   the machine code of its kernels, as it runs in the process
 //   newton.cmake       a library of these
 //
+// The machine code of another machine's kernels is made for it (library_target.h): the program is the same.
+//
 // Nothing is generated here but text and tables: what is computed is the program's affair (fuse/pointer_program.h), and
 // the machine code the kernels'. Functions as CasADi calls them are made in export_casadi.cpp.
 #include "tower/export_c.h"
@@ -15,13 +17,13 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "compile/export_casadi.h"
+#include "compile/library_target.h"
 #include "compile/program_text.h"
 #include "compile/specialisations.h"
 #include "kernels/checked_file.h"
@@ -36,6 +38,8 @@ using compiler::Extent;
 using compiler::filled;
 using compiler::Holes;
 using compiler::LibraryFiles;
+using compiler::LibraryTarget;
+using compiler::OtherFile;
 using compiler::PointerProgram;
 using compiler::ProgramTables;
 using compiler::ProgramText;
@@ -150,11 +154,22 @@ std::string common_type(const PointerProgram& program) {
 
 class Library {
  public:
-  Library(const PointerProgram& program, const std::string& name, const ExportOptions& options)
-      : program_(program), name_(name), text_(program, name, options), tables_(program.tables()), options_(options) {}
+  Library(const PointerProgram& program, const std::string& name, const ExportOptions& options,
+          const LibraryTarget& target)
+      : program_(program),
+        name_(name),
+        target_(target),
+        text_(program, name, options, target),
+        tables_(program.tables()),
+        options_(options) {}
 
   LibraryFiles files() const {
-    return {header(), source(), compiler::object_file(text_.code()), compiler::cmake_text(name_, "STATIC"), fortran()};
+    return {header(),
+            source(),
+            compiler::object_file(text_.code(), target_.machine()),
+            compiler::cmake_text(name_, "STATIC"),
+            fortran(),
+            text_.others()};
   }
 
  private:
@@ -168,6 +183,7 @@ class Library {
 
   const PointerProgram& program_;
   const std::string name_;
+  const LibraryTarget& target_;
   const ProgramText text_;
   const ProgramTables& tables_;
   const ExportOptions& options_;
@@ -195,7 +211,7 @@ std::string Library::header() const {
       R"(
 /* {name}: a function that Tower {version} compiled, as a C function.
  *
- * Its machine code is for x86-64 with {cpu}.
+ * Its machine code is for {target}.
  */
 #ifndef TOWER_EXPORTED_{name}
 #define TOWER_EXPORTED_{name}
@@ -238,7 +254,7 @@ int64_t {name}_work_bytes(int64_t n);
 )",
       Holes{{"name", name_},
             {"version", version()},
-            {"cpu", compiler::cpu_text()},
+            {"target", target_.text()},
             {"arguments", number_of_arguments()},
             {"results", std::to_string(tables_.results)},
             {"operands", arguments_text()},
@@ -314,22 +330,23 @@ void detail::export_c(const Specialisations& function, const std::string& name, 
   if (options.loop_steps < 0) throw ArgumentError("export_c: loop_steps cannot be negative.");
   const auto program = function.by_pointers(
       "export_c", /*frozen=*/options.captured == ExportOptions::Captured::constants, options.loop_steps);
-  const LibraryFiles made = options.abi == CAbi::casadi ? compiler::casadi_library(*program, name, options)
-                                                        : Library(*program, name, options).files();
+  const LibraryTarget target(options, program->compiled_by()->source().math());
+  const LibraryFiles made = options.abi == CAbi::casadi ? compiler::casadi_library(program, name, options, target)
+                                                        : Library(*target.of(program), name, options, target).files();
   std::error_code error;
   const std::filesystem::path folder = options.folder.empty() ? "." : options.folder;
   std::filesystem::create_directories(folder, error);
-  const std::array<std::pair<const char*, const std::string*>, 5> files = {{{".h", &made.header},
-                                                                            {".c", &made.source},
-                                                                            {"_kernels.o", &made.object},
-                                                                            {".cmake", &made.cmake},
-                                                                            {".f90", &made.fortran}}};
-  for (const auto& [end, bytes] : files) {
-    if (bytes->empty()) continue;
-    const std::string path = (folder / (name + end)).string();
-    if (const std::string why = compiler::write_file(path, *bytes); !why.empty())
+  const auto write = [&](const std::string& file, const std::string& bytes) {
+    const std::string path = (folder / file).string();
+    if (const std::string why = compiler::write_file(path, bytes); !why.empty())
       throw ArgumentError("export_c: " + path + " cannot be written: " + why + ".");
-  }
+  };
+  write(name + ".h", made.header);
+  write(name + ".c", made.source);
+  write(name + "_kernels.o", made.object);
+  write(name + ".cmake", made.cmake);
+  if (!made.fortran.empty()) write(name + ".f90", made.fortran);
+  for (const OtherFile& file : made.others) write(file.name, file.bytes);
 }
 
 void dynamic::export_c(const Function& compiled, const std::string& name, const ExportOptions& options) {

@@ -133,13 +133,15 @@ Tensors part_of(const Tensors& x, size_t begin, size_t count) {
 
 class CasadiLibrary {
  public:
-  CasadiLibrary(const PointerProgram& program, const std::string& name, const ExportOptions& options)
+  CasadiLibrary(std::shared_ptr<const PointerProgram> program, const std::string& name, const ExportOptions& options,
+                const LibraryTarget& target)
       : options_(options),
+        target_(target),
         name_(name),
-        program_(program),
-        graph_(program.graph(), program.compiled_by()),
-        x_(matrices_of(program.arguments(), "argument")),
-        y_(matrices_of(program.results(), "result")),
+        program_(std::move(program)),
+        graph_(program_->graph(), program_->compiled_by()),
+        x_(matrices_of(program_->arguments(), "argument")),
+        y_(matrices_of(program_->results(), "result")),
         inputs_(named(x_, options.argument_names, "i", "argument")),
         outputs_(named(y_, options.result_names, "o", "result")) {
     for (const int64_t k : options.parameters) {
@@ -155,7 +157,7 @@ class CasadiLibrary {
     add_function();
     if (options_.derivatives > 0 && !free_.empty()) add_first();
     if (options_.derivatives > 1 && !free_.empty()) add_second();
-    return {header(), source(), object_file(code_), cmake_text(name_, "SHARED")};
+    return {header(), source(), object_file(code_, target_.machine()), cmake_text(name_, "SHARED"), "", others_};
   }
 
  private:
@@ -174,10 +176,12 @@ class CasadiLibrary {
   // ---- programs ----
 
   // Its text and machine code become the library's.
-  const ProgramTables* add_program(std::shared_ptr<const PointerProgram> program, const std::string& name) {
-    const ProgramText text(*program, name, options_);
+  const ProgramTables* add_program(std::shared_ptr<const PointerProgram> of_process, const std::string& name) {
+    auto program = target_.of(std::move(of_process));
+    const ProgramText text(*program, name, options_, target_);
     programs_ += text.text();
-    code_.insert(code_.end(), text.code().begin(), text.code().end());
+    append(code_, text.code());
+    append(others_, text.others());
     made_.push_back(std::move(program));
     return &made_.back()->tables();
   }
@@ -185,7 +189,7 @@ class CasadiLibrary {
   // A function that is derived from the graph, traced at `x` with constants as they are. `name`: CasADi's.
   std::shared_ptr<const PointerProgram> program_of(const Function& f, const Tensors& x, const std::string& name) try {
     const tower::detail::Specialisations traced(
-        std::make_shared<tower::detail::Specialisations::State>(program_.compiled_by()));
+        std::make_shared<tower::detail::Specialisations::State>(program_->compiled_by()));
     traced.run(
         x, tower::detail::StaticKey::of(), f, [] { return tower::detail::Specialisations::Rest(); },
         tower::detail::Specialisations::always_same);
@@ -256,8 +260,7 @@ class CasadiLibrary {
   // ---- functions ----
 
   void add_function() {
-    CasadiRun run{name_, add_program(std::shared_ptr<const PointerProgram>(&program_, [](const auto*) {}), name_),
-                  operands(x_, 0), operands(y_, 0)};
+    CasadiRun run{name_, add_program(program_, name_), operands(x_, 0), operands(y_, 0)};
     functions_.push_back({name_, inputs_, outputs_, {std::move(run)}});
   }
 
@@ -506,7 +509,8 @@ class CasadiLibrary {
   std::string header() const {
     std::string declarations;
     for (const CasadiFunction& function : functions_) declarations += function.declaration() + "\n";
-    return filled(R"(
+    return filled(
+        R"(
 /* {name}: a function that Tower {version} compiled, and derivatives of it, as CasADi calls external functions:
  *
  *   {name} = casadi.external("{name}", "./lib{name}.so")
@@ -516,7 +520,7 @@ class CasadiLibrary {
  * cannot be factored; 8, an index out of range; 16, no memory for the states of a loop; added up. Several threads may
  * call them at once. Nothing is allocated.
  *
- * Its machine code is for x86-64 with {cpu}.
+ * Its machine code is for {target}.
  */
 #ifndef TOWER_EXPORTED_{name}
 #define TOWER_EXPORTED_{name}
@@ -532,7 +536,7 @@ extern "C" {
 
 #endif
 )",
-                  Holes{{"name", name_}, {"version", version()}, {"cpu", cpu_text()}, {"declarations", declarations}});
+        Holes{{"name", name_}, {"version", version()}, {"target", target_.text()}, {"declarations", declarations}});
   }
 
   std::string source() const {
@@ -548,8 +552,9 @@ extern "C" {
   }
 
   const ExportOptions& options_;
+  const LibraryTarget& target_;
   const std::string name_;
-  const PointerProgram& program_;
+  const std::shared_ptr<const PointerProgram> program_;
   const CompiledGraph graph_;
   const std::vector<Matrix> x_, y_;
   std::vector<CasadiMatrix> inputs_, outputs_;
@@ -558,6 +563,7 @@ extern "C" {
   std::vector<std::shared_ptr<const PointerProgram>> made_;
   std::string programs_;
   std::vector<NamedCode> code_;
+  std::vector<OtherFile> others_;
   std::vector<CasadiFunction> functions_;
   std::optional<Sparsity> jacobian_;
   std::optional<SparseProgram> jacobian_program_;  // if it has entries
@@ -565,16 +571,17 @@ extern "C" {
 
 }  // namespace
 
-LibraryFiles casadi_library(const PointerProgram& program, const std::string& name, const ExportOptions& options) {
+LibraryFiles casadi_library(std::shared_ptr<const PointerProgram> program, const std::string& name,
+                            const ExportOptions& options, const LibraryTarget& target) {
   if (options.captured == ExportOptions::Captured::arguments)
     throw ArgumentError("export_c: for CasADi, captured tensors are constants. Make them arguments of the function.");
-  if (program.tables().any_number)
+  if (program->tables().any_number)
     throw UnsupportedError(
         "export_c: for CasADi, a function is of one example, and this one was called with two numbers of examples. "
         "Compile it without vmap, or call it with one.");
   if (options.derivatives < 0 || options.derivatives > 2)
     throw ArgumentError("export_c: derivatives is " + std::to_string(options.derivatives) + "; it is 0, 1 or 2.");
-  return CasadiLibrary(program, name, options).files();
+  return CasadiLibrary(std::move(program), name, options, target).files();
 }
 
 }  // namespace tower::compiler

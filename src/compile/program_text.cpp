@@ -1,7 +1,5 @@
 #include "compile/program_text.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -41,18 +39,16 @@ std::string text_that_runs_programs() {
   return text;
 }
 
-std::string cpu_text() {
-  const std::string cpu = c10::Join(", ", Cpu::get().features());
-  return cpu.empty() ? "no extensions" : cpu;
-}
-
-ProgramText::ProgramText(const PointerProgram& program, std::string name, const ExportOptions& options)
+ProgramText::ProgramText(const PointerProgram& program, std::string name, const ExportOptions& options,
+                         const LibraryTarget& target)
     : program_(program), name_(std::move(name)), options_(options), tables_(program.tables()) {
   for (const auto& kernel : program.kernels())
     if (kernel && std::find(kernels_.begin(), kernels_.end(), kernel.get()) == kernels_.end())
       kernels_.push_back(kernel.get());
-  for (const Kernel* kernel : kernels_)
-    code_.push_back({name_ + "_kernel" + std::to_string(code_.size()), kernel->code().binary()});
+  for (const Kernel* kernel : kernels_) {
+    code_.push_back({name_ + "_kernel" + std::to_string(code_.size()), kernel->binary()});
+    for (OtherFile& file : target.others(code_.back().name, *kernel)) others_.push_back(std::move(file));
+  }
   for (const auto& constant : program.constants())
     if (is_argument(constant)) captured_.push_back(constant);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/library_target.h"
 #include "fuse/pointer_program.h"
 #include "kernels/object_file.h"
 #include "tower/export_c.h"
@@ -13,15 +14,17 @@ namespace tower::compiler {
 
 class ProgramText {
  public:
-  /// `name` begins the names of the text, and of its kernels in the object file. Throws UnsupportedError where a kernel
-  /// calls what `options` say that the library is not to need.
-  ProgramText(const PointerProgram& program, std::string name, const ExportOptions& options);
+  /// `name` begins the names of the text, and of its kernels in the object file. The program is one that `target` gave.
+  ProgramText(const PointerProgram& program, std::string name, const ExportOptions& options,
+              const LibraryTarget& target);
 
   const PointerProgram& program() const { return program_; }
   /// Ends with `static const ProgramTables {name}_tables`.
   std::string text() const;
   /// The machine code of its kernels.
   const std::vector<NamedCode>& code() const { return code_; }
+  /// What `options` want besides.
+  const std::vector<OtherFile>& others() const { return others_; }
   /// Captured tensors that are arguments, in their order behind the function's own.
   const std::vector<PointerProgram::Constant>& captured() const { return captured_; }
 
@@ -41,14 +44,12 @@ class ProgramText {
   const ProgramTables& tables_;
   std::vector<const Kernel*> kernels_;
   std::vector<NamedCode> code_;
+  std::vector<OtherFile> others_;
   std::vector<PointerProgram::Constant> captured_;
 };
 
 /// What comes before the text of programs: the text that runs them, and what it includes.
 std::string text_that_runs_programs();
-
-/// What the CPU has that the machine code is for: "avx2, fma".
-std::string cpu_text();
 
 /// Elements of a C table, a few on a line; `none` where there are none, which C's tables cannot have.
 template <class T, class F>

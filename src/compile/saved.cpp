@@ -170,7 +170,7 @@ void Specialisations::save(const std::string& path, const std::vector<Specialisa
     });
     Kernels& kernels = *function.state_->kernels;
     CodeSource::Known code = kernels.source().known();
-    for (const auto& kernel : kernels.all()) code.insert_or_assign(kernel->key(), kernel->code().binary());
+    for (const auto& kernel : kernels.all()) code.insert_or_assign(kernel->key(), kernel->binary());
     graphs.list(code, [&](const auto& entry) {
       graphs.text(entry.first);
       entry.second.write(graphs);

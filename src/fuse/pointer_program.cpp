@@ -422,13 +422,13 @@ bool is_of_one_lane(const Draft::Step& step) {
 
 PointerProgram::PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who,
                                const Options& options)
-    : graph_(graph), compiled_by_(std::move(kernels)) {
+    : graph_(graph), options_(options), compiled_by_(std::move(kernels)) {
   settle(draft_of(graph, *compiled_by_, who, options.frozen), 1, /*any=*/false, options.loop_steps);
 }
 
 PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who,
                                const Options& options)
-    : compiled_by_(std::move(kernels)) {
+    : for_any_(graph), options_(options), compiled_by_(std::move(kernels)) {
   std::array<Draft, 3> drafts;
   std::array<int64_t, 3> numbers = kNumbers;
   for (size_t k = 0; k < 3; ++k) {
@@ -441,6 +441,11 @@ PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> 
 }
 
 PointerProgram::~PointerProgram() = default;
+
+std::shared_ptr<const PointerProgram> PointerProgram::by(std::shared_ptr<Kernels> kernels, const char* who) const {
+  if (for_any_) return std::make_shared<const PointerProgram>(*for_any_, std::move(kernels), who, options_);
+  return std::make_shared<const PointerProgram>(graph_, std::move(kernels), who, options_);
+}
 
 void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps) {
   arguments_ = std::move(draft.arguments);

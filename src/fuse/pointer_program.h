@@ -50,6 +50,9 @@ class PointerProgram {
   /// What it was made of, if that is of one number of examples, and by what: for derivatives of it.
   const Graph& graph() const { return graph_; }
   const std::shared_ptr<Kernels>& compiled_by() const { return compiled_by_; }
+  /// The same with kernels that others make: for another machine (kernels/code_source.h), where this one cannot run it.
+  /// Throws as the constructors do.
+  std::shared_ptr<const PointerProgram> by(std::shared_ptr<Kernels> kernels, const char* who) const;
   /// How many values have a place in the workspace.
   size_t made() const { return made_.size(); }
 
@@ -63,6 +66,8 @@ class PointerProgram {
   void settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps);
 
   Graph graph_;
+  std::optional<LaneGraph> for_any_;  // what it was made of otherwise
+  Options options_;
   std::shared_ptr<Kernels> compiled_by_;
   ProgramTables tables_{};
   std::vector<Operand> arguments_, results_;

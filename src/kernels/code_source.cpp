@@ -32,9 +32,15 @@ CodeSource::CodeSource(const CompileOptions& options, int64_t vector_bytes)
   if (folder_.empty() && named) folder_ = named;
 }
 
+CodeSource::CodeSource(Math math, Target target)
+    : math_(math), vector_bytes_(target.vector_bytes), target_(std::move(target)) {}
+
 std::string CodeSource::key_of(const Module& module) { return digest_of(module.function + "\n" + module.text); }
 
 CodeSource::Found CodeSource::get(const Module& module, const std::string& key) const {
+  if (target_)
+    return {nullptr, /*generated=*/true,
+            std::make_shared<const Written>(Written{module, Llvm::get().compile(module, *target_)})};
   if (auto code = find(key)) return {std::move(code), /*generated=*/false};
   auto code = std::make_unique<Code>(Llvm::get().compile(module));
   if (!folder_.empty()) keep(key, *code);

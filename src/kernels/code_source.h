@@ -22,13 +22,21 @@ class CodeSource {
  public:
   /// Without a folder in the options, that of the environment (TOWER_CACHE), if there is one.
   explicit CodeSource(const CompileOptions& options = {}, int64_t vector_bytes = Cpu::get().vector_bytes());
+  /// Of code that is written to a file and not run here. It is generated in any case, and kept nowhere.
+  CodeSource(Math math, Target target);
 
   Math math() const { return math_; }
   /// Of the vectors in kernels; 0 where the CPU has none that will do.
   int64_t vector_bytes() const { return vector_bytes_; }
+  /// Code that is to be written, and the text that it was made of.
+  struct Written {
+    Module module;
+    Binary binary;
+  };
   struct Found {
-    std::unique_ptr<Code> code;
-    bool generated;  // just now
+    std::unique_ptr<Code> code;  // null: it is not run here
+    bool generated;              // just now
+    std::shared_ptr<const Written> written = nullptr;
   };
   /// Any number of threads at a time. Throws a CompileError.
   Found get(const Module& module, const std::string& key) const;
@@ -55,6 +63,7 @@ class CodeSource {
 
   const Math math_;
   const int64_t vector_bytes_;
+  const std::optional<Target> target_;  // none: this machine, and the code is run
   std::string folder_;
   mutable std::mutex mutex_;  // of what is known; nothing is generated or loaded under it
   Known known_;

@@ -33,6 +33,10 @@ double now() {
 
 namespace {
 
+void is_not_run_here(int64_t, int64_t, const void* const*, void* const*, uint8_t*) {
+  TORCH_INTERNAL_ASSERT(false, "compile: a kernel that was made to be written to a file is called");
+}
+
 KernelText text_of(const Region& region, const CodeSource& source) {
   if (source.vector_bytes() == 0) throw CompileError("no LLVM: " + Llvm::get().why_not());
   return print_kernel(region, "tower_kernel", source.vector_bytes(), source.math());
@@ -48,8 +52,6 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   const double start = now();
   const KernelText text = text_of(region, source);
   key_ = CodeSource::key_of(text.module);
-  auto [code, generated] = source.get(text.module, key_);
-  code_ = std::move(code);
   const auto bytes_of = [](Type type) { return static_cast<uint8_t>(size_of(type)); };
   for (const auto& [type, repeated] : inputs_)
     elements_.push_back({bytes_of(type), repeated ? uint8_t{0} : bytes_of(type), 0});
@@ -60,19 +62,10 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   }
   kept_ = text.kept;
   loops_ = text.loops;
-  lane_code_ = {reinterpret_cast<LaneFunction*>(code_->address()),
-                text.lanes,
-                std::ssize(inputs_),
-                std::ssize(outputs_),
-                elements_.data(),
-                has_rows_,
-                region.has_places(),
-                std::ssize(kept_),
-                std::ssize(loops_)};
-  facts_ = {.instructions = text.instructions,
-            .vector_lanes = text.lanes,
-            .code_bytes = code_->bytes(),
-            .generated = generated};
+  lane_code_ = {nullptr,   text.lanes,          std::ssize(inputs_), std::ssize(outputs_), elements_.data(),
+                has_rows_, region.has_places(), std::ssize(kept_),   std::ssize(loops_)};
+  facts_ = {.instructions = text.instructions, .vector_lanes = text.lanes};
+  take(source.get(text.module, key_));
   columns_ = static_cast<int64_t>(outputs_.size() - summed_.size());
   for (const Region::Input& input : inputs_) {
     columns_ += !input.repeated;
@@ -86,18 +79,24 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   grain_ = (lanes / text.lanes + 1) * text.lanes;
 }
 
+void Kernel::take(CodeSource::Found found) {
+  code_ = std::move(found.code);
+  written_ = std::move(found.written);
+  lane_code_.function = code_ ? reinterpret_cast<LaneFunction*>(code_->address()) : is_not_run_here;
+  facts_.code_bytes = code_ ? code_->bytes() : written_->binary.bytes.size();
+  facts_.generated = found.generated;
+}
+
 std::shared_ptr<const Kernel> Kernel::product(Type type, const CodeSource& source) {
   if (source.vector_bytes() == 0) throw CompileError("no LLVM: " + Llvm::get().why_not());
   const KernelText text = print_product(type, "tower_product", source.vector_bytes());
   std::shared_ptr<Kernel> kernel(new Kernel());
   kernel->key_ = CodeSource::key_of(text.module);
-  auto [code, generated] = source.get(text.module, kernel->key_);
-  kernel->code_ = std::move(code);
   const auto bytes = static_cast<uint8_t>(size_of(type));
   kernel->elements_.assign(4, {bytes, bytes, 0});
-  kernel->lane_code_ = {
-      reinterpret_cast<LaneFunction*>(kernel->code_->address()), 1, 3, 1, kernel->elements_.data(), 0, 0, 0, 0};
-  kernel->facts_ = {.vector_lanes = 1, .code_bytes = kernel->code_->bytes(), .generated = generated};
+  kernel->lane_code_ = {nullptr, 1, 3, 1, kernel->elements_.data(), 0, 0, 0, 0};
+  kernel->facts_ = {.vector_lanes = 1};
+  kernel->take(source.get(text.module, kernel->key_));
   return kernel;
 }
 

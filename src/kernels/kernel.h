@@ -118,10 +118,13 @@ class Kernel {
   int64_t loop_bytes(int64_t steps) const;
 
   const std::string& key() const { return key_; }
-  const Code& code() const { return *code_; }
+  Binary binary() const { return written_ ? written_->binary : code_->binary(); }
+  /// What its source was to have written; null: it is run here.
+  const CodeSource::Written* written() const { return written_.get(); }
 
  private:
   Kernel() = default;
+  void take(CodeSource::Found found);
   void run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
                 c10::ArrayRef<void*> outputs, uint8_t* fault) const;
   void run_range(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
@@ -135,7 +138,8 @@ class Kernel {
   void share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const;
 
   std::string key_;
-  std::unique_ptr<Code> code_;
+  std::unique_ptr<Code> code_;  // null: it is not run here, and …
+  std::shared_ptr<const CodeSource::Written> written_;
   LaneCode lane_code_{};
   std::vector<LaneElement> elements_;  // of each input and output
   std::vector<Region::Input> inputs_;

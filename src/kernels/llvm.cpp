@@ -41,7 +41,10 @@ namespace {
 using Handle = void*;
 // With the level above, which schedules anew once registers are allocated, kernels are no faster, and where the CPU's
 // model asks for that, as AMD's do, it takes as long as all the rest: it grows with the square of a block.
-enum { kLessOptimization = 1, kPositionIndependent = 2, kDefaultCodeModel = 0, kObjectFile = 1, kReturnStatus = 2 };
+enum { kLessOptimization = 1, kPositionIndependent = 2, kReturnStatus = 2 };
+// On AArch64, "tiny" code finds its constants by their distance alone, wherever it is; other code by pages of memory.
+enum { kDefaultCodeModel = 0, kTinyCodeModel = 2 };
+enum { kAssembler = 0, kObjectFile = 1 };
 enum { kErrorSeverity = 0 };
 
 }  // namespace
@@ -61,10 +64,22 @@ struct LlvmApi {
   void (*set_target)(Handle module, const char* triple);
   void (*set_data_layout)(Handle module, Handle layout);
 
-  void (*initialize_target_info)();
-  void (*initialize_target)();
-  void (*initialize_target_code)();
-  void (*initialize_assembler)();
+  // One that the library has, which all have of x86-64.
+  struct BackEnd {
+    void (*info)();
+    void (*target)();
+    void (*code)();
+    void (*assembler)();
+
+    void initialize() const {
+      if (!info || !target || !code || !assembler) return;
+      info();
+      target();
+      code();
+      assembler();
+    }
+  };
+  BackEnd x86, arm;
   char* (*default_triple)();
   char* (*host_cpu)();
   char* (*host_features)();
@@ -83,8 +98,11 @@ struct LlvmApi {
   /// The first function that `library` lacks; null if it has all.
   const char* resolve(void* library) {
     const char* missing = nullptr;
-    const auto find = [&](auto& function, const char* name) {
+    const auto look_for = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    };
+    const auto find = [&](auto& function, const char* name) {
+      look_for(function, name);
       if (!function && !missing) missing = name;
     };
     find(context_create, "LLVMContextCreate");
@@ -100,10 +118,14 @@ struct LlvmApi {
     find(dispose_module, "LLVMDisposeModule");
     find(set_target, "LLVMSetTarget");
     find(set_data_layout, "LLVMSetModuleDataLayout");
-    find(initialize_target_info, "LLVMInitializeX86TargetInfo");
-    find(initialize_target, "LLVMInitializeX86Target");
-    find(initialize_target_code, "LLVMInitializeX86TargetMC");
-    find(initialize_assembler, "LLVMInitializeX86AsmPrinter");
+    find(x86.info, "LLVMInitializeX86TargetInfo");
+    find(x86.target, "LLVMInitializeX86Target");
+    find(x86.code, "LLVMInitializeX86TargetMC");
+    find(x86.assembler, "LLVMInitializeX86AsmPrinter");
+    look_for(arm.info, "LLVMInitializeAArch64TargetInfo");
+    look_for(arm.target, "LLVMInitializeAArch64Target");
+    look_for(arm.code, "LLVMInitializeAArch64TargetMC");
+    look_for(arm.assembler, "LLVMInitializeAArch64AsmPrinter");
     find(default_triple, "LLVMGetDefaultTargetTriple");
     find(host_cpu, "LLVMGetHostCPUName");
     find(host_features, "LLVMGetHostCPUFeatures");
@@ -200,6 +222,7 @@ struct Translation {
   const LlvmApi& api;
   const char *text, *triple, *cpu, *features;
   size_t length;
+  int code_model, kind;
   Handle object = nullptr;  // null: refused, and `message` says why
   char* message = nullptr;  // LLVM's
   bool refused = false;     // by a diagnostic
@@ -221,12 +244,12 @@ void run(Translation& t) {
     if (api.verify(module, kReturnStatus, &t.message) == 0 &&
         api.target_from_triple(t.triple, &target, &t.message) == 0) {
       const Handle machine = api.create_machine(target, t.triple, t.cpu, t.features, kLessOptimization,
-                                                kPositionIndependent, kDefaultCodeModel);
+                                                kPositionIndependent, t.code_model);
       const Handle layout = api.create_data_layout(machine);
       api.set_data_layout(module, layout);
       api.dispose_data_layout(layout);
       api.set_target(module, t.triple);
-      if (api.emit(machine, module, kObjectFile, &t.message, &t.object) != 0) t.object = nullptr;
+      if (api.emit(machine, module, t.kind, &t.message, &t.object) != 0) t.object = nullptr;
       if (t.refused && t.object) {
         api.dispose_buffer(t.object);
         t.object = nullptr;
@@ -319,19 +342,23 @@ std::string Llvm::taken(char* message) const {
 }
 
 void Llvm::start() {
-  api_->initialize_target_info();
-  api_->initialize_target();
-  api_->initialize_target_code();
-  api_->initialize_assembler();
-  triple_ = taken(api_->default_triple());
-  cpu_ = taken(api_->host_cpu());
-  features_ = taken(api_->host_features());
+  api_->x86.initialize();
+  api_->arm.initialize();
+  here_ = {Machine::x86_64, taken(api_->default_triple()), taken(api_->host_cpu()), taken(api_->host_features()),
+           Cpu::get().vector_bytes()};
   stop_before_what_there_is_now_ends();
 }
 
-Binary Llvm::compile(const Module& module) const {
+std::string Llvm::emitted(const Module& module, const Target& target, int kind) const {
   if (!works()) throw CompileError("no LLVM: " + why_not());
-  Translation t{*api_, module.text.c_str(), triple_.c_str(), cpu_.c_str(), features_.c_str(), module.text.size()};
+  Translation t{*api_,
+                module.text.c_str(),
+                target.triple.c_str(),
+                target.cpu.c_str(),
+                target.features.c_str(),
+                module.text.size(),
+                target.machine == Machine::aarch64 ? kTinyCodeModel : kDefaultCodeModel,
+                kind};
   Escape here;
   const bool survived = [&] {
     const FatalErrors ours(*api_);
@@ -345,7 +372,15 @@ Binary Llvm::compile(const Module& module) const {
   if (!t.object) throw CompileError("LLVM: " + taken(t.message));
   api_->dispose_message(t.message);
   const std::unique_ptr<void, void (*)(Handle)> object(t.object, api_->dispose_buffer);
-  return link({api_->buffer_start(t.object), api_->buffer_size(t.object)}, module.function);
+  return {api_->buffer_start(t.object), api_->buffer_size(t.object)};
+}
+
+Binary Llvm::compile(const Module& module, const Target& target) const {
+  return link(emitted(module, target, kObjectFile), module.function, target.machine);
+}
+
+std::string Llvm::assembler(const Module& module, const Target& target) const {
+  return emitted(module, target, kAssembler);
 }
 
 }  // namespace tower::compiler

@@ -16,6 +16,7 @@
 
 #include "kernels/compile_error.h"
 #include "kernels/machine_code.h"
+#include "kernels/target.h"
 
 namespace tower::compiler {
 
@@ -44,16 +45,25 @@ class Llvm {
   /// Which library it is.
   const std::string& library() const { return library_; }
 
+  /// The machine of this process.
+  const Target& here() const { return here_; }
+
   /// Any number of threads at a time. Throws a CompileError.
-  Binary compile(const Module& module) const;
+  Binary compile(const Module& module) const { return compile(module, here_); }
+  /// For another machine, of which the library may have no back end.
+  Binary compile(const Module& module, const Target& target) const;
+  /// The same as assembler, to look at.
+  std::string assembler(const Module& module, const Target& target) const;
 
  private:
   bool load(const std::string& library);
   void start();
   std::string taken(char* message) const;
   void give_up(const std::string& why) const;
+  std::string emitted(const Module& module, const Target& target, int kind) const;
 
-  std::string library_, triple_, cpu_, features_;
+  std::string library_;
+  Target here_;
   std::unique_ptr<LlvmApi> api_;
 
   mutable std::mutex mutex_;

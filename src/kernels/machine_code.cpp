@@ -30,11 +30,11 @@ std::vector<T> records(std::string_view object, size_t offset, size_t count) {
 
 class Linker {
  public:
-  explicit Linker(std::string_view object) : object_(object) {
+  Linker(std::string_view object, Machine machine) : object_(object), machine_(machine) {
     header_ = records<Elf64_Ehdr>(object, 0, 1)[0];
     if (std::memcmp(header_.e_ident, ELFMAG, SELFMAG) != 0 || header_.e_ident[EI_CLASS] != ELFCLASS64 ||
-        header_.e_machine != EM_X86_64 || header_.e_type != ET_REL)
-      throw CompileError("LLVM: it gave no object for x86-64");
+        header_.e_machine != (machine == Machine::x86_64 ? EM_X86_64 : EM_AARCH64) || header_.e_type != ET_REL)
+      throw CompileError("LLVM: it gave no object for the machine");
     sections_ = records<Elf64_Shdr>(object, header_.e_shoff, header_.e_shnum);
     names_ = contents(sections_.at(header_.e_shstrndx));
   }
@@ -102,7 +102,9 @@ class Linker {
     if (known != jumps_.end()) return known->second;
     align(8);
     const size_t jump = binary_.bytes.size();
-    binary_.bytes.append("\xff\x25\x02\0\0\0\xcc\xcc", 8);  // jmp *2(%rip): two bytes behind it
+    // jmp *2(%rip), two bytes behind it; ldr x16, 8; br x16.
+    binary_.bytes.append(machine_ == Machine::x86_64 ? "\xff\x25\x02\0\0\0\xcc\xcc" : "\x50\0\0\x58\0\x02\x1f\xd6",
+                         kJumpBytes);
     binary_.imports.push_back({name, binary_.bytes.size()});
     binary_.bytes.append(8, '\0');
     jumps_.emplace_back(name, jump);
@@ -115,19 +117,59 @@ class Linker {
       const auto type = ELF64_R_TYPE(r.r_info);
       const Elf64_Sym& symbol = symbols_.at(ELF64_R_SYM(r.r_info));
       const bool outside = symbol.st_shndx == SHN_UNDEF;
-      if ((type != R_X86_64_PC32 && type != R_X86_64_PLT32) || (outside && type != R_X86_64_PLT32))
+      const std::optional<Field> field = machine_ == Machine::x86_64 ? field_of_x86(type) : field_of_arm(type);
+      if (!field || (outside && !field->calls))
         refuse("a relocation of type " + std::to_string(type) + " to '" + name_of(symbol) + "'");
       if (r.r_offset > size || size - r.r_offset < 4) refuse("a relocation outside of its section");
       const size_t place = section + r.r_offset;
       const auto target = static_cast<int64_t>(outside ? jump_to(name_of(symbol)) : address_of(symbol));
-      const int64_t distance = target + r.r_addend - static_cast<int64_t>(place);
-      if (distance != static_cast<int32_t>(distance)) refuse("a distance of more than 2 GiB");
-      const auto written = static_cast<int32_t>(distance);
-      std::memcpy(binary_.bytes.data() + place, &written, sizeof written);
+      write_distance(*field, place, target + r.r_addend - static_cast<int64_t>(place));
     }
   }
 
+  // How 32 bits have a distance: how many bits of it, without `dropped` at its end, which are none, from which bit on.
+  // An instruction that takes an address to the byte has its last two bits somewhere else.
+  struct Field {
+    int bits = 32, dropped = 0, first = 0;
+    bool calls = false, apart = false;
+  };
+  static std::optional<Field> field_of_x86(uint64_t type) {
+    if (type == R_X86_64_PC32) return Field{};
+    if (type == R_X86_64_PLT32) return Field{.calls = true};
+    return std::nullopt;
+  }
+  static std::optional<Field> field_of_arm(uint64_t type) {
+    switch (type) {
+      case R_AARCH64_PREL32:
+        return Field{};
+      case R_AARCH64_ADR_PREL_LO21:
+        return Field{.bits = 19, .dropped = 2, .first = 5, .apart = true};
+      case R_AARCH64_LD_PREL_LO19:
+        return Field{.bits = 19, .dropped = 2, .first = 5};
+      case R_AARCH64_CALL26:
+      case R_AARCH64_JUMP26:
+        return Field{.bits = 26, .dropped = 2, .first = 0, .calls = true};
+      default:
+        return std::nullopt;
+    }
+  }
+
+  void write_distance(const Field& field, size_t place, int64_t distance) {
+    constexpr uint32_t kLastTwo = 3, kPlaceOfLastTwo = 29;
+    const int64_t units = distance >> field.dropped, most = int64_t{1} << (field.bits - 1);
+    if (units < -most || units >= most) refuse("a distance of " + std::to_string(distance) + " bytes");
+    const auto last = static_cast<uint32_t>(distance) & kLastTwo;
+    if (field.dropped > 0 && !field.apart && last != 0) refuse("a distance that is no multiple of 4");
+    const auto mask = static_cast<uint32_t>((uint64_t{1} << field.bits) - 1);
+    uint32_t word;
+    std::memcpy(&word, binary_.bytes.data() + place, sizeof word);
+    word = (word & ~(mask << field.first)) | ((static_cast<uint32_t>(units) & mask) << field.first);
+    if (field.apart) word = (word & ~(kLastTwo << kPlaceOfLastTwo)) | (last << kPlaceOfLastTwo);
+    std::memcpy(binary_.bytes.data() + place, &word, sizeof word);
+  }
+
   std::string_view object_, names_, symbol_names_;
+  const Machine machine_;
   Elf64_Ehdr header_;
   std::vector<Elf64_Shdr> sections_;
   std::vector<std::optional<size_t>> places_;  // of sections
@@ -138,9 +180,9 @@ class Linker {
 
 }  // namespace
 
-Binary link(std::string_view object, const std::string& function) {
+Binary link(std::string_view object, const std::string& function, Machine machine) {
   try {
-    return Linker(object).link(function);
+    return Linker(object, machine).link(function);
   } catch (const std::out_of_range&) {
     throw CompileError("LLVM: the object refers to what is not in it");
   }

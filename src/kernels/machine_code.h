@@ -16,6 +16,9 @@
 
 namespace tower::compiler {
 
+/// Machines that code is linked for.
+enum class Machine : std::uint8_t { x86_64, aarch64 };
+
 struct Binary {
   struct Import {
     std::string name;
@@ -30,11 +33,15 @@ struct Binary {
   static Binary read(ByteReader& in);
 };
 
-/// The function of an ELF object for x86-64, as compilers write it for position-independent code. Throws a CompileError
-/// where there is something in it that is not understood.
-Binary link(std::string_view object, const std::string& function);
+/// Bytes of a jump to what an import is, which stands in front of the place of its address.
+inline constexpr std::size_t kJumpBytes = 8;
 
-/// Executable until it is destroyed.
+/// The function of an ELF object for `machine`, as compilers write it for position-independent code; for aarch64, in
+/// the "tiny" model, where all is within a MiB. Throws a CompileError where there is something in it that is not
+/// understood.
+Binary link(std::string_view object, const std::string& function, Machine machine = Machine::x86_64);
+
+/// Of this machine, executable until it is destroyed.
 class Code {
  public:
   /// Throws a CompileError where the process has no function of an import's name.

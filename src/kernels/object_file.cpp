@@ -33,8 +33,24 @@ class Names {
   std::string text_ = std::string(1, '\0');
 };
 
+// A jump to an import, by way of the place behind it, and what it becomes: one to the function itself, whose distance
+// the linker writes.
+struct Jump {
+  std::string_view begin;
+  uint32_t becomes;
+  size_t bytes, distance_at;  // of what it becomes, and where the linker's relocation is in it
+  Elf64_Xword relocation;
+  Elf64_Sxword addend;
+};
+Jump jump_of(Machine machine) {
+  if (machine == Machine::x86_64) return {{"\xff\x25", 2}, 0xe9, 1, 1, R_X86_64_PLT32, -4};
+  return {{"\x50\0\0\x58", 4}, 0x14000000, 4, 0, R_AARCH64_JUMP26, 0};
+}
+
 class ObjectWriter {
  public:
+  explicit ObjectWriter(Machine machine) : machine_(machine), jump_(jump_of(machine)) {}
+
   void add(const NamedCode& function) {
     text_.resize((text_.size() + kLine - 1) / kLine * kLine, '\xcc');
     const size_t start = text_.size();
@@ -46,15 +62,14 @@ class ObjectWriter {
     symbol.st_size = function.binary.bytes.size() - function.binary.entry;
     symbols_.push_back(symbol);
     for (const Binary::Import& import : function.binary.imports) {
-      // The jump by way of the place in front of which it stands becomes one to the function itself.
       const size_t jump = start + import.place - kJumpBytes;
-      TORCH_INTERNAL_ASSERT(import.place >= kJumpBytes && text_.compare(jump, 2, "\xff\x25") == 0);
-      text_[jump] = '\xe9';
+      TORCH_INTERNAL_ASSERT(import.place >= kJumpBytes && text_.compare(jump, jump_.begin.size(), jump_.begin) == 0);
+      std::memset(text_.data() + jump, 0, kJumpBytes);
+      std::memcpy(text_.data() + jump, &jump_.becomes, jump_.bytes);
       Elf64_Rela relocation{};
-      relocation.r_offset = jump + 1;
-      relocation.r_info = ELF64_R_INFO(static_cast<Elf64_Xword>(import_of(import.name)), R_X86_64_PLT32);
-      relocation.r_addend = -4;
-      std::memset(text_.data() + jump + 1, 0, 4);
+      relocation.r_offset = jump + jump_.distance_at;
+      relocation.r_info = ELF64_R_INFO(static_cast<Elf64_Xword>(import_of(import.name)), jump_.relocation);
+      relocation.r_addend = jump_.addend;
       relocations_.push_back(relocation);
     }
   }
@@ -81,7 +96,7 @@ class ObjectWriter {
     header.e_ident[EI_DATA] = ELFDATA2LSB;
     header.e_ident[EI_VERSION] = EV_CURRENT;
     header.e_type = ET_REL;
-    header.e_machine = EM_X86_64;
+    header.e_machine = machine_ == Machine::x86_64 ? EM_X86_64 : EM_AARCH64;
     header.e_version = EV_CURRENT;
     header.e_ehsize = sizeof(Elf64_Ehdr);
     header.e_shentsize = sizeof(Elf64_Shdr);
@@ -95,8 +110,6 @@ class ObjectWriter {
   }
 
  private:
-  static constexpr size_t kJumpBytes = 8;  // kernels/machine_code.cpp
-
   Elf64_Sym global(const std::string& name, unsigned char type) {
     Elf64_Sym symbol{};
     symbol.st_name = symbol_names_.add(name);
@@ -130,6 +143,8 @@ class ObjectWriter {
     return header;
   }
 
+  const Machine machine_;
+  const Jump jump_;
   std::string text_, file_ = std::string(sizeof(Elf64_Ehdr), '\0');
   Names symbol_names_, section_names_;
   std::vector<Elf64_Sym> symbols_ = std::vector<Elf64_Sym>(1);
@@ -140,8 +155,8 @@ class ObjectWriter {
 
 }  // namespace
 
-std::string object_file(const std::vector<NamedCode>& functions) {
-  ObjectWriter writer;
+std::string object_file(const std::vector<NamedCode>& functions, Machine machine) {
+  ObjectWriter writer(machine);
   for (const NamedCode& function : functions) writer.add(function);
   return writer.write();
 }

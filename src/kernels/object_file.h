@@ -13,8 +13,8 @@ struct NamedCode {
   Binary binary;
 };
 
-/// An ELF object for x86-64, whose code may be linked into programs and shared libraries alike, with these functions.
-/// Other libraries do not see their names. What they call is left to the linker.
-std::string object_file(const std::vector<NamedCode>& functions);
+/// An ELF object for `machine`, whose code may be linked into programs and shared libraries alike, with these
+/// functions. Other libraries do not see their names. What they call is left to the linker.
+std::string object_file(const std::vector<NamedCode>& functions, Machine machine);
 
 }  // namespace tower::compiler

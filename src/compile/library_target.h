@@ -1,0 +1,41 @@
+// For which machine a C library is written, and what besides: ExportOptions::target and also.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fuse/pointer_program.h"
+#include "kernels/object_file.h"
+#include "tower/export_c.h"
+
+namespace tower::compiler {
+
+/// A file that is written besides a library's own: "newton_kernel0.ll".
+struct OtherFile {
+  std::string name, bytes;
+};
+
+class LibraryTarget {
+ public:
+  /// For programs with this arithmetic. Throws ArgumentError where `options` ask for what there is not.
+  LibraryTarget(const ExportOptions& options, Math math);
+
+  /// A program of this process with the kernels that are written: other ones, unless it is for this machine and nothing
+  /// else is wanted of them. Throws UnsupportedError where LLVM does not make them.
+  std::shared_ptr<const PointerProgram> of(std::shared_ptr<const PointerProgram> program) const;
+
+  /// What headers say that the machine code is for: "x86-64 with avx2, fma", "aarch64".
+  std::string text() const;
+  Machine machine() const { return target_ ? target_->machine : Machine::x86_64; }
+  /// What is wanted of a kernel besides its code, in files that begin with `name`.
+  std::vector<OtherFile> others(const std::string& name, const Kernel& kernel) const;
+
+ private:
+  const ExportOptions& options_;
+  std::optional<Target> target_;      // none: this machine
+  std::shared_ptr<Kernels> kernels_;  // null: the program's own
+};
+
+}  // namespace tower::compiler
