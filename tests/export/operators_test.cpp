@@ -1,12 +1,16 @@
-// Every operator of the database that kernels compute, by pointers: the bits that the kernels give on tensors.
+// Every operator of the database that kernels compute, by pointers: the bits that the kernels give on tensors. And the
+// same in one C program without LibTorch. With TOWER_RUNNER="valgrind -q --error-exitcode=9" it is run by that, and is
+// for x86-64-v3, which valgrind knows. (Its fused multiplication gives zeros another sign in two determinants.)
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <iostream>
-#include <optional>
+#include <memory>
 #include <set>
 
 #include "compile/kernels.h"
+#include "export/c_library.h"
+#include "export/c_program.h"
 #include "fuse/pointer_program.h"
 #include "graph/plan.h"
 #include "op_db/op_db.h"
@@ -38,6 +42,8 @@ Tensors run_by_pointers(const compiler::PointerProgram& program, const Tensors& 
 TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
   TOWER_NEEDS_LLVM();
   const char* folder = std::getenv("TOWER_OP_DB");
+  const char* const runner = std::getenv("TOWER_RUNNER");
+  export_tests::CProgram in_c({.target = runner ? "x86-64-v3" : ""});
   std::set<std::string> checked, refused;
   for (const op_db::Entry& entry : op_db::load(folder ? folder : TOWER_OP_DB_DIR)) {
     if (!entry.op || entry.unspecified || !entry.real) continue;
@@ -62,9 +68,10 @@ TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
         continue;  // not for float64, or not for several examples
       }
       const auto kernels = std::make_shared<compiler::Kernels>();
-      std::optional<compiler::PointerProgram> program;
+      std::shared_ptr<const compiler::PointerProgram> program;
       try {
-        program.emplace(graph, kernels, "test", compiler::PointerProgram::Options());
+        program = std::make_shared<const compiler::PointerProgram>(graph, kernels, "test",
+                                                                   compiler::PointerProgram::Options());
       } catch (const tower::UnsupportedError& e) {
         refused.insert(entry.name);
         // What kernels compute, all that is there is taken, but for views that are no places in their operand's memory.
@@ -79,10 +86,15 @@ TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
       for (size_t k = 0; k < expected.size(); ++k)
         EXPECT_EQ(::kernels::bit_difference(found[k].reshape({-1}), expected[k].reshape({-1}), {}), "") << k;
       checked.insert(entry.name);
+      in_c.add(program, args, found, entry.name + " " + text);
     }
   }
   for (const std::string& name : checked) refused.erase(name);
   std::cout << checked.size() << " operators, " << refused.size() << " are refused\n";
+  if (export_tests::has_compiler()) {
+    EXPECT_EQ(in_c.disagreements(runner ? runner + std::string(" ") : ""), "");
+    std::cout << in_c.count() << " programs in one of C" << (runner ? ", by " + std::string(runner) : "") << "\n";
+  }
   if (folder) return;
   EXPECT_GT(checked.size(), 300u);
 }

@@ -1,0 +1,43 @@
+// Many programs of kernels in one C program, which is linked without LibTorch: what each gives there is what it gave in
+// the process.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <tower/export_c.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compile/library_target.h"
+#include "kernels/object_file.h"
+
+namespace export_tests {
+
+class CProgram {
+ public:
+  /// For the machine of `options`.
+  explicit CProgram(const tower::ExportOptions& options);
+
+  /// A program for one number of examples, and what it gives for these arguments; `what` is said where it does not.
+  void add(const std::shared_ptr<const tower::compiler::PointerProgram>& program, const std::vector<at::Tensor>& args,
+           const std::vector<at::Tensor>& expected, const std::string& what);
+  size_t count() const { return samples_.size(); }
+
+  /// Compiles and links all, and runs it once, by `runner` ("valgrind -q "): what gives other bits, a line each.
+  std::string disagreements(const std::string& runner = "") const;
+
+ private:
+  struct Sample {
+    std::string what;
+    std::vector<at::Tensor> expected;
+  };
+  const tower::ExportOptions options_;
+  const tower::compiler::LibraryTarget target_;
+  std::string programs_, bytes_, table_, input_;
+  size_t sizes_ = 0;  // in bytes_
+  std::vector<tower::compiler::NamedCode> code_;
+  std::vector<Sample> samples_;
+};
+
+}  // namespace export_tests
