@@ -145,18 +145,13 @@ class Casadi:
 
     def __init__(self):
         import casadi
+        from native import casadi_functions
 
-        self.casadi, self.version = casadi, casadi.__version__
-        for name in "dot expm1 asinh sqrt".split():
-            setattr(self, name, getattr(casadi, name))
-        self.where, self.array, self.hstack = casadi.if_else, casadi.DM, lambda parts: casadi.vertcat(*parts)
+        self.casadi, self.version, self.functions = casadi, casadi.__version__, casadi_functions
 
     def calls(self, row):
         casadi = self.casadi
-        symbols = [casadi.SX.sym(name, size) for name, size in zip("x e t s p".split(), (7, 6, 1, 6, 1))]
-        r = row.material(self).residual(*symbols)
-        corrected = symbols[0] - casadi.solve(casadi.jacobian(r, symbols[0]), r)
-        function = casadi.Function("point", symbols, [corrected, casadi.norm_2(r)])
+        function = self.functions.newton("point", row.material)
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder, "point.c")
             generator = casadi.CodeGenerator(source.name)
