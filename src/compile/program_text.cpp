@@ -118,7 +118,7 @@ std::string ProgramText::kernels_text() const {
 LaneFunction {function};
 static const LaneElement {name}_elements{k}[] = {{elements}};
 static const LaneCode {name}_code{k} = {
-  {function}, {vector}, {inputs}, {outputs}, {name}_elements{k}, {whole_rows}, {numbered}, {kept}, {loops}
+  {function}, {vector}, {inputs}, {outputs}, {name}_elements{k}, {whole_rows}, {numbered}, {kept}, {loops}, {walked}
 };
 )",
                       Holes{{"function", code_[k].name},
@@ -131,7 +131,8 @@ static const LaneCode {name}_code{k} = {
                             {"whole_rows", std::to_string(code.whole_rows)},
                             {"numbered", std::to_string(code.numbered)},
                             {"kept", std::to_string(code.kept)},
-                            {"loops", std::to_string(code.loops)}});
+                            {"loops", std::to_string(code.loops)},
+                            {"walked", std::to_string(code.walked)}});
   }
   return kernels;
 }

@@ -12,6 +12,7 @@
 
 #include "fuse/rows_by_index.h"
 #include "fuse/small.h"
+#include "kernels/emit.h"
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
@@ -32,6 +33,7 @@ bool serves_as_table(const Value& v) {
          (n <= thresholds().few_elements || (order && std::is_sorted(order->begin(), order->end())));
 }
 
+bool is_walked(int64_t row) { return row >= thresholds().shortest_walked_row && walks_rows_of(row); }
 bool is_long_enough(int64_t row, int64_t all) {
   return row >= thresholds().shortest_row_elsewhere || all <= thresholds().few_elements;
 }
@@ -251,7 +253,9 @@ std::optional<Elsewhere> looked_up_elsewhere(const Graph& graph, const Call& cal
   for (size_t d = made.outer; d < lanes.size(); ++d) made.length *= lanes[d];
   if (made.outer != by_index && made.outer < lanes.size())
     look_up.along_row = made.outer == by_place ? 1 : stride(last);
-  if (!is_long_enough(made.length, count(lanes)) || made.length > std::numeric_limits<int32_t>::max())
+  look_up.finds_rows = made.outer == by_place && look_up.along_row == 1;
+  if ((!is_long_enough(made.length, count(lanes)) && !(look_up.finds_rows && is_walked(made.length))) ||
+      made.length > std::numeric_limits<int32_t>::max())
     return std::nullopt;
   made.strides.resize(call.operands.size());
   for (size_t d = 0; d < made.outer; ++d) made.strides[0].push_back(stride(d));
@@ -330,7 +334,7 @@ E ReadElsewhere::by_list(Type type) const {
 }
 
 Id ReadElsewhere::by_index(Type type) const {
-  const auto& [how, n, stride, along_row, places] = *how_.look_up;
+  const auto& [how, n, stride, along_row, places, finds_rows] = *how_.look_up;
   const E given = E(graph_, inputs_.index()).to(Type::i64);
   const E index = how.from_the_end ? where(given < 0, given + n, given) : given;
   const E fails = (index < 0) | (index >= n);

@@ -26,6 +26,7 @@ struct Elsewhere {
     LookUp how;
     int64_t n, stride, along_row;
     Places places;  // where the lanes are in the index
+    bool finds_rows = false;  // an element of the index for each row of lanes, which lie together in the table
   };
 
   size_t outer = 0;            // dimensions of the lanes that count rows

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 #include "fuse/small.h"
 #include "fuse/sums_as_products.h"
 #include "fuse/unrolled.h"
+#include "graph/kernel_operator.h"
 #include "graph/pointwise.h"
 
 namespace tower::compiler {
@@ -159,6 +161,49 @@ std::unique_ptr<Groups> groups_of(const Graph& graph, size_t fewest) {
   }
 }
 
+// The calls of a group, of which some run on tensors as they lie.
+std::vector<Call> one_by_one(const Graph& graph, const Regions::Calls& group) {
+  std::vector<Call> calls;
+  for (const size_t n : group) {
+    if (const CodeInNumbers* code = code_in_numbers(*graph.calls[n].op)) code->compile_itself();
+    auto in_memory = product_of_matrices(graph, graph.calls[n]);
+    if (!in_memory) in_memory = rows_by_index(graph, graph.calls[n]);
+    calls.push_back(in_memory ? *in_memory : graph.calls[n]);
+  }
+  return calls;
+}
+
+// NOTE [Alone between kernels]
+// A pointwise call that is joined to no other is LibTorch's where no kernel is near: to make one takes longer than it
+// saves. But what kernels and products hand on is a place in memory, of which a tensor would have to be made for this
+// call alone, and the dispatcher asked. So the call is a kernel where it reads what they make, or they read what it
+// makes.
+class BetweenKernels {
+ public:
+  BetweenKernels(const Graph& graph, const std::vector<std::vector<Call>>& parts) : theirs_(graph.values.size()) {
+    for (const auto& part : parts)
+      for (const Call& call : part)
+        if (dynamic_cast<const KernelOperator*>(call.op)) note(call);
+    for (const ValueId id : graph.values.ids())
+      if (graph.values[id].tensor.defined()) theirs_[id] = false;
+    for (const ValueId id : graph.arguments)
+      if (id != kNoValue) theirs_[id] = false;
+  }
+
+  bool has(const Call& call) const { return any_is_theirs(call.operands) || any_is_theirs(call.results); }
+
+ private:
+  void note(const Call& call) {
+    for (const ValueId id : call.operands) theirs_[id] = true;
+    for (const ValueId id : call.results) theirs_[id] = true;
+  }
+  bool any_is_theirs(const std::vector<ValueId>& ids) const {
+    return std::any_of(ids.begin(), ids.end(), [&](ValueId id) { return id != kNoValue && theirs_[id]; });
+  }
+
+  ById<ValueId, bool> theirs_;  // made for a kernel, or by one
+};
+
 }  // namespace
 
 FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
@@ -172,23 +217,23 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
   FusedGraph fused{graph, {}};
   fused.graph.calls.clear();
   const Readers readers(graph);
+  std::vector<std::vector<Call>> parts;
   for (const auto& calls : groups->all) {
     std::optional<Call> kernel;
     if (groups->is_unrolled(calls))
       kernel = groups->unrolled->write(calls, groups->sums[calls[0]], readers, kernels, fused.kernels);
     else if (calls.size() >= fewest && groups->rows->serves(calls))
       kernel = groups->rows->write(calls, readers, kernels, fused.kernels);
-    if (kernel) {
-      fused.graph.calls.push_back(std::move(*kernel));
-      continue;
-    }
-    for (const size_t n : calls) {
-      if (const CodeInNumbers* code = code_in_numbers(*graph.calls[n].op)) code->compile_itself();
-      auto in_memory = product_of_matrices(graph, graph.calls[n]);
-      if (!in_memory) in_memory = rows_by_index(graph, graph.calls[n]);
-      fused.graph.calls.push_back(in_memory ? *in_memory : graph.calls[n]);
-    }
+    parts.push_back(kernel ? std::vector{std::move(*kernel)} : one_by_one(graph, calls));
   }
+  const BetweenKernels between(graph, parts);
+  for (size_t k = 0; k < parts.size(); ++k) {
+    const auto& calls = groups->all[k];
+    const Call& call = graph.calls[calls[0]];
+    if (calls.size() > 1 || parts[k][0].op != call.op || !between.has(call) || !groups->rows->serves(calls)) continue;
+    if (auto kernel = groups->rows->write(calls, readers, kernels, fused.kernels)) parts[k] = {std::move(*kernel)};
+  }
+  for (auto& part : parts) std::move(part.begin(), part.end(), std::back_inserter(fused.graph.calls));
   remove_known_lookups(fused.graph);
   remove_unused_values(fused.graph);
   return fused;

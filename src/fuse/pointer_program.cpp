@@ -470,7 +470,7 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_
     tables_.most_numbers = std::max(tables_.most_numbers, 2 * dims + std::ssize(step.strides));
     if (const LaneCode* code = added.code) {
       const int64_t vectors = code->inputs + code->outputs;
-      tables_.most_inputs = std::max(tables_.most_inputs, code->inputs);
+      tables_.most_inputs = std::max(tables_.most_inputs, code->inputs + (code->walked > 0));
       tables_.most_outputs = std::max(tables_.most_outputs, code->outputs + code->kept + code->loops);
       tables_.most_loops = std::max(tables_.most_loops, code->loops);
       tables_.column_bytes = std::max(

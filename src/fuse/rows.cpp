@@ -36,6 +36,7 @@ class RowWriter {
     const std::vector<ValueId> results = readers.elsewhere(calls);
     if (results.empty()) return std::nullopt;
     settle_lanes(calls, results);
+    if (outer_ > 0 && region_.levels == 0 && walks_rows_of(row_length())) region_.walked = row_length();
     Fused fused;
     for (const size_t n : calls) {
       add(graph_.calls[n]);
@@ -142,9 +143,24 @@ class RowWriter {
       if (region_.of_row.empty()) region_.of_row.push_back({OfRow::place, kNone});
       return region_.graph.input(Type::i32, OfRow::kFirst);
     };
+    if (how.look_up && how.look_up->finds_rows && region_.walked > 0)
+      if (const auto number = index_of_rows(call, how)) {
+        const auto [type, row] = table(0);
+        const auto& [look_up, n, stride, along_row, places, finds_rows] = *how.look_up;
+        region_.inputs[row] = {type, false, Region::RowAt{*number, n, stride, look_up.from_the_end}};
+        return region_.graph.input(type, row);
+      }
     const auto index = [&] { return element(how.look_up->how.index); };
     return ReadElsewhere(region_.graph, how, {table, list, place, index})
         .element(*type_of(pointwise_.value(call.results[0]).dtype));
+  }
+
+  // The input that has the number of a row; none where it is computed here.
+  std::optional<uint64_t> index_of_rows(const Call& call, const Elsewhere& how) {
+    const size_t k = how.look_up->how.index;
+    if (made_.count(call.operands[k])) return std::nullopt;
+    const Node& element = region_.graph[outside(call, k)];
+    return element.op == Op::input && region_.is_repeated(element) ? std::optional(element.bits) : std::nullopt;
   }
 
   // The element of a value from outside.
@@ -386,7 +402,8 @@ std::optional<Rows::Form> Rows::form_of(const Call& call) const {
   std::sort(form.row.begin(), form.row.end());
   const int64_t all = count(form.lanes), length = form.length();
   const Thresholds& limits = thresholds();
-  if (all == 0 || (length < limits.shortest_of_many && all > limits.few_rows * length) ||
+  const bool is_walked = length >= limits.shortest_walked_row && walks_rows_of(length);
+  if (all == 0 || (length < limits.shortest_of_many && !is_walked && all > limits.few_rows * length) ||
       length > std::numeric_limits<int32_t>::max())
     return std::nullopt;
   // A row is one thread's.

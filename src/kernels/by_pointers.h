@@ -35,6 +35,7 @@ typedef struct LaneCode {
   const LaneElement* elements;   // of each input, and of each output behind these
   int64_t whole_rows, numbered;  // whether a call is for a whole row; whether lanes know their numbers
   int64_t kept, loops;           // further outputs: memory for each lane of a row, and behind it memory of loops
+  int64_t walked;                // lanes of rows that it goes over by itself; 0: it does not
 } LaneCode;
 
 // Memory that a loop in a kernel keeps its states in. Kernels know where the members are.
@@ -163,7 +164,7 @@ typedef struct LaneRows {
 } LaneRows;
 
 // What is needed besides: pointers to each input and to all that outputs are, twice; a number for each dimension; and
-// what run_row needs.
+// what run_row needs. A kernel that walks rows gets one pointer more, behind those to its inputs.
 typedef struct RoomOfRows {
   const void **inputs, **from;
   void **outputs, **to;
@@ -177,7 +178,13 @@ static inline void run_rows(const LaneCode* code, const LaneRows* rows, int64_t 
                             const RoomOfRows* room, uint8_t* fault) {
   const int64_t dims = rows->dims;
   const int64_t* const of_outputs = rows->strides + code->inputs * dims;
-  int64_t d, i, row, left = begin;
+  const int64_t last = dims - 1;
+  int64_t d, i, row, count = 1, left = begin;
+  if (code->walked) {
+    int64_t* const apart = (int64_t*)(void*)room->rest;
+    for (i = 0; i < code->inputs + code->outputs; ++i) apart[i] = rows->strides[i * dims + last];
+    room->inputs[code->inputs] = apart;
+  }
   for (d = dims; d-- > 0; left /= rows->sizes[d]) room->place[d] = left % rows->sizes[d];
   for (d = 0; d < dims; ++d) {
     for (i = 0; i < code->inputs; ++i)
@@ -185,16 +192,24 @@ static inline void run_rows(const LaneCode* code, const LaneRows* rows, int64_t 
     for (i = 0; i < code->outputs; ++i)
       room->outputs[i] = (char*)room->outputs[i] + room->place[d] * of_outputs[i * dims + d];
   }
-  for (row = begin; row < end; ++row) {
-    if (code->whole_rows) code->function(0, rows->lanes, room->inputs, room->outputs, fault);
-    else run_row(code, 0, rows->lanes, room->inputs, room->outputs, room->from, room->to, room->rest, fault);
-    // The next row is one further along the last dimension, or, behind its end, back over all of it.
+  for (row = begin; row < end; row += count) {
+    if (code->walked) {
+      count = rows->sizes[last] - room->place[last];
+      if (count > end - row) count = end - row;
+      code->function(0, count, room->inputs, room->outputs, fault);
+    } else if (code->whole_rows) {
+      code->function(0, rows->lanes, room->inputs, room->outputs, fault);
+    } else {
+      run_row(code, 0, rows->lanes, room->inputs, room->outputs, room->from, room->to, room->rest, fault);
+    }
+    // The next row is so many further along the last dimension, or, behind its end, back over all of it.
     for (d = dims; d-- > 0;) {
-      const int64_t by = ++room->place[d] < rows->sizes[d] ? 1 : 1 - rows->sizes[d];
+      const int64_t further = d == last ? count : 1;
+      const int64_t by = (room->place[d] += further) < rows->sizes[d] ? further : further - rows->sizes[d];
       for (i = 0; i < code->inputs; ++i)
         room->inputs[i] = (const char*)room->inputs[i] + by * rows->strides[i * dims + d];
       for (i = 0; i < code->outputs; ++i) room->outputs[i] = (char*)room->outputs[i] + by * of_outputs[i * dims + d];
-      if (by == 1) break;
+      if (by == further) break;
       room->place[d] = 0;
     }
   }

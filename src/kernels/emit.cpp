@@ -16,6 +16,7 @@
 #include "kernels/emit.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/print_functions.h"
 #include "kernels/print_systems.h"
@@ -38,13 +39,14 @@ ById<Id, bool> Region::needed() const {
 
 namespace {
 
-// In a kernel without rows that is left to LLVM, but for what is read.
+// In a kernel without rows that is left to LLVM, but for what is read; so it is where steps of loops would read it.
 ById<Id, bool> same_for_all_lanes(const Region& region) {
   ById<Id, bool> same(region.graph.size());
+  const bool knows = region.has_rows() || (region.walked > 0 && region.graph.loops().size() == 0);
   for (const Id id : region.graph.ids()) {
     const Node& n = region.graph[id];
     const Region::OfRow* of_row = region.of_row_at(n);
-    const bool computed = region.has_rows() && n.op != Op::input;
+    const bool computed = knows && n.op != Op::input;
     same[id] = region.is_repeated(n) || (of_row && of_row->folded != kNone) ||
                (computed && std::all_of(n.args.begin(), n.args.end(), [&](Id a) { return a == kNone || same[a]; }));
   }
@@ -75,8 +77,9 @@ start:
         {{"name", name}});
   print_memory();
   print_memory_of_loops();
-  print_pointers();
-  if (region_.has_rows()) print_rows();
+  if (region_.walked == 0) print_pointers();
+  if (region_.walked > 0) print_walk();
+  else if (region_.has_rows()) print_rows();
   else print_loop();
 
   Definitions definitions = solvers_;
@@ -103,11 +106,15 @@ std::string Printer::value(Id id, int part) const {
   return "%x" + to_string(id) + "_" + std::to_string(part) + "_" + loop_;
 }
 
-void Printer::print_pointers() {
+std::set<uint64_t> Printer::inputs_read() const {
   std::set<uint64_t> read;
   for (const Id id : graph_.ids())
     if (const Node& n = graph_[id]; n.op == Op::input && live_[id] && n.bits < Region::kOfRow) read.insert(n.bits);
-  for (const uint64_t i : read) {
+  return read;
+}
+
+void Printer::print_pointers() {
+  for (const uint64_t i : inputs_read()) {
     keep_block_short();
     if (!many_ || region_.inputs[i].repeated) print_pointer("%pi", "%inputs", i);
   }
@@ -185,15 +192,16 @@ void Printer::print_pointer(const std::string& prefix, const std::string& array,
 // A vector a turn.
 void Printer::print_loop() {
   loop_ = "0";
-  const Holes holes = {{"step", std::to_string(lanes_)}};
+  const Holes holes = {
+      {"step", std::to_string(lanes_)}, {"begin", region_.walked > 0 ? "0" : "%begin"}, {"end", end()}};
   print(Type::b1, R"(
   br label %enter0
 enter0:
-  %last0 = sub i64 %end, {step}
-  %some0 = icmp sle i64 %begin, %last0
+  %last0 = sub i64 {end}, {step}
+  %some0 = icmp sle i64 {begin}, %last0
   br i1 %some0, label %loop0, label %enter1
 loop0:
-  %b0 = phi i64 [ %begin, %enter0 ], [ %next0, %done0 ]
+  %b0 = phi i64 [ {begin}, %enter0 ], [ %next0, %done0 ]
 )",
         holes);
   block_ = "loop0";
@@ -201,21 +209,22 @@ loop0:
   std::vector<size_t> all;
   for (size_t i = 0; i < region_.outputs.size(); ++i)
     if (!in_steps_.count(i)) all.push_back(i);
-  print_turn(inside_[0], all, "%b0", 1);
+  std::vector<Id> nodes = inside_[0];
+  std::erase_if(nodes, [&](Id id) { return once_[id]; });
+  print_turn(nodes, all, "%b0", 1);
   begin_block("done0");
   print(Type::b1, R"(
   %next0 = add i64 %b0, {step}
   %more0 = icmp sle i64 %next0, %last0
   br i1 %more0, label %loop0, label %enter1
 enter1:
-  ret void
-}
 )",
         holes);
+  if (region_.walked == 0) body_ += "  ret void\n}\n";
 }
 
 std::string Printer::pointer_of(const std::string& array, const std::string& prefix, size_t i) {
-  if (!many_) return prefix + std::to_string(i);
+  if (!many_ || region_.walked > 0) return prefix + std::to_string(i);
   return line("load ptr, ptr " + line("getelementptr ptr, ptr " + array + ", i64 " + std::to_string(i)));
 }
 
@@ -432,13 +441,21 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
   print_operation(n, v, value(id, part));
 }
 
+bool walks_rows_of(int64_t lanes) {
+  constexpr int64_t kFewLanes = 4;
+  return lanes % kFewLanes == 0 && lanes <= thresholds().longest_walked_row;
+}
+
 KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math) {
-  // As many lanes as fill a vector of the widest numbers.
+  // As many lanes as fill a vector of the widest numbers; of rows that are walked, whole vectors.
   int64_t widest = 1;
   const ById<Id, bool> live = region.needed(), same = same_for_all_lanes(region);
+  const bool knows = region.has_rows() || region.walked > 0;
   for (const Id id : region.graph.ids())
-    if (live[id] && !(region.has_rows() && same[id])) widest = std::max(widest, size_of(region.graph[id].type));
-  return Printer(region, region.single ? 1 : vector_bytes / widest, math).kernel(name);
+    if (live[id] && !(knows && same[id])) widest = std::max(widest, size_of(region.graph[id].type));
+  const int64_t lanes = vector_bytes / widest;
+  return Printer(region, region.single ? 1 : region.walked > 0 ? std::gcd(lanes, region.walked) : lanes, math)
+      .kernel(name);
 }
 
 }  // namespace tower::compiler

@@ -16,9 +16,16 @@ namespace tower::compiler {
 
 /// What a kernel computes for each lane, and what it reads for that.
 struct Region {
+  /// Where a row of an input begins: in which row of its memory. Of rows that the kernel walks.
+  struct RowAt {
+    uint64_t index;     // the number of the input that has the row's number, one element for all lanes
+    int64_t n, stride;  // of rows to point to; how many elements they are apart
+    bool from_the_end;  // a number below zero counts from there; else it is none of theirs
+  };
   struct Input {
     Type type;
     bool repeated;  // one element for all lanes, or a table; otherwise one for each, next to each other
+    std::optional<RowAt> at = std::nullopt;
   };
   using OfRow = compiler::OfRow;  // what the lanes of a row come to
   static constexpr uint64_t kOfRow = OfRow::kFirst;
@@ -33,6 +40,7 @@ struct Region {
   int levels = 0;                 // of blocks in which rows are added up: more for longer ones
   std::vector<bool> once = {};    // of each output: one element for all lanes; none: each has one
   std::vector<bool> summed = {};  // of each output: its sum over all lanes is wanted; none: of no output
+  int64_t walked = 0;             // lanes of each of the rows that the kernel walks: NOTE [Walked rows]; 0: it does not
 
   bool is_added(size_t output) const { return output < added.size() && added[output]; }
   /// Its vectors are added to the one that is in memory.
@@ -70,7 +78,8 @@ struct LoopRoom {
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes
 /// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
 /// by zero, where a loop that must end did not, where a matrix cannot be factored, and where an index is out of range.
-/// If the region has rows, the lanes are one, from 0 on, of any length.
+/// If the region has rows, the lanes are one, from 0 on, of any length. If it walks rows, `begin` and `end` are of rows,
+/// and behind the inputs comes how many bytes rows are apart, in each input and each output.
 struct KernelText {
   Module module;
   int64_t lanes;                // in a vector
@@ -79,6 +88,8 @@ struct KernelText {
   std::vector<Type> kept = {};  // further outputs: memory for as many elements as there are lanes, used by each row
   std::vector<LoopRoom> loops = {};  // and behind these: a LoopMemory of each (kernels/by_pointers.h)
 };
+/// Whether a kernel may walk rows of so many lanes: they fill vectors of any size that there is.
+bool walks_rows_of(int64_t lanes);
 KernelText print_kernel(const Region& region, const std::string& name, int64_t vector_bytes, Math math);
 
 }  // namespace tower::compiler

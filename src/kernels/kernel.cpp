@@ -53,8 +53,8 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   const KernelText text = text_of(region, source);
   key_ = CodeSource::key_of(text.module);
   const auto bytes_of = [](Type type) { return static_cast<uint8_t>(size_of(type)); };
-  for (const auto& [type, repeated] : inputs_)
-    elements_.push_back({bytes_of(type), repeated ? uint8_t{0} : bytes_of(type), 0});
+  for (const Region::Input& input : inputs_)
+    elements_.push_back({bytes_of(input.type), input.repeated ? uint8_t{0} : bytes_of(input.type), 0});
   for (size_t k = 0; k < region.outputs.size(); ++k) {
     const Type type = outputs_.emplace_back(region.graph[region.outputs[k]].type);
     if (region.is_summed(k)) summed_.push_back(k);
@@ -62,8 +62,16 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   }
   kept_ = text.kept;
   loops_ = text.loops;
-  lane_code_ = {nullptr,   text.lanes,          std::ssize(inputs_), std::ssize(outputs_), elements_.data(),
-                has_rows_, region.has_places(), std::ssize(kept_),   std::ssize(loops_)};
+  lane_code_ = {nullptr,
+                text.lanes,
+                std::ssize(inputs_),
+                std::ssize(outputs_),
+                elements_.data(),
+                has_rows_,
+                region.has_places(),
+                std::ssize(kept_),
+                std::ssize(loops_),
+                region.walked};
   facts_ = {.instructions = text.instructions, .vector_lanes = text.lanes};
   take(source.get(text.module, key_));
   columns_ = static_cast<int64_t>(outputs_.size() - summed_.size());
@@ -94,7 +102,7 @@ std::shared_ptr<const Kernel> Kernel::product(Type type, const CodeSource& sourc
   kernel->key_ = CodeSource::key_of(text.module);
   const auto bytes = static_cast<uint8_t>(size_of(type));
   kernel->elements_.assign(4, {bytes, bytes, 0});
-  kernel->lane_code_ = {nullptr, 1, 3, 1, kernel->elements_.data(), 0, 0, 0, 0};
+  kernel->lane_code_ = {nullptr, 1, 3, 1, kernel->elements_.data(), 0, 0, 0, 0, 0};
   kernel->facts_ = {.vector_lanes = 1};
   kernel->take(source.get(text.module, kernel->key_));
   return kernel;
@@ -144,7 +152,7 @@ void Kernel::run(const Rows& rows, c10::ArrayRef<const void*> inputs, c10::Array
   for (const int64_t size : rows.sizes) count *= size;
   // One row is shared by lanes, unless it has to be whole; many are by rows.
   const int64_t chunk = facts_.vector_lanes;
-  if (count == 1 && !has_rows_)
+  if (count == 1 && !has_rows_ && lane_code_.walked == 0)
     share((rows.lanes + chunk - 1) / chunk, chunk, [&](int64_t begin, int64_t end, uint8_t* fault) {
       run_range(begin * chunk, std::min(end * chunk, rows.lanes), inputs, outputs, fault);
     });
@@ -217,6 +225,7 @@ void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRe
   }
   std::vector<std::unique_ptr<char[]>> kept;
   c10::SmallVector<const void*, 8> at_inputs(inputs.begin(), inputs.end()), from(inputs.size());
+  if (lane_code_.walked) at_inputs.push_back(nullptr);
   c10::SmallVector<void*, 8> at_outputs(outputs.begin(), outputs.end()), to;
   for (const Type type : kept_) {
     kept.push_back(std::make_unique_for_overwrite<char[]>(static_cast<size_t>(rows.lanes * size_of(type))));
@@ -237,7 +246,7 @@ void Kernel::run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRe
 }
 
 bool Kernel::computes_parts() const {
-  return !has_rows_ && summed_.empty() && loops_.empty() && kept_.empty() &&
+  return !has_rows_ && lane_code_.walked == 0 && summed_.empty() && loops_.empty() && kept_.empty() &&
          std::none_of(elements_.begin(), elements_.end(), [](const LaneElement& e) { return e.added; });
 }
 

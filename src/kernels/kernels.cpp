@@ -16,6 +16,12 @@ std::string bytes_of(const Region& region) {
   out.list(region.inputs, [&](const Region::Input& input) {
     out.number(static_cast<int64_t>(input.type));
     out.number(input.repeated);
+    out.number(input.at.has_value());
+    if (!input.at) return;
+    out.number(input.at->index);
+    out.number(input.at->n);
+    out.number(input.at->stride);
+    out.number(input.at->from_the_end);
   });
   out.numbers(region.outputs);
   for (size_t k = 0; k < region.outputs.size(); ++k) {
@@ -28,6 +34,7 @@ std::string bytes_of(const Region& region) {
   });
   out.numbers(region.once);
   out.number(region.levels);
+  out.number(region.walked);
   return out.take();
 }
 

@@ -146,7 +146,7 @@ void Printer::print_rows() {
       store_level(id, l, "zeroinitializer");
     }
   }
-  block_ = "start";
+  block_ = region_.walked > 0 ? "rows" : "start";
   for (size_t number = 0; number < passes_.size(); ++number) {
     Pass& pass = passes_[number];
     pass.number = std::to_string(number);
@@ -161,7 +161,7 @@ void Printer::print_rows() {
     const std::string pointer = pointer_of("%outputs", "%po", k);
     body_ += std::string("  store ") + in_memory(t) + " " + one + ", ptr " + pointer + "\n";
   }
-  body_ += "  ret void\n}\n";
+  if (region_.walked == 0) body_ += "  ret void\n}\n";
 }
 
 bool Printer::is_in_blocks(Id id) const {
@@ -170,7 +170,10 @@ bool Printer::is_in_blocks(Id id) const {
 }
 
 Holes Printer::holes(const Pass& pass, const Holes& more) const {
-  Holes all = {{"n", pass.number}, {"before", pass.before}, {"step", std::to_string(lanes_ * pass.together)}};
+  Holes all = {{"n", pass.number},
+               {"before", pass.before},
+               {"step", std::to_string(lanes_ * pass.together)},
+               {"end", end()}};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -200,7 +203,7 @@ void Printer::print_pass(Pass& pass) {
 void Printer::print_turns(const Pass& pass) {
   const std::string& n = pass.number;
   print(Type::b1, R"(
-  %last{n} = sub i64 %end, {step}
+  %last{n} = sub i64 {end}, {step}
   %some{n} = icmp sge i64 %last{n}, 0
   br i1 %some{n}, label %loop{n}, label %after{n}
 )",
@@ -283,7 +286,7 @@ void Printer::print_blocks(const Pass& pass) {
 void Printer::print_rest(const Pass& pass, const std::map<Id, std::string>& whole) {
   const std::string& n = pass.number;
   print(Type::b1, R"(
-  %somerest{n} = icmp slt i64 %left{n}, %end
+  %somerest{n} = icmp slt i64 %left{n}, {end}
   br i1 %somerest{n}, label %rest{n}, label %done{n}
 )",
         holes(pass));
@@ -294,7 +297,7 @@ void Printer::print_rest(const Pass& pass, const std::map<Id, std::string>& whol
           holes(pass,
                 {{"rest", accumulator(n, "rest", id)}, {"whole", whole.at(id)}, {"next", accumulator(n, "next", id)}}));
   loop_ = "r" + n;
-  const std::string left = in_all_lanes(Type::i64, line("sub i64 %end, %r" + n));
+  const std::string left = in_all_lanes(Type::i64, line("sub i64 " + end() + ", %r" + n));
   mask_ = print_value(Type::i64, "  {result} = icmp slt {I} {numbers}, {left}\n",
                       {{"numbers", counted("i64")}, {"left", left}});
   masked_ = true;
@@ -308,7 +311,7 @@ void Printer::print_rest(const Pass& pass, const std::map<Id, std::string>& whol
   masked_ = false;
   print(Type::b1, R"(
   %nextr{n} = add i64 %r{n}, {L}
-  %morerest{n} = icmp slt i64 %nextr{n}, %end
+  %morerest{n} = icmp slt i64 %nextr{n}, {end}
   br i1 %morerest{n}, label %rest{n}, label %done{n}
 )",
         holes(pass));

@@ -1,5 +1,6 @@
 // What prints a kernel (kernels/emit.h): pointers, loops over lanes, loads and stores. kernels/print_loops.cpp has the
-// loops that are inside of a lane, kernels/print_folds.cpp passes over rows of them.
+// loops that are inside of a lane, kernels/print_folds.cpp passes over rows of them, kernels/print_walk.cpp rows one after
+// the other.
 #pragma once
 
 #include <map>
@@ -20,6 +21,10 @@ class Printer : private Lines {
   void load_for_all(Type t, const std::string& pointer, const std::string& result);
   std::string pointer_of(const std::string& array, const std::string& prefix, size_t i);
   void print_loop();
+  void print_walk();
+  void print_row_at(size_t input);
+  std::set<uint64_t> inputs_read() const;
+  std::string end() const { return region_.walked > 0 ? std::to_string(region_.walked) : "%end"; }  // of lanes
   void print_turn(const std::vector<Id>& nodes, const std::vector<size_t>& written, const std::string& begin,
                   int together);
   std::string address(const std::string& pointer, Type type, const std::string& begin, int part);

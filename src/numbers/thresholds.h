@@ -55,6 +55,8 @@ struct Thresholds {
   int64_t most_in_list = 4096;
   /// Elements of a row, if there are many: a kernel begins anew for each, which takes it longer than LibTorch's copies.
   int64_t shortest_row_elsewhere = 128;
+  /// The same of rows that an index points to, which a kernel walks: shorter ones are copied first.
+  int64_t shortest_walked_row = 16;
 
   // ---- small tensors of many examples: fuse/unrolled.cpp, small_graph.h, recompute.cpp, sums_as_products.cpp ----
 
@@ -116,6 +118,8 @@ struct Thresholds {
   int64_t together = 4;
   /// Operations of a pass for which that is worth its registers; with more, a turn has one vector.
   int64_t most_together = 100;
+  /// Elements of a row, for which a kernel has the loop over rows: with more, to begin anew is little of the work.
+  int64_t longest_walked_row = 512;
   /// Operations that are worth a thread: as LibTorch has it for its cheapest kernels.
   int64_t grain_of_kernel = 32768;
 
