@@ -211,6 +211,14 @@ std::vector<Case> of_elsewhere() {
        [](int64_t n) {
          const Function f = [](const Tensors& in) { return Tensors{at::embedding(in[0], in[1]) * 2}; };
          return compiled(f, {at::randn({1000, n}), at::randint(0, 1000, {kElements / n}, at::kLong)});
+       },
+       [](Thresholds& t) { t.shortest_walked_row = kAll; }},
+      {"shortest_walked_row",
+       &Thresholds::shortest_walked_row,
+       {4, 8, 16, 32, 64},
+       [](int64_t n) {
+         const Function f = [](const Tensors& in) { return Tensors{at::embedding(in[0], in[1]) * 2}; };
+         return compiled(f, {at::randn({1000, n}), at::randint(0, 1000, {kElements / n}, at::kLong)});
        }},
   };
 }

@@ -66,9 +66,22 @@ class SizeParser {
       expect(')');
       return e;
     }
+    if (name == "Float") {
+      expect('(');
+      e.kind_ = Kind::real;
+      e.symbol_ = quoted();
+      while (next_is(',')) {  // precision=53
+        word();
+        expect('=');
+        word();
+      }
+      expect(')');
+      return e;
+    }
     const std::optional<Kind> kind = function(name);
     if (!kind) throw NotSupported("the size " + std::string(text_) + " has the function " + name);
     e.kind_ = *kind;
+    if (*kind == Kind::of_reals) e.symbol_ = name;
     expect('(');
     do e.operands_.push_back(expression(depth + 1));
     while (next_is(','));
@@ -92,6 +105,16 @@ class SizeParser {
         {"CeilDiv", Kind::ceil_divide},
         {"Max", Kind::maximum},
         {"Min", Kind::minimum},
+        {"ToFloat", Kind::of_reals},
+        {"TruncToInt", Kind::of_reals},
+        {"TruncToFloat", Kind::of_reals},
+        {"FloorToInt", Kind::of_reals},
+        {"CeilToInt", Kind::of_reals},
+        {"RoundToInt", Kind::of_reals},
+        {"RoundDecimal", Kind::of_reals},
+        {"IntTrueDiv", Kind::of_reals},
+        {"FloatTrueDiv", Kind::of_reals},
+        {"FloatPow", Kind::of_reals},
     };
     const auto found = known.find(name);
     return found == known.end() ? std::nullopt : std::optional(found->second);
@@ -155,6 +178,7 @@ std::optional<SizeExpression::Fraction> SizeExpression::fraction(const Symbols& 
     const auto narrow_above = narrow(above), narrow_below = narrow(below);
     return narrow_above && narrow_below ? std::optional(Fraction{*narrow_above, *narrow_below}) : std::nullopt;
   };
+  if (kind_ == Kind::real || kind_ == Kind::of_reals) return std::nullopt;
   if (kind_ == Kind::constant) return lowest(value_, below_);
   if (kind_ == Kind::symbol) {
     const auto found = symbols.find(symbol_);
@@ -208,6 +232,8 @@ std::optional<SizeExpression::Fraction> SizeExpression::fraction(const Symbols& 
       }
       case Kind::constant:
       case Kind::symbol:
+      case Kind::real:
+      case Kind::of_reals:
         break;
     }
     if (!result) return std::nullopt;
@@ -278,6 +304,10 @@ std::string SizeExpression::text() const {
       return "max(" + joined(", ") + ")";
     case Kind::minimum:
       return "min(" + joined(", ") + ")";
+    case Kind::real:
+      return symbol_;
+    case Kind::of_reals:
+      return symbol_ + "(" + joined(", ") + ")";
   }
   return {};
 }

@@ -25,7 +25,8 @@ class SizeExpression {
   bool is_constant() const { return kind_ == Kind::constant; }
   /// Of a constant.
   int64_t value() const { return value_; }
-  /// Its value; none where a symbol is not known, or it is no integer of 64 bits.
+  /// Its value; none where a symbol is not known, it is no integer of 64 bits, or it is rounded on the way: sizes of
+  /// results may be (what `interpolate` makes of a scale), and come from the operators themselves.
   std::optional<int64_t> evaluate(const Symbols& symbols) const;
   /// Makes the expression equal to `size` where all its symbols but one are known, and it is linear in that. False
   /// where it is not so, with nothing changed.
@@ -45,7 +46,9 @@ class SizeExpression {
     modulo,
     ceil_divide,
     maximum,
-    minimum
+    minimum,
+    real,      // a number that is no integer, as it is written
+    of_reals,  // a function of such numbers, or that has one: its name
   };
   // A fraction in lowest terms, as sympy writes s0/2: the product of 1/2 and s0.
   struct Fraction {

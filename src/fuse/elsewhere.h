@@ -25,7 +25,7 @@ struct Elsewhere {
   struct LookedUp {
     LookUp how;
     int64_t n, stride, along_row;
-    Places places;  // where the lanes are in the index
+    Places places;            // where the lanes are in the index
     bool finds_rows = false;  // an element of the index for each row of lanes, which lie together in the table
   };
 

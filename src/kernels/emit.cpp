@@ -454,7 +454,11 @@ KernelText print_kernel(const Region& region, const std::string& name, int64_t v
   for (const Id id : region.graph.ids())
     if (live[id] && !(knows && same[id])) widest = std::max(widest, size_of(region.graph[id].type));
   const int64_t lanes = vector_bytes / widest;
-  return Printer(region, region.single ? 1 : region.walked > 0 ? std::gcd(lanes, region.walked) : lanes, math)
+  return Printer(region,
+                 region.single       ? 1
+                 : region.walked > 0 ? std::gcd(lanes, region.walked)
+                                     : lanes,
+                 math)
       .kernel(name);
 }
 

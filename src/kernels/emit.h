@@ -78,8 +78,8 @@ struct LoopRoom {
 /// A kernel's text: void name(i64 begin, i64 end, ptr inputs, ptr outputs, ptr fault). It takes whole vectors of lanes
 /// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
 /// by zero, where a loop that must end did not, where a matrix cannot be factored, and where an index is out of range.
-/// If the region has rows, the lanes are one, from 0 on, of any length. If it walks rows, `begin` and `end` are of rows,
-/// and behind the inputs comes how many bytes rows are apart, in each input and each output.
+/// If the region has rows, the lanes are one, from 0 on, of any length. If it walks rows, `begin` and `end` are of
+/// rows, and behind the inputs comes how many bytes rows are apart, in each input and each output.
 struct KernelText {
   Module module;
   int64_t lanes;                // in a vector

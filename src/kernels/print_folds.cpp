@@ -170,10 +170,8 @@ bool Printer::is_in_blocks(Id id) const {
 }
 
 Holes Printer::holes(const Pass& pass, const Holes& more) const {
-  Holes all = {{"n", pass.number},
-               {"before", pass.before},
-               {"step", std::to_string(lanes_ * pass.together)},
-               {"end", end()}};
+  Holes all = {
+      {"n", pass.number}, {"before", pass.before}, {"step", std::to_string(lanes_ * pass.together)}, {"end", end()}};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }

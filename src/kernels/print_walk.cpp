@@ -26,7 +26,8 @@ void Printer::print_row_at(size_t input) {
   const std::string is_none = line("icmp uge i64 " + number + ", " + std::to_string(n));
   report(is_none, kOutOfRange);
   const std::string row = line("select i1 " + is_none + ", i64 0, i64 " + number);
-  const std::string bytes = line("mul i64 " + row + ", " + std::to_string(stride * size_of(region_.inputs[input].type)));
+  const std::string bytes =
+      line("mul i64 " + row + ", " + std::to_string(stride * size_of(region_.inputs[input].type)));
   line("getelementptr i8, ptr %ri" + std::to_string(input) + ", i64 " + bytes, "%pi" + std::to_string(input));
 }
 
@@ -38,8 +39,8 @@ void Printer::print_walk() {
   print_pointer("%apart", "%inputs", inputs);
   const auto print_start = [&](const std::string& name, const std::string& array, size_t i, size_t operand) {
     print_pointer("%first" + name, array, i);
-    line("load i64, ptr " + line("getelementptr i64, ptr %apart" + std::to_string(inputs) + ", i64 " +
-                                 std::to_string(operand)),
+    line("load i64, ptr " +
+             line("getelementptr i64, ptr %apart" + std::to_string(inputs) + ", i64 " + std::to_string(operand)),
          "%by" + name + std::to_string(i));
   };
   for (const uint64_t i : read) print_start("i", "%inputs", i, i);

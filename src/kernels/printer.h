@@ -1,6 +1,6 @@
 // What prints a kernel (kernels/emit.h): pointers, loops over lanes, loads and stores. kernels/print_loops.cpp has the
-// loops that are inside of a lane, kernels/print_folds.cpp passes over rows of them, kernels/print_walk.cpp rows one after
-// the other.
+// loops that are inside of a lane, kernels/print_folds.cpp passes over rows of them, kernels/print_walk.cpp rows one
+// after the other.
 #pragma once
 
 #include <map>

@@ -528,15 +528,16 @@ TEST(MovesOfElements, ThresholdsDecideOnlyWhoMovesThem) {
   using T = compiler::Thresholds;
   const Function f = [](const Tensors& in) {
     return Tensors{at::cat({in[0], in[1], in[0]}, 1) * 2, at::constant_pad_nd(in[0], {1, 1, 1, 1}, 3) * 2,
-                   at::index_select(in[0], 1, in[2]) * 2};
+                   at::index_select(in[0], 1, in[2]) * 2, at::index_select(in[3], 0, in[2]) * 2};
   };
-  for (const auto number :
-       {&T::most_pieces, &T::most_followed, &T::most_in_list, &T::shortest_row_elsewhere, &T::few_elements})
+  for (const auto number : {&T::most_pieces, &T::most_followed, &T::most_in_list, &T::shortest_row_elsewhere,
+                            &T::few_elements, &T::shortest_walked_row, &T::longest_walked_row})
     for (const int64_t value : {int64_t{0}, int64_t{1}, int64_t{1} << 40}) {
       T others;
       others.*number = value;
       const compiler::OtherThresholds changed(others);
-      expect_the_same_bits(f, {values({17, 140}, at::kFloat), values({17, 9}, at::kFloat), indices({50}, 40)});
+      expect_the_same_bits(f, {values({17, 140}, at::kFloat), values({17, 9}, at::kFloat), indices({50}, 40),
+                               values({40, 32}, at::kFloat)});
     }
 }
 

@@ -70,8 +70,9 @@ TEST(Thresholds, OfRowsDecideOnlyWhoComputesThem) {
   const std::vector<Number> numbers{
       NUMBER(shortest_row),           NUMBER(most_added),   NUMBER(shortest_of_many),    NUMBER(few_rows),
       NUMBER(few_elements),           NUMBER(most_of_row),  NUMBER(most_for_one_thread), NUMBER(most_calls),
-      NUMBER(few_rows_for_any_depth), NUMBER(few_accesses), NUMBER(most_together)};
-  for (const int64_t length : {7, 80}) expect_the_same(numbers, of_rows, {some({70, length}), some({70, 1})});
+      NUMBER(few_rows_for_any_depth), NUMBER(few_accesses), NUMBER(most_together),       NUMBER(shortest_walked_row),
+      NUMBER(longest_walked_row)};
+  for (const int64_t length : {7, 32, 80}) expect_the_same(numbers, of_rows, {some({70, length}), some({70, 1})});
 }
 
 TEST(Thresholds, OfExamplesDecideOnlyWhoComputesThem) {

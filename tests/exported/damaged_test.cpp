@@ -374,11 +374,39 @@ TEST(ExportedSizes, AreSolvedForASizeThatIsKnown) {
   EXPECT_EQ(solved("Mul(" + s + ", Symbol('s1', integer=True))", 9), -1);
 }
 
+// As torch writes the size that interpolate(x, scale_factor=1.5) gives.
+TEST(ExportedSizes, ThatAreRoundedAreTextOnly) {
+  using tower::exported::SizeExpression;
+  const auto size = SizeExpression::parse(
+      "TruncToInt(Mul(Float('1.5', precision=53), ToFloat(Symbol('s53', positive=True, integer=True))))");
+  EXPECT_EQ(size.text(), "TruncToInt(1.5*ToFloat(s53))");
+  EXPECT_EQ(size.evaluate({{"s53", 16}}), std::nullopt);
+  tower::exported::Symbols symbols;
+  EXPECT_FALSE(size.solve(24, symbols));
+}
+
 TEST(ExportedSizes, ThatAreNoneAreRefused) {
   using tower::exported::SizeExpression;
-  for (const std::string text : {"", "Integer", "Integer(", "Integer(x)", "Integer(1", "Integer(1))", "Add()", "Add(,)",
-                                 "Symbol(s0)", "Symbol('s0", "Symbol('')", "Rational(1, 0)", "Rational(1, 2)",
-                                 "Integer(99999999999999999999)", "Pow(Integer(1))", "1 + 1", "__import__('os')"})
+  for (const std::string text : {"",
+                                 "Integer",
+                                 "Integer(",
+                                 "Integer(x)",
+                                 "Integer(1",
+                                 "Integer(1))",
+                                 "Add()",
+                                 "Add(,)",
+                                 "Symbol(s0)",
+                                 "Symbol('s0",
+                                 "Symbol('')",
+                                 "Rational(1, 0)",
+                                 "Rational(1, 2)",
+                                 "Integer(99999999999999999999)",
+                                 "Pow(Integer(1))",
+                                 "1 + 1",
+                                 "__import__('os')",
+                                 "Float(1.5)",
+                                 "Float('1.5'",
+                                 "TruncToInt()"})
     EXPECT_THROW(SizeExpression::parse(text), std::runtime_error) << text;
   std::string deep;
   for (int n = 0; n < 100000; ++n) deep += "Add(";
