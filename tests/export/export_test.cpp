@@ -336,7 +336,7 @@ TEST(ExportedC, TwoLibrariesAreInOneCProgramThatKnowsNothingOfLibTorch) {
             "cc -std=c99 -pedantic -Wall -Wextra -Werror -o program main.c first.c first_kernels.o second.c "
             "second_kernels.o -lm");
   const std::string libraries = output_of(in + "ldd ./program");
-  for (const char* strange : {"torch", "c10", "tower", "LLVM", "stdc++", "sleef"})
+  for (const char* strange : {"torch", "libc10", "tower", "LLVM", "stdc++", "sleef"})
     EXPECT_EQ(libraries.find(strange), std::string::npos) << libraries;
   // The header is C++'s as well.
   output_of(in + "echo '#include \"first.h\"' > cpp.cpp && c++ -std=c++98 -Wall -Wextra -Werror -c cpp.cpp");
