@@ -41,6 +41,7 @@
 #include "compile/newton_by_hand.h"
 #include "kernels/cpu.h"
 #include "kernels/llvm.h"
+#include "support/optimized.h"
 #include "support/peak_memory.h"
 #include "support/race.h"
 #include "support/report.h"
@@ -72,9 +73,9 @@ Tensor mixed(Tensor x, const Tensor& y) {
 using V = float __attribute__((vector_size(64)));
 constexpr int64_t kLanes = 16;
 
-[[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]] void cheap_by_hand(const float* x,
-                                                                                             const float* y, float* out,
-                                                                                             int64_t n) {
+[[gnu::target_clones("avx512f", "avx2", "default"), TOWER_BENCH_OPTIMIZED]] void cheap_by_hand(const float* x,
+                                                                                               const float* y,
+                                                                                               float* out, int64_t n) {
   for (int64_t at = 0; at < n; at += kLanes) {
     V v, w;
     __builtin_memcpy(&v, x + at, sizeof v);
@@ -89,7 +90,7 @@ constexpr int64_t kLanes = 16;
 }
 
 // The gradients of the sum.
-[[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]] void cheap_gradients_by_hand(
+[[gnu::target_clones("avx512f", "avx2", "default"), TOWER_BENCH_OPTIMIZED]] void cheap_gradients_by_hand(
     const float* x, const float* y, float* dx, float* dy, int64_t n) {
   constexpr int kRounds = kOperators / 5;
   for (int64_t at = 0; at < n; at += kLanes) {
@@ -129,8 +130,8 @@ std::optional<Library> library() {
 }
 
 // Four vectors at a time, which hides how long the calls take one after the other.
-[[gnu::target("avx512f"), gnu::optimize("O3")]] void mixed_by_hand(const Library& l, const float* x, const float* y,
-                                                                   float* out, int64_t n) {
+[[gnu::target("avx512f"), TOWER_BENCH_OPTIMIZED]] void mixed_by_hand(const Library& l, const float* x, const float* y,
+                                                                     float* out, int64_t n) {
   constexpr int kTogether = 4;
   for (int64_t at = 0; at < n; at += kLanes * kTogether) {
     V v[kTogether], w[kTogether];

@@ -17,6 +17,7 @@
 #include "kernels/cpu.h"
 #include "kernels/kernel.h"
 #include "kernels/llvm.h"
+#include "support/optimized.h"
 #include "support/report.h"
 
 namespace {
@@ -44,7 +45,8 @@ const Subject kSubjects[] = {
 bool has_two_operands(Op op) { return op >= Op::pow; }
 
 template <class V, class T>
-[[gnu::target("avx512f"), gnu::optimize("O3")]] void by_sleef(void* function, bool two, const T* x, const T* y, T* z) {
+[[gnu::target("avx512f"), TOWER_BENCH_OPTIMIZED]] void by_sleef(void* function, bool two, const T* x, const T* y,
+                                                                T* z) {
   for (int64_t i = 0; i < kLanesInAll; i += kBytes / static_cast<int64_t>(sizeof(T))) {
     V a, b;
     __builtin_memcpy(&a, x + i, sizeof a);
