@@ -63,6 +63,7 @@ Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.
   plan_kept();
   if (region.has_rows()) plan_rows();
   many_ = region.inputs.size() + region.outputs.size() + kept_.size() > static_cast<size_t>(thresholds().few_accesses);
+  if (!region.has_rows()) plan_stretches();
 }
 
 KernelText Printer::kernel(const std::string& name) {
@@ -102,6 +103,8 @@ std::string Printer::value(Id id, int part) const {
   const Node& n = graph_[id];
   if (n.op == Op::constant) return splat(literal(n), lanes_);
   if (n.op == Op::leave || n.op == Op::after) return value(n.args[0], part);
+  if (const auto holds = known(id)) return splat(*holds ? "i1 true" : "i1 false", lanes_);
+  if (region_.is_looked_up(n) && known(n.args[1]) == false) return "zeroinitializer";
   if (once_[id]) return "%shared" + to_string(id);
   return "%x" + to_string(id) + "_" + std::to_string(part) + "_" + loop_;
 }
@@ -191,6 +194,10 @@ void Printer::print_pointer(const std::string& prefix, const std::string& array,
 
 // A vector a turn.
 void Printer::print_loop() {
+  std::vector<size_t> all;
+  for (size_t i = 0; i < region_.outputs.size(); ++i)
+    if (!in_steps_.count(i)) all.push_back(i);
+  if (!stretches_.empty()) return print_loops_of_stretches(all);
   loop_ = "0";
   const Holes holes = {
       {"step", std::to_string(lanes_)}, {"begin", region_.walked > 0 ? "0" : "%begin"}, {"end", end()}};
@@ -206,9 +213,6 @@ loop0:
         holes);
   block_ = "loop0";
   block_at_ = body_.size();
-  std::vector<size_t> all;
-  for (size_t i = 0; i < region_.outputs.size(); ++i)
-    if (!in_steps_.count(i)) all.push_back(i);
   std::vector<Id> nodes = inside_[0];
   std::erase_if(nodes, [&](Id id) { return once_[id]; });
   print_turn(nodes, all, "%b0", 1);
@@ -374,12 +378,12 @@ void Printer::print_straight(Id id, Straight from, const std::string& begin, int
     first = line("extractelement " + type(t) + " " + value(from.first, part) + ", i32 0");
     if (t == Type::i32) first = line("sext i32 " + first + " to i64");
   }
-  mask_ = value(n.args[1], part);
-  masked_ = true;
+  masked_ = !known(n.args[1]);
+  if (masked_) mask_ = value(n.args[1], part);
   const std::string lane =
       line("add i64 " + begin + ", " + std::to_string(from.backwards ? (part + 1) * lanes_ - 1 : part * lanes_));
   const std::string place = line((from.backwards ? "sub i64 " : "add i64 ") + first + ", " + lane);
-  const std::string there = line("select i1 " + any(mask_) + ", i64 " + place + ", i64 0"),
+  const std::string there = masked_ ? line("select i1 " + any(mask_) + ", i64 " + place + ", i64 0") : place,
                     pointer = "%pi" + std::to_string(n.bits);
   if (!from.backwards) {
     load(n.type, address(pointer, n.type, there, 0), "0", 0, value(id, part));
@@ -390,7 +394,7 @@ void Printer::print_straight(Id id, Straight from, const std::string& begin, int
       return print_value(t, "  {result} = shufflevector {V} {v}, {V} poison, {S} <{turned}>\n",
                          {{"v", v}, {"turned", turned}}, result);
     };
-    mask_ = turn(Type::b1, mask_);
+    if (masked_) mask_ = turn(Type::b1, mask_);
     const std::string read = fresh();
     load(n.type, address(pointer, n.type, there, 0), "0", 0, read);
     turn(n.type, read, value(id, part));
@@ -402,6 +406,7 @@ void Printer::print_straight(Id id, Straight from, const std::string& begin, int
 // What is not in the table is not read.
 void Printer::print_look_up(Id id, const std::string& begin, int part) {
   const Node& n = graph_[id];
+  if (known(n.args[1]) == false) return;
   if (!masked_)
     if (const auto from = straight(n.args[0])) return print_straight(id, *from, begin, part);
   const std::string lanes = std::to_string(lanes_), places = type(n.args[0]), holds = value(n.args[1], part),
@@ -418,7 +423,8 @@ void Printer::print_look_up(Id id, const std::string& begin, int part) {
 void Printer::print_node(Id id, const std::string& begin, int part) {
   keep_block_short();
   const Node& n = graph_[id];
-  if (n.op == Op::constant || n.op == Op::carry || n.op == Op::in_step || n.op == Op::after || region_.is_repeated(n))
+  if (n.op == Op::constant || n.op == Op::carry || n.op == Op::in_step || n.op == Op::after || region_.is_repeated(n) ||
+      known(id))
     return;
   if (n.op == Op::leave) return print_loop_of_numbers(Expressions::loop_of(n), begin);
   if (n.op == Op::solve) return print_solve(id);

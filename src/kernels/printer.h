@@ -1,6 +1,6 @@
 // What prints a kernel (kernels/emit.h): pointers, loops over lanes, loads and stores. kernels/print_loops.cpp has the
 // loops that are inside of a lane, kernels/print_folds.cpp passes over rows of them, kernels/print_walk.cpp rows one
-// after the other.
+// after the other, kernels/print_stretches.cpp loops over lanes that read elsewhere.
 #pragma once
 
 #include <map>
@@ -50,6 +50,16 @@ class Printer : private Lines {
   bool is_for_all(Id id) const;
   bool is_place(Id id) const;
   void print_straight(Id id, Straight from, const std::string& begin, int part);
+
+  // NOTE [Stretches of lanes]
+  struct Stretch {
+    int64_t begin, end;  // lanes
+  };
+  std::optional<int64_t> bound(const Node& n) const;
+  void plan_stretches();
+  void know(const Stretch& stretch);
+  std::optional<bool> known(Id id) const { return known_.size() == 0 ? std::nullopt : known_[id]; }
+  void print_loops_of_stretches(const std::vector<size_t>& written);
 
   // Loops of numbers.
   struct KeptCarries {             // NOTE [Kept in memory]
@@ -138,8 +148,10 @@ class Printer : private Lines {
   std::vector<Pass> passes_;
   std::vector<Id> kept_;    // nodes whose values are kept in memory …
   std::set<Id> in_memory_;  // … and are there by now
-  bool many_ = false;       // inputs and outputs: NOTE [Many loads and stores]
-  bool masked_ = false;     // lanes that do not count are neither read nor written
+  std::vector<Stretch> stretches_;
+  ById<Id, std::optional<bool>> known_;  // booleans, in the stretch that is printed; of no stretch: empty
+  bool many_ = false;                    // inputs and outputs: NOTE [Many loads and stores]
+  bool masked_ = false;                  // lanes that do not count are neither read nor written
 };
 
 }  // namespace tower::compiler

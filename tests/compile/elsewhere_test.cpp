@@ -189,6 +189,24 @@ TEST(MovesOfElements, OfOtherTypesBecomeTheResults) {
     for (const at::ScalarType b : kDtypes) expect_the_same_bits(f, {values({101}, a), values({203}, b)});
 }
 
+// Lanes of a long piece have a loop of their own: of more pieces than there are such loops, forwards and backwards,
+// which end within vectors and with them.
+TEST(MovesOfElements, OfLongPiecesAndShortOnes) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& args) {
+    const Tensor &x = args[0], y = args[1].flip(0);
+    const Tensor pieces =
+        at::cat({x.slice(0, 1, 801), y, x.slice(0, 3, 10), args[1].slice(0, 64, 192), x, y.slice(0, 5)});
+    return Tensors{at::constant_pad_nd(pieces, {129, 200}, 3) * args[2]};
+  };
+  for (const at::ScalarType dtype : kDtypes)
+    for (const int64_t n : {1000, 1024, 1337}) {
+      const Tensor x = values({n}, dtype), y = values({321}, dtype);
+      const Tensor all = values({800 + 321 + 7 + 128 + n + 316 + 329}, dtype);
+      expect_the_same_bits(f, {x, y, all});
+    }
+}
+
 // What kernels have no tables of, and what has no elements.
 TEST(MovesOfElements, RemainLibTorchsOtherwise) {
   TOWER_NEEDS_LLVM();
