@@ -1,6 +1,7 @@
 #include "fuse/step_in_tiles.h"
 
 #include <ATen/TensorGeometry.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -12,6 +13,10 @@
 
 namespace tower::compiler {
 namespace {
+
+// Elements of a strip: few kilobytes of what is read and made there are in use at a time. With much fewer, to call
+// kernels would take as long as these.
+constexpr int64_t kStrip = 512;
 
 bool lies_row_by_row(const Value& v) {
   return v.device.is_cpu() && type_of(v.dtype) && at::geometry_is_contiguous(v.sizes, v.strides);
@@ -65,7 +70,63 @@ std::optional<StepInTiles> StepInTiles::of(const Graph& step, Kernels& kernels) 
     is_given[part.held] = is_given[part.held] || in_place;
     made.results_.push_back({{part}, in_place});
   }
+  made.settle_strips();
   return made;
+}
+
+// How far each step is ahead of the results, so that all finds what it reads.
+void StepInTiles::settle_strips() {
+  ahead_.assign(held_.size(), 0);
+  tail_.assign(held_.size(), 0);
+  for (const Result& result : results_)
+    if (!result.in_place) ahead_[result.held] = std::max(ahead_[result.held], result.from);
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    for (const size_t made : step->makes) step->ahead = std::max(step->ahead, ahead_[made]);
+    step->ahead = down_to_grid(step->ahead + kGrid - 1);
+    for (const size_t made : step->makes) ahead_[made] = step->ahead;
+    for (const Read& read : step->reads)
+      if (!read.shared) ahead_[read.of.held] = std::max(ahead_[read.of.held], step->ahead + read.reach.last);
+  }
+  const auto reads = [this](size_t held, int64_t ahead, int64_t first) {
+    tail_[held] = std::max(tail_[held], ahead_[held] - ahead - first);
+  };
+  for (const Step& step : steps_)
+    for (const Read& read : step.reads)
+      if (!read.shared) reads(read.of.held, step.ahead, read.reach.first);
+  for (const Result& result : results_)
+    if (!result.in_place) reads(result.held, 0, result.from);
+}
+
+StepInTiles::Room::Room(const StepInTiles& step)
+    : strips_(step.held_.size()), done_(step.steps_.size() + step.results_.size()) {
+  int64_t bytes = 0;
+  std::vector<bool> is_result(step.held_.size());
+  for (const Result& result : step.results_)
+    if (result.in_place) is_result[result.held] = true;
+  for (size_t k = 0; k < strips_.size(); ++k) {
+    const Held& held = step.held_[k];
+    if (!held.made || is_result[k]) continue;
+    strips_[k] = {bytes, step.tail_[k]};
+    const int64_t widest = kStrip + step.ahead_[k] + step.tail_[k] + 2 * kGrid;
+    // Strips of a power of two bytes would take the same places of the cache.
+    bytes += (std::min(held.elements + kGrid, widest) * held.bytes / kLine + 3) * kLine;
+  }
+  memory_ = c10::GetCPUAllocator()->allocate(static_cast<size_t>(bytes));
+}
+
+// For elements from one on, with those before it that are still read.
+void StepInTiles::Room::make_place(size_t held, const Held& what, int64_t from, std::vector<char*>& all) {
+  if (!strips_[held]) return;
+  Strip& strip = *strips_[held];
+  char* const memory = static_cast<char*>(memory_.get()) + strip.offset;
+  const bool is_first = strip.begin < 0;
+  if (is_first) strip.begin = from;
+  const int64_t kept = std::max(strip.begin, from - strip.tail);
+  char* const place = element_at(memory, -down_to_grid(kept), what.bytes);
+  if (!is_first && place != all[held])
+    std::memmove(element_at(place, kept, what.bytes), element_at(all[held], kept, what.bytes),
+                 static_cast<size_t>((from - kept) * what.bytes));
+  all[held] = place;
 }
 
 bool StepInTiles::add(const Graph& graph, const Call& call, ById<ValueId, std::optional<Part>>& parts) {
@@ -122,33 +183,55 @@ StepInTiles::Spans StepInTiles::needed_for(std::vector<Span> results) const {
   return spans;
 }
 
-void StepInTiles::run(const Tile& tile, const Spans& spans, std::vector<char*>& held, const std::vector<char*>& results,
-                      uint8_t* fault) const {
+void StepInTiles::run(const Tile& tile, const Spans& spans, Room& room, std::vector<char*>& held,
+                      const std::vector<char*>& results, uint8_t* fault) const {
   for (size_t k = 0; k < results_.size(); ++k)
     if (results_[k].in_place) held[results_[k].held] = results[k];
-  c10::SmallVector<const void*, 16> from;
-  c10::SmallVector<void*, 8> to;
-  for (const Step& step : steps_) {
-    const size_t first = step.makes[0];
-    const Tile part = held_[first].part(tile, spans.held[first]);
-    if (part.begin >= part.end || spans.held[first].is_empty()) continue;
-    from.clear();
-    to.clear();
-    for (const Read& read : step.reads)
-      from.push_back(element_at(held[read.of.held], read.of.from, held_[read.of.held].bytes));
-    for (const size_t made : step.makes) to.push_back(held[made]);
-    step.kernel->run_part(part.begin, part.end, from, to, fault);
+  for (auto& strip : room.strips_)
+    if (strip) strip->begin = -1;
+  // What is made of each step, and of each result that is copied.
+  c10::SmallVector<Tile, 32> parts;
+  int64_t lowest = tile.end, highest = tile.begin;
+  const auto add = [&](const Held& what, const Span& span) {
+    const Tile part = span.is_empty() ? Tile{0, 0} : what.part(tile, span);
+    if (part.begin < part.end && what.elements > 1) {
+      lowest = std::min(lowest, part.begin);
+      highest = std::max(highest, part.end);
+    }
+    room.done_[parts.size()] = part.begin;
+    parts.push_back(part);
+  };
+  for (const Step& step : steps_) add(held_[step.makes[0]], spans.held[step.makes[0]]);
+  for (size_t k = 0; k < results_.size(); ++k)
+    add({results_[k].elements, 0}, results_[k].in_place ? Span{} : spans.results[k]);
+  for (int64_t end = down_to_grid(lowest) + kStrip;; end += kStrip) {
+    for (size_t n = 0; n < parts.size(); ++n) {
+      const bool is_step = n < steps_.size();
+      const int64_t from = room.done_[n], to = std::min(parts[n].end, end + (is_step ? steps_[n].ahead : 0));
+      if (from >= to) continue;
+      room.done_[n] = to;
+      if (is_step) {
+        for (const size_t made : steps_[n].makes) room.make_place(made, held_[made], from, held);
+        run_step(steps_[n], from, to, held, fault);
+        continue;
+      }
+      const size_t k = n - steps_.size();
+      const int64_t bytes = held_[results_[k].held].bytes;
+      std::memcpy(element_at(results[k], from, bytes),
+                  element_at(held[results_[k].held], results_[k].from + from, bytes),
+                  static_cast<size_t>((to - from) * bytes));
+    }
+    if (end >= highest) return;
   }
-  for (size_t k = 0; k < results_.size(); ++k) {
-    const Result& part = results_[k];
-    if (part.in_place) continue;
-    const int64_t bytes = held_[part.held].bytes;
-    const Tile copied = Held{part.elements, bytes}.part(tile, spans.results[k]);
-    if (copied.begin < copied.end)
-      std::memcpy(element_at(results[k], copied.begin, bytes),
-                  element_at(held[part.held], part.from + copied.begin, bytes),
-                  static_cast<size_t>((copied.end - copied.begin) * bytes));
-  }
+}
+
+void StepInTiles::run_step(const Step& step, int64_t from, int64_t to, const std::vector<char*>& held,
+                           uint8_t* fault) const {
+  c10::SmallVector<const void*, 16> read;
+  c10::SmallVector<void*, 8> made;
+  for (const Read& r : step.reads) read.push_back(element_at(held[r.of.held], r.of.from, held_[r.of.held].bytes));
+  for (const size_t k : step.makes) made.push_back(held[k]);
+  step.kernel->run_part(from, to, read, made, fault);
 }
 
 }  // namespace tower::compiler

@@ -18,12 +18,11 @@ using dynamic::Tensors;
 
 // Half of what a core has for itself, on the CPUs that are common now: what is in a tile is read from there.
 constexpr int64_t kBytesOfTile = int64_t{1} << 19;
-constexpr int64_t kLeastTile = 4096, kLargestTile = 16384;
+constexpr int64_t kLeastTile = 4096, kLargestTile = 8192;
 // What neighbouring tiles both compute is no larger a part of each.
 constexpr int64_t kPartOfTile = 4;
 // What is kept of all steps of a tile, for the way back.
 constexpr int64_t kMostBytesKept = int64_t{1} << 25;
-constexpr int64_t kLine = 64;  // bytes of the cache
 
 Span joined(const StepInTiles::Spans& spans, Span all) {
   for (const Span& span : spans.held) all.join(span);
@@ -47,7 +46,7 @@ class TiledLoop::Windows {
 
   /// For such a tensor: the window's number.
   size_t add(const StepInTiles::Held& held) {
-    const int64_t widest = tile_ + widest_.before + widest_.after;
+    const int64_t widest = tile_ + widest_.before + widest_.after + kGrid;
     windows_.push_back({held.elements, held.bytes, bytes_});
     // Windows of a power of two bytes would take the same places of the cache.
     bytes_ += (std::min(held.elements, widest) * held.bytes / kLine + 3) * kLine;
@@ -58,7 +57,8 @@ class TiledLoop::Windows {
   /// Where the first element of the tensor would be.
   char* at(size_t window, const Tile& tile) const {
     const auto& [elements, bytes, offset] = windows_[window];
-    const int64_t first = elements == 1 ? 0 : std::clamp<int64_t>(tile.begin - widest_.before, 0, elements);
+    const int64_t first =
+        elements == 1 ? 0 : down_to_grid(std::clamp<int64_t>(tile.begin - widest_.before, 0, elements));
     return element_at(static_cast<char*>(memory_.get()) + offset, -first, bytes);
   }
 
@@ -130,9 +130,8 @@ TiledLoop::Block TiledLoop::backward_block(int64_t steps) const {
 }
 
 bool TiledLoop::settle_tiles() {
-  const int64_t rows =
-      static_cast<int64_t>(step_.held().size() + (back_ ? back_->held().size() + back_->results() : 0)) +
-      static_cast<int64_t>(states_);
+  const auto rows =
+      static_cast<int64_t>(states_ + step_.arguments() + (back_ ? 2 * back_->results() + back_->arguments() : states_));
   const auto largest = static_cast<uint64_t>(kBytesOfTile / (rows * static_cast<int64_t>(sizeof(double))));
   tile_ = std::clamp(static_cast<int64_t>(std::bit_floor(largest)), kLeastTile, kLargestTile);
   const auto block = [this](int64_t steps) { return back_ ? backward_block(steps) : forward_block(steps); };
@@ -221,21 +220,17 @@ Tensors TiledLoop::run_forward(const Block& block, const Tensors& operands) cons
   in_tiles([&](int64_t first, int64_t last, uint8_t* fault) {
     Windows windows(tile_, block.widest);
     for (size_t k = 0; k < 2 * states_; ++k) windows.add(step_.result(k % states_));
-    std::vector<size_t> on_the_way(step_.held().size());
-    for (size_t k = 0; k < on_the_way.size(); ++k)
-      if (step_.held()[k].made) on_the_way[k] = windows.add(step_.held()[k]);
     windows.allocate();
+    StepInTiles::Room room(step_);
     std::vector<char*> held, made(states_);
     set_constants(step_, held);
     for (int64_t n = first; n < last; ++n) {
       const Tile tile{n * tile_, std::min((n + 1) * tile_, elements_)};
-      for (size_t k = 0; k < held.size(); ++k)
-        if (step_.held()[k].made) held[k] = windows.at(on_the_way[k], tile);
       for (size_t k = 0; k < step_.arguments(); ++k) held[k] = memory_of(operands[k]);
       for (size_t s = 0; s < block.forwards.size(); ++s) {
         if (s > 0) std::copy(made.begin(), made.end(), held.begin());
         for (size_t k = 0; k < states_; ++k) made[k] = windows.at(s % 2 * states_ + k, tile);
-        step_.run(tile, block.forwards[s], held, made, fault);
+        step_.run(tile, block.forwards[s], room, held, made, fault);
       }
       for (size_t k = 0; k < states_; ++k) give(step_.result(k), tile, made[k], to[k]);
     }
@@ -253,28 +248,18 @@ Tensors TiledLoop::run_backward(const Block& block, const Tensors& operands) con
     for (size_t k = 0; k < kept * states_; ++k) windows.add(step_.result(k % states_));
     const size_t first_found = kept * states_;
     for (size_t k = 0; k < 2 * count; ++k) windows.add(back_->result(k % count));
-    const auto on_the_way = [&](const StepInTiles& step) {
-      std::vector<size_t> numbers(step.held().size());
-      for (size_t k = 0; k < numbers.size(); ++k)
-        if (step.held()[k].made) numbers[k] = windows.add(step.held()[k]);
-      return numbers;
-    };
-    const std::vector<size_t> inside = on_the_way(step_), inside_back = on_the_way(*back_);
     windows.allocate();
+    StepInTiles::Room room(step_), room_back(*back_);
     std::vector<char*> held, held_back, next(states_), found(count);
     set_constants(step_, held);
     set_constants(*back_, held_back);
     for (int64_t n = first; n < last; ++n) {
       const Tile tile{n * tile_, std::min((n + 1) * tile_, elements_)};
-      for (size_t k = 0; k < held.size(); ++k)
-        if (step_.held()[k].made) held[k] = windows.at(inside[k], tile);
-      for (size_t k = 0; k < held_back.size(); ++k)
-        if (back_->held()[k].made) held_back[k] = windows.at(inside_back[k], tile);
       for (size_t k = 0; k < given; ++k) held[k] = memory_of(operands[k]);
       for (size_t k = 0; k < operands.size(); ++k) held_back[k] = memory_of(operands[k]);
       for (size_t s = 0; s < kept; ++s) {
         for (size_t k = 0; k < states_; ++k) next[k] = windows.at(s * states_ + k, tile);
-        step_.run(tile, block.forwards[s], held, next, fault);
+        step_.run(tile, block.forwards[s], room, held, next, fault);
         std::copy(next.begin(), next.end(), held.begin());
       }
       for (size_t s = 0; s <= kept; ++s) {
@@ -283,7 +268,7 @@ Tensors TiledLoop::run_backward(const Block& block, const Tensors& operands) con
           held_back[k] = before == 0 ? memory_of(operands[k]) : windows.at((before - 1) * states_ + k, tile);
         if (s > 0) std::copy(found.begin(), found.end(), held_back.begin() + static_cast<std::ptrdiff_t>(given));
         for (size_t k = 0; k < count; ++k) found[k] = windows.at(first_found + s % 2 * count + k, tile);
-        back_->run(tile, block.backwards[before], held_back, found, fault);
+        back_->run(tile, block.backwards[before], room_back, held_back, found, fault);
       }
       for (size_t k = 0; k < count; ++k) give(back_->result(k), tile, found[k], to[k]);
     }

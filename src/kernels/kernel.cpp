@@ -250,13 +250,19 @@ bool Kernel::computes_parts() const {
          std::none_of(elements_.begin(), elements_.end(), [](const LaneElement& e) { return e.added; });
 }
 
-// The last vector of lanes ends where they do.
+// A vector that begins between whole ones takes the CPU two accesses, for each that it reads or writes. So they are
+// counted from the row's beginning, but for the first and the last, which begin and end where the lanes do.
 void Kernel::run_part(int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs, c10::ArrayRef<void*> outputs,
                       uint8_t* fault) const {
-  const int64_t vector = facts_.vector_lanes, whole = (end - begin) / vector * vector;
-  if (whole == 0) return begin < end ? run_range(begin, end, inputs, outputs, fault) : void();
-  lane_code_.function(begin, begin + whole, inputs.data(), outputs.data(), fault);
-  if (begin + whole < end) lane_code_.function(end - vector, end, inputs.data(), outputs.data(), fault);
+  const int64_t vector = facts_.vector_lanes;
+  if (end - begin < vector) return begin < end ? run_range(begin, end, inputs, outputs, fault) : void();
+  const auto run = [&](int64_t from, int64_t to) {
+    if (from < to) lane_code_.function(from, to, inputs.data(), outputs.data(), fault);
+  };
+  const int64_t first = (begin + vector - 1) / vector * vector, last = end / vector * vector;
+  if (begin < first) run(begin, begin + vector);
+  run(first, last);
+  if (last < end) run(end - vector, end);
 }
 
 }  // namespace tower::compiler
