@@ -65,7 +65,9 @@ void Printer::begin_block(const std::string& name) {
 // which has become long. (In passes over rows, and over stretches of lanes, blocks are named where they are branched
 // from.)
 void Printer::keep_block_short() {
-  if (region_.has_rows() || !stretches_.empty() || body_.size() - block_at_ < static_cast<size_t>(thresholds().longest_block)) return;
+  if (region_.has_rows() || !stretches_.empty() ||
+      body_.size() - block_at_ < static_cast<size_t>(thresholds().longest_block))
+    return;
   const std::string never = line("icmp eq ptr %outputs, null"), rest = "rest" + never.substr(1);
   print(Type::b1, R"(
   br i1 {never}, label %enter1, label %{rest}

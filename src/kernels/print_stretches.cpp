@@ -34,7 +34,7 @@ std::optional<int64_t> Printer::bound(const Node& n) const {
 }
 
 void Printer::plan_stretches() {
-  if (inside_.size() > 1 || many_ || !region_.has_places()) return;
+  if (inside_.size() > 1 || many_ || region_.walked > 0 || !region_.has_places()) return;
   std::set<int64_t> bounds;
   for (const Id id : inside_[0])
     if (const auto at = bound(graph_[id])) bounds.insert(*at);
