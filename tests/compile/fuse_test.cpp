@@ -117,9 +117,9 @@ TEST(Fusion, MappedExamplesAreLanesWhereverTheyLie) {
   const auto twice = td::vmap(mapped, {0, std::nullopt, 1}, {0});
   EXPECT_EQ(fused(twice, {at::randn({5, 4, 9}), at::randn({9}), at::randn({4, 5})}).kernels, Sizes{4});
   // What is small for one example is unrolled, whatever its size; of rows, a product with a third of the sum's elements
-  // is no part of its region.
+  // is no part of its region, but a kernel beside it.
   EXPECT_EQ(fused(mapped, {at::randn({4, 9}), at::randn({9}), at::randn({3, 4})}).kernels, Sizes{4});
-  EXPECT_EQ(fused(f, {at::randn({40, 90}), at::randn({90}), at::randn({3, 40, 90})}).kernels, Sizes{3});
+  EXPECT_EQ(fused(f, {at::randn({40, 90}), at::randn({90}), at::randn({3, 40, 90})}).kernels, (Sizes{3, 1}));
 }
 
 TEST(Fusion, GradientsAreOneKernelWithTheirFunction) {
