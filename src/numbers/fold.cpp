@@ -66,7 +66,9 @@ SimpleFold simple_fold(const Operator& op, c10::ArrayRef<IValue> args, Type type
     operands.push_back(graph.input(type, operands.size()));
   }
   if (operands.size() != 1) return SimpleFold::no;
-  RowCall call(graph, of_row, args, places, 1, operands, {type});
+  // Of one number a mean is its sum, and of two what is divided by one less.
+  constexpr int64_t kLength = 7;
+  RowCall call(graph, of_row, args, places, kLength, operands, {type});
   const std::vector<Id> ids = rule->elements(call);
   if (ids.size() != 1 || of_row.size() != 1 || of_row[0].how != OfRow::sum) return SimpleFold::no;
   const Id sum = graph.input(type, OfRow::kFirst);

@@ -38,6 +38,31 @@ TEST(Rows, SumsOverFewElementsAreAddedUpOnTheWay) {
       EXPECT_EQ(calls_left(f, {numbers({n, 3, 65}, dtype), numbers({n, 1, 65}, dtype)}, kClose), 1u) << n;
 }
 
+TEST(Rows, AMeanIsItsSumDividedWhateverItIsOf) {
+  TOWER_NEEDS_LLVM();
+  const std::pair<const char*, Tensor (*)(const Tensor&, at::IntArrayRef)> folds[] = {
+      {"sum", [](const Tensor& x, at::IntArrayRef dims) { return x.sum(dims); }},
+      {"mean", [](const Tensor& x, at::IntArrayRef dims) { return x.mean(dims); }},
+      {"var", [](const Tensor& x, at::IntArrayRef dims) { return x.var(dims); }},
+      {"norm", [](const Tensor& x, at::IntArrayRef dims) { return x.norm(2, dims); }},
+      {"amax", [](const Tensor& x, at::IntArrayRef dims) { return x.amax(dims); }},
+  };
+  for (const auto& [name, fold] : folds)
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}})
+      for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{3, 4, 50}, {8, 40, 5}, {2, 3, 200}})
+        for (const bool turned : {false, true}) {
+          SCOPED_TRACE(testing::Message() << name << " over " << at::IntArrayRef(dims) << " of "
+                                          << at::IntArrayRef(sizes) << (turned ? ", turned" : ""));
+          const Function f = [fold = fold, dims](const Tensors& in) {
+            const Tensor x = in[0] * in[0];
+            return Tensors{fold(x, dims) + 1, x};
+          };
+          const Tensor x = numbers(sizes, at::kDouble);
+          calls_left(f, {turned ? x.transpose(0, 2) : x}, kClose);
+          calls_left(td::vmap(f, {0}, {0}), {at::stack({x, 2 * x}).transpose(1, turned ? 3 : 1)}, kClose);
+        }
+}
+
 TEST(Rows, OfNoElementsThereIsNothingToAdd) {
   TOWER_NEEDS_LLVM();
   const Function f = [](const Tensors& in) { return Tensors{(in[0] * 2 + 1).sum(1)}; };
