@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "fuse/rows.h"
 #include "fuse/rows_by_index.h"
 #include "fuse/small.h"
-#include "kernels/emit.h"
 #include "numbers/thresholds.h"
 
 namespace tower::compiler {
@@ -33,7 +33,6 @@ bool serves_as_table(const Value& v) {
          (n <= thresholds().few_elements || (order && std::is_sorted(order->begin(), order->end())));
 }
 
-bool is_walked(int64_t row) { return row >= thresholds().shortest_walked_row && walks_rows_of(row); }
 bool is_long_enough(int64_t row, int64_t all) {
   return row >= thresholds().shortest_row_elsewhere || all <= thresholds().few_elements;
 }

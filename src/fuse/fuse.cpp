@@ -174,7 +174,7 @@ std::vector<Call> one_by_one(const Graph& graph, const Regions::Calls& group) {
 }
 
 // NOTE [Alone between kernels]
-// A pointwise call that is joined to no other is LibTorch's where no kernel is near: to make one takes longer than it
+// A call that is joined to no other is LibTorch's where no kernel is near: to make one takes longer than it
 // saves. But what kernels and products hand on is a place in memory, of which a tensor would have to be made for this
 // call alone, and the dispatcher asked. So the call is a kernel where it reads what they make, or they read what it
 // makes.

@@ -146,8 +146,8 @@ class RowWriter {
     if (how.look_up && how.look_up->finds_rows && region_.walked > 0)
       if (const auto number = index_of_rows(call, how)) {
         const auto [type, row] = table(0);
-        const auto& [look_up, n, stride, along_row, places, finds_rows] = *how.look_up;
-        region_.inputs[row] = {type, false, Region::RowAt{*number, n, stride, look_up.from_the_end}};
+        const Elsewhere::LookedUp& rows = *how.look_up;
+        region_.inputs[row] = {type, false, Region::RowAt{*number, rows.n, rows.stride, rows.how.from_the_end}};
         return region_.graph.input(type, row);
       }
     const auto index = [&] { return element(how.look_up->how.index); };
@@ -288,6 +288,8 @@ class RowWriter {
   std::vector<std::pair<std::tuple<ValueId, Places, Row>, Id>> read_;
 };
 
+bool is_walked(int64_t lanes) { return lanes >= thresholds().shortest_walked_row && walks_rows_of(lanes); }
+
 // ---- what can be in a region ----
 
 Rows::Rows(const Graph& graph, const std::vector<Regions::Calls>& taken)
@@ -402,8 +404,7 @@ std::optional<Rows::Form> Rows::form_of(const Call& call) const {
   std::sort(form.row.begin(), form.row.end());
   const int64_t all = count(form.lanes), length = form.length();
   const Thresholds& limits = thresholds();
-  const bool is_walked = length >= limits.shortest_walked_row && walks_rows_of(length);
-  if (all == 0 || (length < limits.shortest_of_many && !is_walked && all > limits.few_rows * length) ||
+  if (all == 0 || (length < limits.shortest_of_many && !is_walked(length) && all > limits.few_rows * length) ||
       length > std::numeric_limits<int32_t>::max())
     return std::nullopt;
   // A row is one thread's.

@@ -19,6 +19,9 @@
 
 namespace tower::compiler {
 
+/// Whether a kernel of many rows, of so many lanes each, walks them: such rows may be short.
+bool is_walked(int64_t lanes);
+
 class Rows {
  public:
   /// `taken`: groups that are kernels already.

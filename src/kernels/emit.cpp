@@ -78,10 +78,13 @@ start:
         {{"name", name}});
   print_memory();
   print_memory_of_loops();
-  if (region_.walked == 0) print_pointers();
-  if (region_.walked > 0) print_walk();
-  else if (region_.has_rows()) print_rows();
-  else print_loop();
+  if (region_.walked > 0) {
+    print_walk();
+  } else {
+    print_pointers();
+    if (region_.has_rows()) print_rows();
+    else print_loop();
+  }
 
   Definitions definitions = solvers_;
   for (const auto& [op, type, arity] : functions_) define_function(op, type, arity, lanes_, definitions, declared_);

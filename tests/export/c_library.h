@@ -9,6 +9,11 @@
 #include <string>
 
 #include "compile/files.h"
+#include "compile/kernels.h"
+
+#define TOWER_NEEDS_C() \
+  TOWER_NEEDS_LLVM();   \
+  if (!export_tests::has_compiler()) GTEST_SKIP() << "there is no C compiler"
 
 namespace export_tests {
 
@@ -20,6 +25,10 @@ using tower::dynamic::Tensors;
 bool has_compiler();
 /// Runs a command of the shell: its output, or a failure of the test where it fails.
 std::string output_of(const std::string& command);
+
+inline Function mapped_over_all(const Function& f) {
+  return [f](const Tensors& x) { return tower::dynamic::vmap(f, tower::dynamic::Dims(x.size(), 0), {0})(x); };
+}
 
 /// The shared library of one exported function, loaded into this process.
 class CLibrary {

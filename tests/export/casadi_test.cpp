@@ -12,10 +12,6 @@
 #include "export/c_library.h"
 #include "support/prelude.h"
 
-#define TOWER_NEEDS_C() \
-  TOWER_NEEDS_LLVM();   \
-  if (!export_tests::has_compiler()) GTEST_SKIP() << "there is no C compiler"
-
 namespace {
 
 using export_tests::output_of;

@@ -14,22 +14,15 @@
 #include "export/c_library.h"
 #include "support/prelude.h"
 
-#define TOWER_NEEDS_C() \
-  TOWER_NEEDS_LLVM();   \
-  if (!export_tests::has_compiler()) GTEST_SKIP() << "there is no C compiler"
-
 namespace {
 
 using export_tests::CLibrary;
 using export_tests::expect_exported;
 using export_tests::expect_same;
+using export_tests::mapped_over_all;
 using export_tests::output_of;
 using support::Folder;
 using tower::ExportOptions;
-
-Function mapped_over_all(const Function& f) {
-  return [f](const Tensors& x) { return td::vmap(f, Dims(x.size(), 0), {0})(x); };
-}
 
 // Well-conditioned matrices of n examples.
 Tensor matrices(int64_t n, int64_t rows) { return waves({n, rows, rows}) + 4 * at::eye(rows, at::kDouble); }

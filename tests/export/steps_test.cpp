@@ -11,14 +11,11 @@
 #include "export/c_library.h"
 #include "support/prelude.h"
 
-#define TOWER_NEEDS_C() \
-  TOWER_NEEDS_LLVM();   \
-  if (!export_tests::has_compiler()) GTEST_SKIP() << "there is no C compiler"
-
 namespace {
 
 using export_tests::CLibrary;
 using export_tests::expect_same;
+using export_tests::mapped_over_all;
 
 // A function of a batch, called with 40 and 50 examples, and held against its library and its pointers.
 void expect_exported_batch(const Function& f, const std::function<Tensors(int64_t)>& of,
@@ -27,10 +24,6 @@ void expect_exported_batch(const Function& f, const std::function<Tensors(int64_
   for (const int64_t n : {40, 50}) compiled(of(n));
   const CLibrary library(compiled);
   for (const int64_t n : numbers) expect_same(library, compiled, n, of(n));
-}
-
-Function mapped_over_all(const Function& f) {
-  return [f](const Tensors& x) { return td::vmap(f, Dims(x.size(), 0), {0})(x); };
 }
 
 // NaN, infinities, zeros and denormals here and there.

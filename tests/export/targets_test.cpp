@@ -14,14 +14,11 @@
 #include "kernels/cpu.h"
 #include "support/prelude.h"
 
-#define TOWER_NEEDS_C() \
-  TOWER_NEEDS_LLVM();   \
-  if (!export_tests::has_compiler()) GTEST_SKIP() << "there is no C compiler"
-
 namespace {
 
 using export_tests::CLibrary;
 using export_tests::expect_exported;
+using export_tests::mapped_over_all;
 using export_tests::output_of;
 using support::Folder;
 
@@ -34,9 +31,6 @@ Tensors some_of_all(const Tensors& x) {
                  (x[1] * 10).to(at::kLong) % 3};
 }
 Tensors of(int64_t n) { return {waves({n, 3, 3}) + 4 * at::eye(3, at::kDouble), waves({n, 3}, 0.7)}; }
-Function mapped(const Function& f) {
-  return [f](const Tensors& x) { return td::vmap(f, Dims(x.size(), 0), {0})(x); };
-}
 
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -58,8 +52,8 @@ TEST(ExportedTargets, OfThisMachineGiveTheBitsOfTheProcess) {
 // Where a product and a sum may be rounded once, a machine without that instruction rounds them twice.
 TEST(ExportedTargets, WithoutFusedMultiplicationAgreeToRoundingWhereItIsAllowed) {
   TOWER_NEEDS_C();
-  const Function compiled =
-      td::compile(mapped([](const Tensors& x) { return Tensors{x[0] * x[1] + x[2]}; }), {.math = tower::Math::fast});
+  const Function compiled = td::compile(mapped_over_all([](const Tensors& x) { return Tensors{x[0] * x[1] + x[2]}; }),
+                                        {.math = tower::Math::fast});
   const auto three = [](int64_t n) { return Tensors{waves({n, 3}), waves({n, 3}, 1), waves({n, 3}, 2)}; };
   for (const int64_t n : {12, 17}) compiled(three(n));
   const CLibrary library(compiled, {.target = "x86-64"});
@@ -72,7 +66,7 @@ TEST(ExportedTargets, WithoutFusedMultiplicationAgreeToRoundingWhereItIsAllowed)
 
 TEST(ExportedTargets, AreObjectsOfTheirMachineInItsInstructions) {
   TOWER_NEEDS_LLVM();
-  const Function compiled = td::compile(mapped(some_of_all));
+  const Function compiled = td::compile(mapped_over_all(some_of_all));
   for (const int64_t n : {12, 17}) compiled(of(n));
   const Folder folder;
   struct Expected {
@@ -141,7 +135,7 @@ TEST(ExportedTargets, OfAnotherMachineRunThereWithTheBitsOfTheProcess) {
   for (const std::string& program : {compiler, machine})
     if (std::system((program + " --version > /dev/null 2>&1").c_str()) != 0)
       GTEST_SKIP() << "there is no " << program << " (Debian: gcc-aarch64-linux-gnu, qemu-user-static)";
-  const Function compiled = td::compile(mapped(some_of_all));
+  const Function compiled = td::compile(mapped_over_all(some_of_all));
   for (const int64_t n : {12, 17}) compiled(of(n));
   const Folder folder;
   td::export_c(compiled, "f", {.folder = folder.path(), .target = "aarch64"});
