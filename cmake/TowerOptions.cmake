@@ -28,6 +28,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # ccache compares precompiled headers by what they hold.
   target_compile_options(tower_options INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
 endif()
+# For code that puts calls of operators together. Clang inlines functions of a dozen instructions there, not of fifty, and
+# takes a quarter less; in each call of an operator that would cost an eighth.
+add_library(calls_options INTERFACE)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(calls_options INTERFACE $<$<CONFIG:Release>:SHELL:-mllvm -inline-threshold=60>)
+endif()
 if(TOWER_SANITIZE)
   # Instrumented code makes GCC suspect LibTorch's small vectors of being read uninitialized.
   target_compile_options(tower_options INTERFACE -Wno-maybe-uninitialized)
