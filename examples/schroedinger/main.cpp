@@ -42,8 +42,8 @@ constexpr int64_t kApart = 10;  // steps between samples
 
 struct Options {
   int64_t walkers = 4096;
-  int64_t corrections = 60;
-  int64_t samples = 1500;  // of each walker, at the end
+  int64_t corrections = 40;
+  int64_t samples = 800;  // of each walker, at the end
   std::string folder = "helium_results";
 };
 
