@@ -17,6 +17,7 @@
 #include "numbers/fold.h"
 #include "op_db/op_db.h"
 #include "support/compare.h"
+#include "support/seeds.h"
 
 namespace {
 
@@ -96,6 +97,8 @@ TEST(Opened, AgreesWithTheOperatorsOfTheDatabase) {
       for (const std::string& text : entry.sample_texts) {
         const op_db::Sample sample = op_db::parse_sample(entry, text, dtype);
         if (sample.bad) continue;
+        // Kernels of float32 are those of float64 but for the type: the first one shows it.
+        if (dtype == at::kFloat && &text != &entry.sample_texts.front() && !support::whole()) continue;
         SCOPED_TRACE(entry.name + " " + text + " of " + toString(dtype));
         const auto f = [&](const Tensors& leaves) {
           Tensors defined;

@@ -10,6 +10,7 @@
 #include "matrix/matrix.h"
 #include "support/generated_once.h"
 #include "support/oracles.h"
+#include "support/seeds.h"
 
 namespace matrix {
 namespace {
@@ -57,11 +58,13 @@ class OverExamples {
 
   // 64 and 65 are traced, and give the graph of the others where it does not depend on their number.
   void compare_numbers() {
-    for (const int64_t n : {64, 65, 7, 1}) compare(std::to_string(n) + " examples", mapped_, compiled_, batch(n));
+    for (const int64_t n : {64, 65, 7, 1}) compare_number(n);
     if (!c_.entry.by_data)
       compare("no examples", mapped_, compiled_,
               changed(batch(1), [](size_t, const auto& t) { return t.narrow(0, 0, 0); }));
   }
+
+  void compare_number(int64_t n) { compare(std::to_string(n) + " examples", mapped_, compiled_, batch(n)); }
 
   void compare_layouts() {
     constexpr int64_t n = 7;
@@ -145,8 +148,12 @@ void check_other_dtypes(const Case& c) {
     if (is_matrix && at::isIntegralType(dtype, /*includeBool=*/true)) continue;
     c.report.enter(sample, dtype);
     OverExamples over("vmap", problem, {c.entry, sample, dtype, c.report});
-    if (over.takes_examples()) over.compare_numbers();
+    if (!over.takes_examples()) continue;
+    // What becomes of numbers of examples is no matter of dtypes.
+    if (support::whole()) over.compare_numbers();
+    else over.compare_number(65);
   }
+  c.report.enter(c.sample, c.dtype);
 }
 
 }  // namespace

@@ -291,8 +291,10 @@ class FileReader {
     words >> keyword >> value;
     for (size_t i = first_current_; i < entries_.size(); ++i) {
       Entry& entry = entries_[i];
-      entry.notes[keyword == "outs" || keyword == "tolerance" ? keyword : what] = trimmed(text.substr(colon + 1));
+      const bool has_value = keyword == "outs" || keyword == "tolerance" || keyword == "compiled";
+      entry.notes[has_value ? keyword : what] = trimmed(text.substr(colon + 1));
       if (keyword == "tolerance") entry.tolerance = std::stod(value);
+      if (keyword == "compiled") entry.compiled_samples = std::stoul(value);
       if (keyword == "outs") {
         for (const auto& output : split(value, ',')) entry.differentiable_outputs.push_back(std::stoll(output));
       }

@@ -34,12 +34,14 @@
 //   no_samples    it cannot be called with reproducible results
 //   outs i,j      only these outputs have derivatives
 //   tolerance t   relative tolerance of derivatives against finite differences
+//   compiled n    only the first n samples are compiled (all are when TOWER_WHOLE is set)
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -82,6 +84,7 @@ struct Entry {
   std::vector<std::string> sample_texts;
   std::vector<int64_t> differentiable_outputs;  // empty: every floating output
   double tolerance = 1e-6;
+  size_t compiled_samples = std::numeric_limits<size_t>::max();
 
   std::string full_name() const { return (name.find("::") == std::string::npos ? "aten::" : "") + name; }
   bool has(const std::string& note) const { return notes.count(note) != 0; }

@@ -4,12 +4,19 @@
 
 #include <tower/compile.h>
 
+#include <cstdlib>
+
 #include "compile/files.h"
 
 namespace support {
 
-/// Options with which kernels that are made of the same text are generated once in a process.
+/// Options with which kernels that are made of the same text are generated once in a process, or once for all who have
+/// the same folder in the environment (TOWER_CACHE).
 inline const tower::CompileOptions& generated_once() {
+  if (std::getenv("TOWER_CACHE") != nullptr) {
+    static const tower::CompileOptions of_environment;
+    return of_environment;
+  }
   static const Folder folder;
   static const tower::CompileOptions options{.cache = folder.path()};
   return options;

@@ -29,4 +29,7 @@ inline Seeds seeds(const char* variable, uint64_t usual) {
   return {std::stoull(text), std::stoull(text.substr(colon + 1)), true};
 }
 
+/// Whether tests try all that they could (TOWER_WHOLE=1, once a week), also what has seldom anything to say of its own.
+inline bool whole() { return std::getenv("TOWER_WHOLE") != nullptr; }
+
 }  // namespace support
