@@ -5,9 +5,12 @@ import pickle
 import threading
 from typing import Any, Callable, Iterable
 
+from torch.nn import Module
+
 from . import _C
 from ._compile import transformed, uncompiled
 from ._containers import has_batch, untold_sizes
+from ._modes import modes, modules_of
 from ._trees import Arguments, Tree, describe
 
 _MOST_KINDS = 64
@@ -17,29 +20,32 @@ _MOST_ATTEMPTS = 16  # an == may call the function each time
 class _Kinds:
     """The graphs of a function, by what they are for besides their tensors."""
 
-    __slots__ = ("func", "make", "known", "lock")
+    __slots__ = ("func", "make", "known", "lock", "modules")
 
     def __init__(self, func: Callable, make: Callable[[Any], _C.Compiled], known: Iterable[tuple[Any, _C.Compiled]]):
         self.func = func
         self.make = make  # for a key that is not known
         # Last used first, and never changed: keys are compared by an == of the user's, which may let other threads run,
         # or call the function again. The lock is held while one list takes the place of another, and then no longer.
-        self.known = tuple(known)
+        self.known = tuple((key, (), of_kind) for key, of_kind in known)
         self.lock = threading.RLock()
+        self.modules: list[Module] = []  # that the function was seen to call, when it was traced last
 
     def find(self, key: Any) -> _C.Compiled:
         made = None
         for _ in range(_MOST_ATTEMPTS):
-            known = self.known
+            known, now = self.known, modes(self.modules)
             for i, entry in enumerate(known):
-                if _same(self.func, entry[0], key):
+                if entry[1] == now and _same(self.func, entry[0], key):
                     if i:
                         self._publish(known, (entry, *known[:i], *known[i + 1 :]))
-                    return entry[1]
-            made = made or (key, self.make(key))
+                    return entry[2]
+            if made is None:
+                self.modules = modules_of(self.func)
+                made = (key, modes(self.modules), self.make(key))
             if self._publish(known, (made, *known[: _MOST_KINDS - 1])):
                 break
-        return made[1]
+        return made[2]
 
     def _publish(self, before: tuple, after: tuple) -> bool:
         """False where another thread was faster."""
@@ -60,9 +66,9 @@ class _Kinds:
             results, outputs = find(key).run(arguments.function(call), _Outputs(key), arguments.tensors)
             return outputs.arrive(results)
 
-        compiled.report = lambda: "".join(of_kind.report() for _, of_kind in self.known)
-        compiled.listing = lambda: "".join(of_kind.listing() for _, of_kind in self.known)
-        compiled.graphs = lambda: sum(of_kind.graphs() for _, of_kind in self.known)
+        compiled.report = lambda: "".join(of_kind.report() for _, _, of_kind in self.known)
+        compiled.listing = lambda: "".join(of_kind.listing() for _, _, of_kind in self.known)
+        compiled.graphs = lambda: sum(of_kind.graphs() for _, _, of_kind in self.known)
         compiled.save = self.save
         compiled._kinds = self
         return compiled
@@ -70,7 +76,7 @@ class _Kinds:
     def save(self, path: str | os.PathLike) -> None:
         """Writes the graphs that there are to a file for `torch_tower.load`: with machine code for this CPU, and with
         the values that captured tensors have now."""
-        _C.save_compiled(os.fspath(path), [of_kind for _, of_kind in self.known])
+        _C.save_compiled(os.fspath(path), [of_kind for _, _, of_kind in self.known])
 
 
 @uncompiled
@@ -78,11 +84,11 @@ def compile(func: Callable, *, math: str = "strict", cache: str | os.PathLike = 
     """`func`, traced once for each kind of arguments and then run from its graph, where that can be as machine code.
 
     What is not a tensor among the arguments is compared by value. Tensors that the function captures are read at each
-    call; what it does besides calling operators, such as printing, is done once, while it is traced. A value that is
-    read (`item()`, `if x > 0`) is refused. Transforms of the compiled function, and transforms inside of it, are
-    compiled as well. `.report()` tells on a page what became of it, with the calls that are left to LibTorch and why,
-    and `.listing()` of each kernel; `.graphs()` how many graphs there are; and `.save(path)` writes them to a file for
-    `load`.
+    call, and so is which of the modules that it calls are in training mode; what it does besides calling operators,
+    such as printing, is done once, while it is traced. A value that is read (`item()`, `if x > 0`) is refused.
+    Transforms of the compiled function, and transforms inside of it, are compiled as well. `.report()` tells on a page
+    what became of it, with the calls that are left to LibTorch and why, and `.listing()` of each kernel; `.graphs()`
+    how many graphs there are; and `.save(path)` writes them to a file for `load`.
 
     With math="fast" a product and a sum may be rounded once, and a divisor of several numbers inverted once. `cache`
     names a folder that keeps machine code for other processes, as does TOWER_CACHE in the environment.
@@ -109,7 +115,7 @@ def load(path: str | os.PathLike) -> Callable:
         raise RuntimeError(
             f"load: the function in {name} has no graph for arguments of this structure, or for these values of those "
             f"that are no tensors: {key}. It was saved with graphs for "
-            + ", ".join(str(known) for known, _ in kinds.known)
+            + ", ".join(str(known) for known, _, _ in kinds.known)
             + " (the number of arguments, if all are tensors). Call it with such arguments before it is saved."
         )
 
@@ -122,7 +128,7 @@ def load(path: str | os.PathLike) -> Callable:
         return outputs
 
     functions = _C.load_compiled(name, restore)
-    kinds.known = tuple((keys[i], function) for i, function in enumerate(functions) if i in keys)
+    kinds.known = tuple((keys[i], (), function) for i, function in enumerate(functions) if i in keys)
     return kinds.function()
 
 
@@ -186,7 +192,7 @@ def export_c(
         "argument_names": list(argument_names),
         "result_names": list(result_names),
     }
-    _C.export_compiled(kinds.known[0][1], name, options)
+    _C.export_compiled(kinds.known[0][2], name, options)
 
 
 @uncompiled
@@ -281,6 +287,8 @@ def _static(leaf: Any) -> Any:
         return type(leaf), leaf.hex()
     if isinstance(leaf, complex):
         return type(leaf), leaf.real.hex(), leaf.imag.hex()
+    if isinstance(leaf, Module):
+        return type(leaf), leaf, modes(list(leaf.modules()))
     return type(leaf), leaf
 
 
