@@ -61,6 +61,30 @@ def test_a_system_that_does_not_arrive_says_why():
     assert odeint(lambda t, y: -y, one, [1, 0], step=0.125).steps == 8
 
 
+def test_a_system_that_does_not_arrive_has_nan_for_derivatives_and_leaves_the_others_theirs():
+    # y' = k y² from 1: y(1) is 1 / (1 − k), with the derivative 1 / (1 − k)² by k, where k < 1. Else there is none.
+    ks = torch.tensor([0.5, 3.0], dtype=torch.float64)
+
+    def end(k: Tensor, times=(0.0, 1.0)) -> tuple:
+        found = odeint(lambda t, y: k * y * y, one, list(times), rtol=1e-8, atol=1e-8)
+        return found.ys[-1], found.status
+
+    for times in ((0.0, 1.0), (0.0, 0.9, 1.0)):
+        for derivative in (grad, jacfwd):
+            by_k = vmap(derivative(lambda k: end(k, times)[0]))
+            for f in (by_k, *[compile(by_k)] * 3):
+                found = f(ks)
+                assert abs(found[0] - 4) < 1e-5 and found[1].isnan()
+
+    def sound(scale: Tensor) -> Tensor:
+        ends, status = vmap(end)(scale * ks)
+        return torch.where(status == OdeStatus.reached, ends, 0.0).sum()
+
+    for derivative in (grad, jacfwd):
+        for f in (derivative(sound), *[compile(derivative(sound))] * 3):
+            assert abs(f(one) - 0.5 * 4) < 1e-5
+
+
 def test_an_event_ends_each_system_and_its_time_and_state_have_derivatives():
     def fall(height: Tensor) -> torch_tower.OdeEventSolution:
         def slope(t, y):

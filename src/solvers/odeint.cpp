@@ -92,6 +92,18 @@ Tensors detached(Tensors list) {
   return list;
 }
 
+// NOTE [Derivatives of a state that there is not]
+// Chosen by where(), nan would have the derivative zero, which looks like that of a sound system. Those of this nan are
+// nan along what `value` depends on: ∞ − ∞, of products that overflow. A cotangent that is zero remains so, through
+// which a system that its caller leaves out is left out of the gradients that all share.
+Tensor none_like(const Tensor& value) {
+  const double most = value.scalar_type() == at::kDouble ? std::numeric_limits<double>::max()
+                      : value.scalar_type() == at::kHalf ? 65504
+                                                         : std::numeric_limits<float>::max() / 2;  // and of bfloat16
+  const Tensor change = value - value.detach();
+  return change * most * most + change * -most * most + std::numeric_limits<double>::quiet_NaN();
+}
+
 struct Walk {
   Slope f;
   const OdeMethod& method;
@@ -264,7 +276,7 @@ struct Walk {
     Tensor sound = s[kStatus] <= 0;
     if (event) sound = at::logical_or(sound, s[kStatus] == number(OdeStatus::event));
     const Tensor there = at::logical_and(sound, before(s[kT], target).logical_not());
-    return at::where(there, value, std::numeric_limits<double>::quiet_NaN());
+    return at::where(there, value, none_like(value));
   }
 
   // y at the times between the first and the last.
@@ -364,7 +376,7 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
     last_t = at::where(happened, path.time(theta), last_t);
     last_y = at::where(happened, path.state(theta), last_y);
     const Tensor behind = at::logical_and(happened, walk.before(last_t, times));
-    ys = at::where(behind.unsqueeze(1), std::numeric_limits<double>::quiet_NaN(), ys);
+    ys = at::where(behind.unsqueeze(1), none_like(ys), ys);
   }
   OdeEventSolution<Tensors> found;
   int64_t first = 0;
