@@ -57,6 +57,10 @@ def of_log(z):  # of s², where log((1 + s) / (1 - s)) = 2 s + s z of_log(z)
     return (2 * mp.atanh(s) / s - 2) / z if z > 1e-15 else mpf(2) / 3 + z * 2 / 5 + z**2 * 2 / 7
 
 
+def of_log1p(f):  # where log(1 + f) = f + f² of_log1p(f)
+    return (mp.log1p(f) - f) / f**2 if abs(f) > 1e-15 else mpf(-1) / 2 + f / 3 - f**2 / 4
+
+
 def of_log_rest(z):
     return (of_log(z) - mpf(2) / 3) / z if z > 1e-15 else mpf(2) / 5 + z * 2 / 7 + z**2 * 2 / 9
 
@@ -131,6 +135,7 @@ greatest = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mpf("1.0001")
 show("log", of_log, 6, mpf(0), greatest, lambda z: z / 2)
 show("log, float32 in float64", of_log, 3, mpf(0), greatest, lambda z: z / 2)
 show("log, float32", of_log, 2, mpf(0), greatest, lambda z: z / 2)
+show("log1p, float32", of_log1p, 9, -half / 2, half, lambda f: f, (-0.5,), rounded=single)
 show("log in pow", of_log_rest, 7, mpf(0), greatest, lambda z: z * z / 2)
 eighth = (mp.pi / 4) ** 2 * mpf("1.001")
 sin, asin, atan = (

@@ -68,7 +68,7 @@ E of_single(Op op, E x, E y) {
     case Op::expm1:
       return single_precision::expm1(x);
     case Op::log1p:
-      return single_precision::log1p(x);
+      return formulas::log1p_of_single(x);
     case Op::sinh:
       return single_precision::sinh(x);
     case Op::cosh:

@@ -154,6 +154,23 @@ E log1p(E x) {
   return where(abs(x) < 0x1p-60, x, where_positive(x, value, -1));
 }
 
+// Of float32. With 2ᵏ near 1 + x, 1 + f = (1 + x) / 2ᵏ from ¾ to 1½, where f = x / 2ᵏ − (1 − 2⁻ᵏ) is rounded once, and
+// for k = 0 not at all: no sum of two is needed, as log(1 + f) is beside k log 2 then. 1 + x is rounded to 1½ from
+// below, too, where f would be less than −¼ and have one bit less: so ¾ is counted to what lies below. `minus_k` stands
+// where a float has its exponent. Zero keeps its sign.
+E log1p_of_single(E x) {
+  constexpr int32_t kAboveThreeQuarters = 0x3F400001, kFour = 0x40800000, kFraction = 0x007FFFFF;
+  const E of_sum = bits(1 + x);
+  const E minus_k =
+      (whole_number(of_sum, kAboveThreeQuarters + kFraction) - of_sum) & whole_number(of_sum, ~int64_t{kFraction});
+  const E times_four = bits(whole_number(of_sum, kFour) + minus_k);  // 2⁻ᵏ may be denormal
+  const E f = bits(bits(x) + minus_k) - fma(times_four, -0.25, x.like(1));
+  const E q = polynomial_in_order(f, {-0.5, 0x1.55555cp-2, -0x1.000072p-2, 0x1.999672p-3, -0x1.551798p-3, 0x1.24743cp-3,
+                                      -0x1.04e088p-3, 0x1.de9016p-4, -0x1.723656p-4, 0x1.2f5408p-5});
+  const E value = fma(minus_k.to(Type::f32), -0x1.62e430p-24, fma(f * f, q, f));
+  return where(x < kInfinity, where(x > -1, value, where(x == -1, x.like(-kInfinity), kNaN)), x);
+}
+
 // log(1 + (a + a² / (1 + √(a² + 1)))); log(2 a) where a is large.
 E asinh(E x) {
   const E a = abs(x), large = a > kLarge;

@@ -102,12 +102,6 @@ E cosh(E x) {
   return narrow(fma(h.sum, h.cosh, h.difference * h.sinh));
 }
 
-E log1p(E x) {
-  const auto [k, f] = parts_of(1 + wide(x));
-  const E value = narrow(fma(k, kLog2, series(where(k == 0, wide(x), f))));
-  return where(x == 0, x, where_positive(x, value, -1));
-}
-
 // The sums are exact enough where they are beside 1; below, the argument is the result.
 E asinh(E x) {
   const E a = abs(x), wide_a = wide(a);
