@@ -17,9 +17,11 @@ Some are also there in the layouts of older versions of torch, NAME.2_7.pt2 and 
 Then files that say what a reader has to do with signatures, buffers and weights, and with calls of operators that are
 not LibTorch's own (custom.py)."""
 
+import gc
 import sys
 import warnings
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -93,9 +95,15 @@ def save(folder, name, module, args, kwargs=None, **options):
     return program
 
 
+@cache
+def decompositions():
+    """Those that run_decompositions() takes by itself, which looks for them at each call."""
+    return torch.export.default_decompositions().materialize()
+
+
 def save_other_forms(folder, name, module, args, **options):
     program = torch.export.export(module, args, **options)
-    torch.export.save(program.run_decompositions(), folder / f"{name}.inference.pt2")
+    torch.export.save(program.run_decompositions(decompositions()), folder / f"{name}.inference.pt2")
     torch.export.save(torch.export.export(module, args, strict=True, **options), folder / f"{name}.strict.pt2")
 
 
@@ -267,7 +275,7 @@ def make_others(folder):
         module = Training()
         program = torch.export.export(module, (x,))
         if decompose:
-            program = program.run_decompositions()
+            program = program.run_decompositions(decompositions())
         torch.export.save(program, folder / f"{name}.pt2")
         save_as_before(folder, name, program)
         saved = {"arg": x}
@@ -297,6 +305,8 @@ def make_others(folder):
 def main():
     folder = Path(sys.argv[1])
     warnings.simplefilter("ignore")
+    # To look through what torch has in memory takes long, and all of this is gone in half a minute.
+    gc.disable()
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
     for name, (module, draw, batch) in families().items():
