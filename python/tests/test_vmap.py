@@ -1,5 +1,6 @@
 """vmap against the loop and torch.func."""
 
+import sys
 from collections import namedtuple
 
 import pytest
@@ -272,3 +273,32 @@ def test_the_loop_fallback_warns_in_python_and_can_be_an_error():
     assert loops
     assert torch_tower.set_fallback_is_error(True) is False
     assert torch_tower.set_fallback_is_error(False) is True
+
+
+def test_what_operators_demand_is_asked_of_no_shape_function_in_python():
+    # torch puts functions in Python in place of LibTorch's; the first call of one imports symbolic shapes.
+    asked = []
+
+    def watch(frame, event, _):
+        if frame.f_code.co_filename.endswith("_meta_registrations.py"):
+            asked.append(frame.f_code.co_name)
+
+    index = torch.tensor([0, 1])
+    functions = [
+        torch.linalg.svd,
+        torch.linalg.qr,
+        torch.linalg.lu,
+        lambda a: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), a),
+        lambda a: torch.lu_unpack(*torch.linalg.lu_factor(a)),
+        lambda a: torch.triangular_solve(a, a),
+        lambda a: a.index_copy(0, index, a),
+        lambda a: a.index_add(0, index, a),
+        lambda a: a.index_reduce(0, index, a, "amax"),
+    ]
+    for function in functions:
+        sys.setprofile(watch)
+        try:
+            vmap(function)(torch.eye(2).expand(3, 2, 2) + 1)
+        finally:
+            sys.setprofile(None)
+        assert not asked

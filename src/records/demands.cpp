@@ -79,14 +79,14 @@ void guard(Operator& record, Check check) {
         });
 }
 
-void own_demands(const Example& e) {
+void ask(const c10::KernelFunction& shape_function, const Example& e) {
   DispatchGuard keys;
   keys.see_no_operator();
   keys.skip_libtorch_autograd();
   Stack stack;
   for (size_t i = 0; i < e.op().num_args(); ++i)
     stack.push_back(e.has(i) ? IValue(shape_alone(e[i].toTensor(), e.sizes(i))) : e[i]);
-  e.op().handle()->callBoxed(stack);
+  shape_function.callBoxed(*e.op().handle(), c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
 }
 
 void demand_matrix(const Example& e, size_t arg) {

@@ -12,6 +12,8 @@
 // checks do, but for what the batch dimension makes look right.
 #pragma once
 
+#include <ATen/core/boxing/KernelFunction.h>
+
 #include "core/operator.h"
 #include "records/families.h"
 
@@ -56,9 +58,18 @@ void demands(Check check) {
 
 // ---- checks that many operators share ----
 
-/// What the operator's own shape function, which needs no data, says against the example. It costs microseconds: for
-/// operators beside whose kernels that is nothing.
-void own_demands(const Example& e);
+/// Calls a shape function of the operator on the shapes of one example.
+void ask(const c10::KernelFunction& shape_function, const Example& e);
+
+/// What `shape_function` says against the example: LibTorch's of the operator in C++, which needs no data,
+/// `own_demands<at::meta::linalg_qr>`. It costs microseconds: for operators beside whose kernels that is nothing. (That
+/// which the dispatcher has is another one in a process of Python: it costs as much as the kernel, or the import of
+/// half a thousand modules the first time.)
+template <auto shape_function>
+void own_demands(const Example& e) {
+  static const auto kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(shape_function);
+  ask(kernel, e);
+}
 
 /// Matrices, perhaps with dimensions of a batch before them.
 void demand_matrix(const Example& e, size_t arg);

@@ -2,6 +2,12 @@
 // determined up to a phase: derivatives are those that LibTorch defines, right for functions that do not depend on it.
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+#include <ATen/ops/_linalg_svd_meta_dispatch.h>
+#include <ATen/ops/linalg_lu_factor_ex_meta_dispatch.h>
+#include <ATen/ops/linalg_lu_meta_dispatch.h>
+#include <ATen/ops/linalg_lu_solve_meta_dispatch.h>
+#include <ATen/ops/linalg_qr_meta_dispatch.h>
+#include <ATen/ops/lu_unpack_meta_dispatch.h>
 
 #include "interpreters/vmap.h"
 #include "records/demands.h"
@@ -418,12 +424,12 @@ void factorizations() {
       .unsupported(Kind::vjp, packed)
       .unsupported(Kind::jvp, packed);
   // A batch of vectors is a matrix to the kernels.
-  demands<at::_ops::_linalg_svd>(own_demands);
-  demands<at::_ops::linalg_qr>(own_demands);
-  demands<at::_ops::linalg_lu>(own_demands);
-  demands<at::_ops::linalg_lu_factor_ex>(own_demands);
+  demands<at::_ops::_linalg_svd>(own_demands<at::meta::_linalg_svd>);
+  demands<at::_ops::linalg_qr>(own_demands<at::meta::linalg_qr>);
+  demands<at::_ops::linalg_lu>(own_demands<at::meta::linalg_lu>);
+  demands<at::_ops::linalg_lu_factor_ex>(own_demands<at::meta::linalg_lu_factor_ex>);
   demands<at::_ops::lu_unpack>([](const Example& e) {
-    own_demands(e);
+    own_demands<at::meta::lu_unpack>(e);
     // The kernel reads this many through a pointer.
     Sizes pivots = e.sizes(0);
     const int64_t columns = pivots.back();
@@ -432,7 +438,7 @@ void factorizations() {
     TORCH_CHECK(e.sizes(1) == pivots, "torch.lu_unpack: Expected LU_pivots of shape ", at::IntArrayRef(pivots),
                 " for LU_data of shape ", at::IntArrayRef(e.sizes(0)), ", but got ", at::IntArrayRef(e.sizes(1)));
   });
-  demands<at::_ops::linalg_lu_solve>(own_demands);
+  demands<at::_ops::linalg_lu_solve>(own_demands<at::meta::linalg_lu_solve>);
   demands<at::_ops::linalg_pinv_atol_rtol_tensor>([](const Example& e) { demand_matrix(e, 0); });
   demands<at::_ops::geqrf>([](const Example& e) { demand_matrix(e, 0); });
 }

@@ -5,6 +5,8 @@
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/linalg_ldl_solve_meta_dispatch.h>
+#include <ATen/ops/triangular_solve_meta_dispatch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -345,8 +347,8 @@ void linear_solve() {
     demand_matrix(e, 1);
     demand_same_dtype(e, {0, 1});
   });
-  demands<at::_ops::triangular_solve>(own_demands);
-  demands<at::_ops::linalg_ldl_solve>(own_demands);
+  demands<at::_ops::triangular_solve>(own_demands<at::meta::triangular_solve>);
+  demands<at::_ops::linalg_ldl_solve>(own_demands<at::meta::linalg_ldl_solve>);
 }
 
 }  // namespace tower::rules

@@ -2,6 +2,9 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/Operators.h>
+#include <ATen/ops/index_add_meta_dispatch.h>
+#include <ATen/ops/index_copy_meta_dispatch.h>
+#include <ATen/ops/index_reduce_meta_dispatch.h>
 
 #include "core/broadcast.h"
 #include "core/wrapper.h"
@@ -437,8 +440,9 @@ void puts_by_index() {
 Tensor places_in_source(const Tensor& mask) { return (mask.reshape(-1).to(at::kLong).cumsum(0) - 1).clamp_min(0); }
 
 // The kernels look at what the shape functions do not.
+template <auto shape_function>
 void demand_slices(const Example& e) {
-  if (e.numel(3) > 0) own_demands(e);  // it selects a first slice
+  if (e.numel(3) > 0) own_demands<shape_function>(e);  // it selects a first slice
   Sizes self = e.sizes(0), source = e.sizes(3);
   const int64_t dim = at::maybe_wrap_dim(e[1].toInt(), e.dim(0));
   if (self.size() == source.size() && !self.empty()) self[static_cast<size_t>(dim)] = source[static_cast<size_t>(dim)];
@@ -449,7 +453,7 @@ void demand_slices(const Example& e) {
 }
 
 void demand_added_slices(const Example& e) {
-  demand_slices(e);
+  demand_slices<at::meta::index_add>(e);
   // Of more dimensions the kernel leaves where there are no elements, before it looks at the indices.
   TORCH_CHECK_INDEX(e.dim(0) > 1 || e.numel(0) > 0 || e.numel(2) == 0, "index out of range in self");
 }
@@ -590,8 +594,8 @@ void scatter() {
   });
   // Which of the two puts what where is worked out for every element, whatever the shapes.
   demands<at::_ops::index_add>(demand_added_slices);
-  demands<at::_ops::index_copy>(own_demands);
-  demands<at::_ops::index_reduce>(demand_slices);
+  demands<at::_ops::index_copy>(own_demands<at::meta::index_copy>);
+  demands<at::_ops::index_reduce>(demand_slices<at::meta::index_reduce>);
   demands<at::_ops::index_fill_int_Scalar>(demand_filling);
   demands<at::_ops::index_fill_int_Tensor>(demand_filling);
   demands<at::_ops::put>([](const Example& e) {
