@@ -26,6 +26,8 @@ namespace tower {
 enum class Ode {
   tsit5,   ///< explicit, order 5(4), dense output of order 4: Tsitouras (2011). The first choice; not for stiff systems
   dopri5,  ///< explicit, order 5(4), dense output of order 4: Dormand and Prince (1980), Shampine (1986)
+  dop853,  ///< explicit, order 8, dense output of order 7: Dormand and Prince, Hairer's DOP853 (1993). For tolerances
+           ///< from about 1e-9 down
   rodas5p,  ///< for stiff systems of few hundred numbers, order 5(4), dense output of order 4: Steinebach (2023)
 };
 
@@ -47,14 +49,38 @@ enum class OdeCrossing {
   falling,  ///< from above zero
 };
 
+/// A tolerance of `odeint`: one number for all of the state, or a number for each of the state's.
+class Tolerance {
+ public:
+  /// The same for all of the state.
+  Tolerance(double number) : number_(number) {}  // NOLINT(google-explicit-constructor): options are written as numbers
+  /// `each` is a tree like the state, of tensors that expand to the sizes of the state's; or one tensor without
+  /// dimensions for all of it. What they hold has no derivatives, and may differ between the systems of a vmap. A
+  /// number of the state whose tolerance is infinite is left out of the mean: its error does not count.
+  template <TensorTree T>
+  Tolerance(const T& each) : each_(leaves_of(each)) {}  // NOLINT(google-explicit-constructor)
+
+  /// Whether it is one number for all.
+  bool is_number() const { return each_.empty(); }
+  /// That number.
+  double number() const { return number_; }
+  /// The tensors that were given.
+  const dynamic::Tensors& each() const { return each_; }
+
+ private:
+  double number_ = 0;
+  dynamic::Tensors each_;
+};
+
 /// How `odeint` goes.
 struct OdeOptions {
   /// The method.
   Ode method = Ode::tsit5;
   /// A step is made where √(mean of (error / (atol + rtol · max(|y|, |y of the next step|)))²) is at most 1.
-  double rtol = 1e-6;
-  /// The other part of the tolerance.
-  double atol = 1e-9;
+  /// The relative tolerance is not negative,
+  Tolerance rtol = 1e-6;
+  /// and the absolute one positive. A tensor that has others ends its system with OdeStatus::not_finite.
+  Tolerance atol = 1e-9;
   /// All steps are of this length, positive in both directions, and only the last one is shorter: no tolerances.
   std::optional<double> step = std::nullopt;
   /// The length of the first step to be tried, positive. Empty: as Hairer, Nørsett and Wanner, II.4, choose it.

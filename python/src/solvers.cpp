@@ -175,12 +175,19 @@ py::tuple least_squares(py::object residuals, py::handle x0, const py::dict& giv
                         to_object(found.covariance));
 }
 
+// A number, or a list of tensors.
+Tolerance to_tolerance(const py::dict& given, const char* name) {
+  if (py::isinstance<py::list>(given[name])) return to_tensors(given[name]);
+  return option<double>(given, name);
+}
+
 OdeOptions to_ode_options(const py::dict& given) {
   OdeOptions options;
-  options.method = chosen<Ode>(option<std::string>(given, "method"), "method",
-                               {{"tsit5", Ode::tsit5}, {"dopri5", Ode::dopri5}, {"rodas5p", Ode::rodas5p}});
-  options.rtol = option<double>(given, "rtol");
-  options.atol = option<double>(given, "atol");
+  options.method =
+      chosen<Ode>(option<std::string>(given, "method"), "method",
+                  {{"tsit5", Ode::tsit5}, {"dopri5", Ode::dopri5}, {"dop853", Ode::dop853}, {"rodas5p", Ode::rodas5p}});
+  options.rtol = to_tolerance(given, "rtol");
+  options.atol = to_tolerance(given, "atol");
   options.step = option<std::optional<double>>(given, "step");
   options.first_step = option<std::optional<double>>(given, "first_step");
   options.longest_step = option<std::optional<double>>(given, "longest_step");

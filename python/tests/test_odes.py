@@ -39,6 +39,25 @@ def test_states_are_trees_and_derivatives_by_what_is_captured_are_right(method):
         torch.testing.assert_close(few, -ts[2] * (w * ts[2]).sin(), atol=1e-4, rtol=0)
 
 
+def test_tolerances_are_numbers_or_trees_like_the_state():
+    w = torch.tensor(2.0, dtype=torch.float64)
+    y0 = {"x": one, "v": 0 * one}
+
+    def steps(**options):
+        return odeint(lambda t, y: {"x": y["v"], "v": -w * y["x"]}, y0, [0.0, 3.0], **options).steps
+
+    loose, tight = steps(rtol=0.0, atol=1e-4), steps(rtol=0, atol=1e-8, method="dop853")
+    assert steps(rtol=0, atol=torch.tensor(1e-4)) == loose
+    assert steps(rtol={"x": 0, "v": 0.0}, atol={"x": 1e-4, "v": 1e-4 * one}) == loose
+    assert tight < steps(rtol=0, atol=1e-8)
+    assert steps(rtol=0, atol={"x": 1e-4, "v": float("inf")}) != loose
+    counts = vmap(lambda atol: steps(rtol=0, atol=atol))(torch.tensor([1e-4, 1e-10]))
+    assert counts[0] == loose < counts[1]
+    for wrong in ({"x": 1e-4}, [1e-4, 1e-4], {"x": "small", "v": 1}):
+        with pytest.raises(ValueError, match="atol is .*; it must be a number, or a tree like the state y0"):
+            steps(atol=wrong)
+
+
 def test_systems_of_an_ensemble_have_their_own_steps_and_compile():
     ws = torch.tensor([0.1, 1.0, 8.0], dtype=torch.float64)
     many = vmap(lambda w: tuple(swing(w, {"x": one, "v": 0 * one})))
@@ -185,7 +204,7 @@ def test_wrong_calls_say_what_to_do():
     says("ts is Double \\[\\]. It is the times, of one dimension", times=one)
     says("state y0 is a tensor, but the right-hand side returned 1.0 for it", f=lambda t, y: 1.0)
     says("the right-hand side gave Double \\[2\\]", f=lambda t, y: ts[:2])
-    says("method is 'euler'; it must be one of 'tsit5', 'dopri5', 'rodas5p'", method="euler")
+    says("method is 'euler'; it must be one of 'tsit5', 'dopri5', 'dop853', 'rodas5p'", method="euler")
     says("step is -1", step=-1)
     says("checkpoints is 0", checkpoints=0)
     says("max_steps is 10.5; it must be a whole number", max_steps=10.5)

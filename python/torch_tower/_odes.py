@@ -8,6 +8,7 @@ from torch import Tensor
 
 from . import _C
 from ._compile import uncompiled
+from ._containers import flatten
 from ._control_flow import _check_checkpoints, _Same, _state
 from ._kept import KeptFunction
 from ._trees import what_is
@@ -76,7 +77,24 @@ def _named(arguments: dict) -> dict:
 def _problem(op: str, y0: Any, ts: Tensor | Sequence[float], options: dict) -> tuple[_Same, list[Tensor], Tensor]:
     state, leaves = _state(op, "state y0", "the right-hand side", y0)
     _check_checkpoints(op, options["checkpoints"])
+    for name in ("rtol", "atol"):
+        options[name] = _tolerance(op, name, options[name], state)
     return state, leaves, ts if isinstance(ts, Tensor) else torch.tensor(ts, dtype=torch.float64)
+
+
+def _tolerance(op: str, name: str, value: Any, state: _Same) -> float | list[Tensor]:
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, Tensor) and value.dim() == 0:
+        return [value]
+    flat, spec = flatten(value)
+    each = [flat[k] for k in state.positions] if spec == state.spec else [None]
+    if not all(isinstance(number, (int, float, Tensor)) for number in each):
+        raise ValueError(
+            f"{op}: {name} is {value!r}; it must be a number, or a tree like the state y0 that has a number or a "
+            "tensor for each of its tensors."
+        )
+    return [number if isinstance(number, Tensor) else torch.tensor(number, dtype=torch.float64) for number in each]
 
 
 def _slope(state: _Same, f: Callable) -> Callable:
@@ -90,8 +108,8 @@ def odeint(
     ts: Tensor | Sequence[float],
     *,
     method: str = "tsit5",
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
+    rtol: Any = 1e-6,
+    atol: Any = 1e-9,
     step: float | None = None,
     first_step: float | None = None,
     longest_step: float | None = None,
@@ -102,10 +120,12 @@ def odeint(
     """The solution of y' = f(t, y) from `y0`, a tree of real tensors of one dtype, at all of the times `ts`.
 
     `f` takes a time and a state and returns a tree like y0; y0 is the state at ts[0], and the times go up or down. The
-    `method` is "tsit5" or "dopri5", explicit and of order five, or "rodas5p", for stiff systems of up to some hundred
-    numbers. Steps are made where √(mean of (error / (`atol` + `rtol` · max(|y|, |y of the next step|)))²) is at most
-    one; the first one to be tried is `first_step`, none is longer than `longest_step`, and there are at most
-    `max_steps`. With `step` all have that length, positive also where time goes backwards, and tolerances mean nothing.
+    `method` is "tsit5" or "dopri5", explicit and of order five, "dop853", explicit and of order eight, for small
+    tolerances, or "rodas5p", for stiff systems of up to some hundred numbers. Steps are made where √(mean of (error /
+    (`atol` + `rtol` · max(|y|, |y of the next step|)))²) is at most one; the first one to be tried is `first_step`,
+    none is longer than `longest_step`, and there are at most `max_steps`. A tolerance is a number, or a tree like y0
+    that has a number or a tensor for each tensor; a component whose tolerance is infinite does not count in the mean.
+    With `step` all have that length, positive also where time goes backwards, and tolerances mean nothing.
 
     Under vmap each system has its own steps and its own end; that one does not reach its last time is no exception, but
     stands in its `status`. `ys` has derivatives by y0, by `ts` and by what `f` captured, in both modes and to any
@@ -128,8 +148,8 @@ def odeint_until(
     *,
     crossing: str = "any",
     method: str = "tsit5",
-    rtol: float = 1e-6,
-    atol: float = 1e-9,
+    rtol: Any = 1e-6,
+    atol: Any = 1e-9,
     step: float | None = None,
     first_step: float | None = None,
     longest_step: float | None = None,

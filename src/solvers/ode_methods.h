@@ -1,7 +1,7 @@
 // The methods of odeint: their coefficients, and one step by them.
 //
 // A step goes from y(t) to y(t + h) with an estimate of its error and, where it is asked for, a path between the two,
-// the polynomial y(t) + θ(p₁ + θ(p₂ + θ(p₃ + θ p₄))) for θ from 0 to 1: the dense output.
+// the polynomial y(t) + θ(p₁ + θ(p₂ + θ(p₃ + …))) for θ from 0 to 1: the dense output.
 #pragma once
 
 #include <array>
@@ -18,14 +18,12 @@ using at::Tensor;
 /// The right-hand side, of a time and one vector.
 using Slope = std::function<Tensor(const Tensor& t, const Tensor& y)>;
 
-/// Powers of θ from 1 on in a path.
-inline constexpr size_t kPath = 4;
-
 struct OdeStep {
   Tensor y;
   Tensor error;
+  Tensor coarse_error;      // an estimate of lower order, by which the first one is made smaller; or undefined
   dynamic::Tensors memory;  // what the next step begins with
-  dynamic::Tensors path;    // p₁ to p₄
+  dynamic::Tensors path;    // p₁, p₂, …
 };
 
 /// How a step is made.
@@ -34,6 +32,8 @@ class OdeMethod {
   virtual ~OdeMethod() = default;
   /// One more than that of the embedded solution, by which the error is estimated.
   virtual int order() const = 0;
+  /// How many p₁, p₂, … a path has.
+  virtual size_t powers() const = 0;
   /// What the first step begins with, whose slope is `slope`.
   virtual dynamic::Tensors first_memory(const Tensor& slope) const = 0;
   virtual OdeStep step(const Slope& f, const Tensor& t, const Tensor& y, const dynamic::Tensors& memory,
@@ -42,19 +42,24 @@ class OdeMethod {
 
 const OdeMethod& ode_method(Ode name);
 
-/// An explicit Runge–Kutta pair whose last stage is the first one of the next step.
+/// An explicit Runge–Kutta pair whose last stage is the first one of the next step. `more` stages come behind that for
+/// a path of `powers`.
+template <size_t stages, size_t more, size_t powers>
 struct ExplicitPair {
-  static constexpr size_t kStages = 7;
-  using Row = std::array<double, kStages>;
-  Row c;                                                // places of the stages
-  std::array<Row, kStages> a;                           // the last row is the solution
-  Row error;                                            // the solution less the embedded one
-  std::array<std::array<double, kPath>, kStages> path;  // of each stage: by powers of θ
+  static constexpr size_t kStages = stages, kAll = stages + more, kPowers = powers;
+  using Row = std::array<double, kAll>;
+  Row c;                                              // places of the stages
+  std::array<Row, kAll> a;                            // row kStages − 1 is the solution
+  Row error;                                          // the solution less the embedded one
+  std::array<std::array<double, powers>, kAll> path;  // of each stage: by powers of θ
+  Row coarse_error = {};                              // the solution less one of still lower order
+  int order = 5;
 };
+using Pair5 = ExplicitPair<7, 0, 4>;
 
 // Ch. Tsitouras, Runge–Kutta pairs of order 5(4) satisfying only the first column simplifying assumption, Computers &
 // Mathematics with Applications 62 (2011) 770–775: the pair, and its interpolant, multiplied out.
-inline constexpr ExplicitPair kTsit5{
+inline constexpr Pair5 kTsit5{
     {0, 0.161, 0.327, 0.9, 0.9800255409045097, 1, 1},
     {{{},
       {0.161},
@@ -75,7 +80,7 @@ inline constexpr ExplicitPair kTsit5{
 
 // J. R. Dormand, P. J. Prince, A family of embedded Runge–Kutta formulae, J. Comput. Appl. Math. 6 (1980) 19–26. The
 // path: L. F. Shampine, Some practical Runge–Kutta formulas, Math. Comp. 46 (1986) 135–150.
-inline constexpr ExplicitPair kDopri5{
+inline constexpr Pair5 kDopri5{
     {0, 1. / 5, 3. / 10, 4. / 5, 8. / 9, 1, 1},
     {{{},
       {1. / 5},

@@ -3,6 +3,7 @@
 // polynomial.
 #include "tower/odeint.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -46,9 +47,6 @@ enum : size_t {
 };
 // while the last trial was not finite, and a shorter step may be.
 constexpr int64_t kUndefinedThere = -1;
-
-// The state has a place for the path's coefficients and these three.
-constexpr std::ptrdiff_t kPathState = 3 + solvers::kPath;
 
 // NOTE [Step control]
 // Proportional and integral (K. Gustafsson, ACM TOMS 17 (1991) 533–554; E. Hairer, G. Wanner, IV.2): with the error e
@@ -104,16 +102,64 @@ Tensor none_like(const Tensor& value) {
   return change * most * most + change * -most * most + std::numeric_limits<double>::quiet_NaN();
 }
 
+// What errors are allowed, and how large they are beside that.
+class Tolerances {
+ public:
+  Tolerances(const OdeOptions& options, const solvers::Unknowns& like, const Tensors& y0)
+      : rtol_(options.rtol.number()), atol_(options.atol.number()) {
+    if (options.rtol.is_number() && options.atol.is_number()) return;
+    const Tensor rtol = of_each(options.rtol, "rtol", like, y0), atol = of_each(options.atol, "atol", like, y0);
+    constexpr double kInfinite = std::numeric_limits<double>::infinity(),
+                     kNan = std::numeric_limits<double>::quiet_NaN();
+    const Tensor counts = at::logical_and(rtol != kInfinite, atol != kInfinite);
+    rtol_of_each_ = at::where(counts, at::where(rtol >= 0, rtol, kNan), 0.);
+    atol_of_each_ = at::where(counts, at::where(atol > 0, atol, kNan), kInfinite);
+    count_ = counts.sum().clamp_min(1);
+  }
+
+  Tensor allowed(const Tensor& size) const {
+    return count_.defined() ? at::addcmul(atol_of_each_, rtol_of_each_, size) : atol_ + rtol_ * size;
+  }
+  Tensor mean_square(const Tensor& error, const Tensor& allowed) const {
+    const Tensor squares = (error / allowed).square();
+    return count_.defined() ? squares.sum() / count_ : squares.mean();
+  }
+
+ private:
+  static Tensor of_each(const Tolerance& tolerance, const char* name, const solvers::Unknowns& like,
+                        const Tensors& y0) {
+    if (tolerance.is_number()) return at::full({like.size()}, tolerance.number(), like.options());
+    Tensors given = tolerance.each();
+    if (given.size() == 1 && given[0].dim() == 0) given.resize(y0.size(), given[0]);
+    if (given.size() != y0.size())
+      throw ArgumentError(std::string("odeint: ") + name + " has " + std::to_string(given.size()) +
+                          " tensors, and the state " + std::to_string(y0.size()) + ". It is a tree like the state.");
+    Tensors parts;
+    for (size_t k = 0; k < y0.size(); ++k) {
+      if (!given[k].defined() || !at::isFloatingType(given[k].scalar_type()) ||
+          !at::is_expandable_to(given[k].sizes(), y0[k].sizes()))
+        throw ArgumentError(std::string("odeint: ") + name + " is " +
+                            (given[k].defined() ? describe(given[k]) : "undefined") + " for tensor " +
+                            std::to_string(k) + " of the state, which is " + describe(y0[k]) +
+                            ". It is of real numbers, and expands to that.");
+      parts.push_back(given[k].detach().to(like.options().dtype()).expand(y0[k].sizes()));
+    }
+    return like.vector(parts, name);
+  }
+
+  double rtol_, atol_;
+  Tensor rtol_of_each_, atol_of_each_, count_;  // where it is not one number for all
+};
+
 struct Walk {
   Slope f;
   const OdeMethod& method;
   OdeOptions options;
+  Tolerances tolerances;
   Tensor end, way;  // way: 1 or −1, and 0 where there is none to go
   double epsilon;
   std::optional<solvers::OdeEventRule> event;
   Tensor first_slope = {};  // LibTorch's autograd follows it where it follows what f captured
-
-  Tensor root_mean_square(const Tensor& v, const Tensor& allowed) const { return (v / allowed).square().mean().sqrt(); }
 
   Tensor before(const Tensor& t, const Tensor& target) const { return (target - t) * way > 0; }
 
@@ -133,12 +179,13 @@ struct Walk {
     const Tensor span = (end - t).abs();
     if (options.step) return at::full_like(t, *options.step);
     if (options.first_step) return at::full_like(t, *options.first_step);
-    const Tensor allowed = options.atol + options.rtol * y.abs();
-    const Tensor size = root_mean_square(y, allowed), speed = root_mean_square(slope, allowed);
+    const Tensor allowed = tolerances.allowed(y.abs());
+    const auto size_of = [&](const Tensor& v) { return tolerances.mean_square(v, allowed).sqrt(); };
+    const Tensor size = size_of(y), speed = size_of(slope);
     Tensor guess = at::where(at::minimum(size, speed) < 1e-5, kTiny, 0.01 * size / speed);
     guess = at::minimum(at::where(guess > 0, guess, kTiny), span);
     const Tensor there = f(t + way * guess, y + way * guess * slope);
-    const Tensor bend = at::maximum(speed, root_mean_square(there - slope, allowed) / guess);
+    const Tensor bend = at::maximum(speed, size_of(there - slope) / guess);
     const Tensor by_bend =
         at::where(bend <= 1e-15, at::clamp_min(1e-3 * guess, kTiny), (0.01 / bend).pow(1. / method.order()));
     const Tensor length = at::minimum(at::minimum(100 * guess, by_bend), span);
@@ -167,9 +214,12 @@ struct Walk {
     s.push_back(at::ones_like(s[kT]));
     s.push_back(s[kY]);
     s.push_back(first_slope);
-    s.resize(s.size() + solvers::kPath - 1, at::zeros_like(s[kY]));
+    s.resize(s.size() + method.powers() - 1, at::zeros_like(s[kY]));
     return s;
   }
+
+  // A path in the state: its begin, its length, y at its begin, and the polynomial.
+  std::ptrdiff_t path_size() const { return 3 + static_cast<std::ptrdiff_t>(method.powers()); }
 
   // y at the end. Where all times are one no step is made, and it has the tangent's derivatives by them.
   Tensor at_end(const Tensors& s) const {
@@ -178,7 +228,7 @@ struct Walk {
   }
 
   solvers::OdePath path_of(const Tensors& s) const {
-    const auto path = s.end() - kPathState;
+    const auto path = s.end() - path_size();
     return {path[0], path[1], path[2], Tensors(path + 3, s.end())};
   }
 
@@ -194,8 +244,12 @@ struct Walk {
                                       number(OdeStatus::step_too_small));
       return {at::logical_and(finite, moves), s[kH], before, failed};
     }
-    const Tensor allowed = options.atol + options.rtol * at::maximum(s[kY].detach().abs(), made.y.detach().abs());
-    const Tensor square = (made.error.detach() / allowed).square().mean();
+    const Tensor allowed = tolerances.allowed(at::maximum(s[kY].detach().abs(), made.y.detach().abs()));
+    Tensor square = tolerances.mean_square(made.error.detach(), allowed);
+    if (made.coarse_error.defined()) {  // as dop853.f has it
+      const Tensor both = square + 0.01 * tolerances.mean_square(made.coarse_error.detach(), allowed);
+      square = at::where(both == 0, both, square * (square / both));
+    }
     finite = at::logical_and(finite, square < std::numeric_limits<double>::infinity());
     const Tensor small = square <= 1;
     const Tensor error = 0.5 * rough_log2(square.clamp_min(kLeastError * kLeastError));
@@ -228,7 +282,7 @@ struct Walk {
     const Tensor is_last = h.abs() * (1 + std::sqrt(epsilon)) >= remaining.detach().abs();
     const Tensor length = at::where(is_last, remaining, h);
     const auto memory = s.begin() + (event ? kEvent + 1 : kRest);
-    const auto path_begin = path ? s.end() - kPathState : s.end();
+    const auto path_begin = path ? s.end() - path_size() : s.end();
     const Tensors start(memory, path_begin);
     const Tensor next_t = at::where(is_last, end, t + h);
     const bool followed = may_be_recorded(joined(s, {first_slope}));
@@ -302,9 +356,10 @@ void check_options(const OdeOptions& options) {
   positive(options.step, "step");
   positive(options.first_step, "first_step");
   positive(options.longest_step, "longest_step");
-  positive(options.atol, "atol");
-  if (!(options.rtol >= 0 && std::isfinite(options.rtol)))
-    throw ArgumentError("odeint: rtol is " + std::to_string(options.rtol) + "; it is not negative, and finite.");
+  if (options.atol.is_number()) positive(options.atol.number(), "atol");
+  const double rtol = options.rtol.number();
+  if (options.rtol.is_number() && !(rtol >= 0 && std::isfinite(rtol)))
+    throw ArgumentError("odeint: rtol is " + std::to_string(rtol) + "; it is not negative, and finite.");
   if (options.max_steps < 0)
     throw ArgumentError("odeint: max_steps is " + std::to_string(options.max_steps) + "; it must not be negative.");
 }
@@ -355,7 +410,7 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
     return like.vector(unwritten(name + ": " + whose, now, at, [&] { return f(now, like.list(at)); }), whose);
   };
   const double epsilon = solvers::epsilon_of(dtype);
-  Walk walk{slope, solvers::ode_method(options.method), options, end, way, epsilon, {}};
+  Walk walk{slope, solvers::ode_method(options.method), options, Tolerances(options, like, y0), end, way, epsilon, {}};
   if (event) walk.event = solvers::OdeEventRule{on_vector(event, like), options.crossing};
   const Tensor apart = times.detach().slice(0, 1) - times.detach().slice(0, 0, count - 1);
   const Tensor in_order = at::logical_or(apart * way > 0, apart == 0).all();

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "solvers/ode_methods.h"
+#include "solvers/dop853.h"
 #include "support/nestings.h"
 #include "support/prelude.h"
 #include "tower/compile.h"
@@ -87,6 +87,22 @@ TEST(OdeMethods, ExplicitCoefficientsFulfilTheOrderConditions) {
   }
 }
 
+TEST(OdeMethods, CoefficientsOfOrderEightFulfilTheOrderConditions) {
+  const auto& pair = tower::solvers::kDop853;
+  const Tensor a = matrix(pair.a), b = a[12], path = matrix(pair.path);
+  EXPECT_LT(defect(a, a, b, 8), kRounding);
+  // Of the embedded solutions.
+  for (const auto& [error, order] : {std::pair(row(pair.error), 5), std::pair(row(pair.coarse_error), 3)}) {
+    EXPECT_LT(defect(a, a, b - error, order), kRounding);
+    EXPECT_GT(defect(a, a, b - error, order + 1), 1e-5);
+  }
+  EXPECT_LT(largest(a.sum(1) - row(pair.c)), kRounding);
+  for (const double theta : {0.3, 1.0}) {
+    const Tensor weights = at::mv(path, at::full({7}, theta, at::kDouble).cumprod(0));
+    EXPECT_LT(defect(a, a, weights, 7, theta), 1e-12);
+  }
+}
+
 TEST(OdeMethods, StiffCoefficientsFulfilTheOrderConditions) {
   const auto& pair = tower::solvers::kRodas5P;
   // With u = Γ k the method is Rosenbrock's: α = a Γ, b = m Γ.
@@ -124,6 +140,68 @@ TEST(Odeint, FixedStepsConvergeWithOrderFive) {
     EXPECT_GT(order, 4.6);
     EXPECT_LT(order, 5.6);
   }
+}
+
+TEST(Odeint, OrderEightIsThatOfItsMethod) {
+  // y' = cos t y, for which both parts of the error are seen; y = exp(sin t).
+  const auto slope = [](const Tensor& t, const Tensor& y) { return t.cos() * y; };
+  double error = 0, order = 0;
+  for (const double steps : {8., 16.}) {
+    const auto found = tower::odeint(slope, vec({1}), vec({0, 3}), {.method = Ode::dop853, .step = 3 / steps});
+    const double now = std::abs(found.ys[1].item<double>() - std::exp(std::sin(3.)));
+    order = std::log2(error / now);
+    error = now;
+  }
+  EXPECT_GT(order, 7.5);
+  EXPECT_LT(order, 9);
+  const Tensor ts = at::linspace(0, 3, 21, at::kDouble);
+  const auto found = [&](Ode method) {
+    return tower::odeint(slope, vec({1}), ts, {.method = method, .rtol = 1e-11, .atol = 1e-11});
+  };
+  EXPECT_LT(largest(found(Ode::dop853).ys.squeeze(1) - ts.sin().exp()), 1e-9);
+  EXPECT_LT(3 * found(Ode::dop853).steps.item<int64_t>(), found(Ode::dopri5).steps.item<int64_t>());
+}
+
+TEST(Odeint, EachNumberOfTheStateCanHaveItsTolerance) {
+  // Two harmonic oscillators, one ten times as fast.
+  const auto turn = [](const Tensor& y) { return at::stack({y[1], -y[0]}); };
+  const auto run = [&](const OdeOptions& options) {
+    const auto slope = [&](const Tensor&, const std::array<Tensor, 2>& y) {
+      return std::array{turn(y[0]), 10 * turn(y[1])};
+    };
+    return tower::odeint(slope, std::array{vec({1, 0}), vec({1, 0})}, vec({0, 3}), options);
+  };
+  using Each = std::array<Tensor, 2>;
+  const auto same = run({.rtol = 1e-5, .atol = 1e-7});
+  const auto as_tensors = run({.rtol = vec({1e-5})[0], .atol = Each{vec({1e-7, 1e-7}), vec({1e-7})[0]}});
+  EXPECT_EQ(support::difference(as_tensors.ys[1], same.ys[1], {1e-12, 1e-12}), "");
+  EXPECT_EQ(as_tensors.steps.item<int64_t>(), same.steps.item<int64_t>());
+  // Where the fast one does not count, the steps are those that the slow one takes alone.
+  const double inf = std::numeric_limits<double>::infinity();
+  const auto slow = run({.rtol = 1e-5, .atol = Each{vec({1e-7})[0], vec({inf})[0]}});
+  const auto alone = tower::odeint([&](const Tensor&, const Tensor& y) { return turn(y); }, vec({1, 0}), vec({0, 3}),
+                                   {.rtol = 1e-5, .atol = 1e-7});
+  EXPECT_EQ(slow.steps.item<int64_t>(), alone.steps.item<int64_t>());
+  EXPECT_EQ(support::difference(slow.ys[0], alone.ys, {1e-12, 1e-12}), "");
+  // Each system of an ensemble has its own, also compiled; a tolerance has no derivative.
+  const Tensor tolerances = vec({1e-3, 1e-6, 1e-9, -1});
+  const auto one = [&](const Tensor& atol) {
+    return tower::odeint(bell_slope, vec({1}), vec({0, 1}), {.rtol = 0, .atol = atol});
+  };
+  const auto many = tower::vmap(one)(tolerances);
+  for (int64_t k = 0; k < 3; ++k) {
+    const auto by_number =
+        tower::odeint(bell_slope, vec({1}), vec({0, 1}), {.rtol = 0, .atol = tolerances[k].item<double>()});
+    EXPECT_EQ(many.steps[k].item<int64_t>(), by_number.steps.item<int64_t>());
+  }
+  EXPECT_EQ(many.status[3].item<int64_t>(), as_number(OdeStatus::not_finite));
+  const auto fast = tower::compile(tower::vmap([&](const Tensor& atol) { return one(atol).ys; }));
+  for (int call = 0; call < 2; ++call) EXPECT_TRUE(at::allclose(fast(tolerances), many.ys, 1e-12, 0, true));
+  EXPECT_EQ(tower::grad([&](const Tensor& atol) { return one(atol).ys.sum(); })(tolerances[1]).item<double>(), 0);
+  EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] {
+                         run({.atol = Each{vec({1, 1, 1}), vec({1})}});
+                       }),
+                       "atol is Double [3] for tensor 0 of the state, which is Double [2]"));
 }
 
 TEST(Odeint, ValuesAtAllTimesAreWithinTheToleranceForwardsAndBackwards) {
