@@ -49,6 +49,13 @@ enum class OdeCrossing {
   falling,  ///< from above zero
 };
 
+/// How reverse mode of `odeint` goes.
+enum class OdeAdjoint {
+  steps,       ///< the derivative of the steps that were made, to rounding: their states are kept
+  continuous,  ///< the adjoint equation is solved from the last time to the first, by the same method and tolerances:
+               ///< states are kept at `ts` alone, and gradients are right to the tolerances
+};
+
 /// A tolerance of `odeint`: one number for all of the state, or a number for each of the state's.
 class Tolerance {
  public:
@@ -93,6 +100,8 @@ struct OdeOptions {
   Checkpoints checkpoints = Checkpoints::all();
   /// As WhileOptions::compact.
   double compact = 0;
+  /// How reverse mode goes. Of `odeint_until` it is OdeAdjoint::steps.
+  OdeAdjoint adjoint = OdeAdjoint::steps;
   /// Of `odeint_until`: which way the event's value goes through zero.
   OdeCrossing crossing = OdeCrossing::any;
 };

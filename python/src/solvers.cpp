@@ -194,6 +194,8 @@ OdeOptions to_ode_options(const py::dict& given) {
   options.max_steps = option<int64_t>(given, "max_steps");
   options.checkpoints = to_checkpoints(given["checkpoints"]);
   options.compact = option<double>(given, "compact");
+  options.adjoint = chosen<OdeAdjoint>(option<std::string>(given, "adjoint"), "adjoint",
+                                       {{"steps", OdeAdjoint::steps}, {"continuous", OdeAdjoint::continuous}});
   options.crossing = chosen<OdeCrossing>(
       option<std::string>(given, "crossing"), "crossing",
       {{"any", OdeCrossing::any}, {"rising", OdeCrossing::rising}, {"falling", OdeCrossing::falling}});

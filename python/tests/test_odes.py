@@ -177,6 +177,80 @@ def test_the_second_derivative_by_a_time_that_is_the_first_is_that_of_the_soluti
     assert abs(second - 2) < 1e-3
 
 
+def waves(y0, p, times, **options):
+    """y' = p y cos t, of a tree with two tensors: y = y0 exp(p (sin t − sin t₀))."""
+
+    def slope(t, y):
+        return {"a": p * y["a"] * t.cos(), "b": -p * y["b"] * t.cos()}
+
+    found = odeint(slope, {"a": y0, "b": y0[:1]}, times, rtol=1e-9, atol=1e-9, **options)
+    return torch.cat([found.ys["a"], found.ys["b"]], 1)
+
+
+def closed_waves(y0, p, times):
+    growth = (p * (times.sin() - times[0].sin()))[:, None]
+    return torch.cat([y0 * growth.exp(), y0[:1] * (-growth).exp()], 1)
+
+
+y0s = torch.tensor([0.7, -1.2], dtype=torch.float64)
+waved = (y0s, torch.tensor(1.3, dtype=torch.float64), torch.tensor([0.2, 0.5, 0.5, 1.7], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("method", ["tsit5", "dop853", "rodas5p"])
+def test_the_continuous_adjoint_has_the_derivatives_of_the_solution(method):
+    def sum_of(solution):
+        weights = torch.linspace(0.5, 2, 12, dtype=torch.float64).view(4, 3)
+        return lambda *given: (weights * solution(*given)).sum()
+
+    adjoint = sum_of(lambda *given: waves(*given, method=method, adjoint="continuous"))
+    expected = grad(sum_of(closed_waves), (0, 1, 2))(*waved)
+    found = grad(adjoint, (0, 1, 2))(*waved)
+    for by, right in zip(found, expected):
+        torch.testing.assert_close(by, right, atol=1e-6, rtol=0)
+    backwards = (*waved[:2], waved[2].flip(0))
+    for by, right in zip(grad(adjoint, (0, 1, 2))(*backwards), grad(sum_of(closed_waves), (0, 1, 2))(*backwards)):
+        torch.testing.assert_close(by, right, atol=1e-6, rtol=0)
+    if method == "tsit5":
+        # They are not those of the steps, to which they are equal to the tolerance alone.
+        of_steps = grad(sum_of(lambda *given: waves(*given, method=method)), (0, 1, 2))(*waved)
+        assert 0 < (found[1] - of_steps[1]).abs() < 1e-6
+
+
+def test_the_continuous_adjoint_nests_and_compiles():
+    y0, p, times = waved
+
+    def value(p, solution=lambda *given: waves(*given, adjoint="continuous")):
+        return solution(y0, p, times)[1:].sum()
+
+    def right(p):
+        return value(p, closed_waves)
+
+    torch.testing.assert_close(jacfwd(value)(p), jacfwd(right)(p), atol=1e-6, rtol=0)
+    for second in (lambda f: jacfwd(grad(f)), lambda f: grad(grad(f))):
+        torch.testing.assert_close(second(value)(p), second(right)(p), atol=1e-5, rtol=0)
+    ps = torch.tensor([0.1, 1.3, -0.4], dtype=torch.float64)
+    slopes, fast = vmap(grad(right))(ps), compile(vmap(grad(value)))
+    torch.testing.assert_close(vmap(grad(value))(ps), slopes, atol=1e-6, rtol=0)
+    torch.testing.assert_close(grad(lambda ps: vmap(value)(ps).sum())(ps), slopes, atol=1e-6, rtol=0)
+    for _ in range(3):
+        torch.testing.assert_close(fast(ps), slopes, atol=1e-6, rtol=0)
+    leaf = p.clone().requires_grad_()
+    with pytest.raises(
+        RuntimeError, match="odeint: the right-hand side uses a tensor that it captured and that requires"
+    ):
+        value(leaf)
+
+
+def test_where_a_system_does_not_arrive_the_continuous_adjoint_is_nan():
+    def end(y0):  # y' = y² has a pole at 1 / y0
+        return odeint(lambda t, y: y * y, y0, [0.0, 0.5], adjoint="continuous").ys[1]
+
+    slopes = vmap(grad(end))(torch.tensor([1.0, 3.0], dtype=torch.float64))
+    assert abs(slopes[0] - 4) < 1e-4 and slopes[1].isnan()
+    with pytest.raises(ValueError, match="adjoint is 'exact'; it must be one of 'steps', 'continuous'"):
+        odeint(lambda t, y: -y, one, ts, adjoint="exact")
+
+
 def test_functions_that_write_to_their_state_are_refused_and_the_callers_tensors_stay():
     state, times = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 1.0], dtype=torch.float64)
     refused = pytest.raises(RuntimeError, match="writes to the time or the state that it is given")

@@ -66,12 +66,14 @@ _OPTIONS = {
     "max_steps",
     "checkpoints",
     "compact",
+    "adjoint",
     "crossing",
 }
 
 
 def _named(arguments: dict) -> dict:
-    return {"crossing": "any", **{name: value for name, value in arguments.items() if name in _OPTIONS}}
+    given = {name: value for name, value in arguments.items() if name in _OPTIONS}
+    return {"crossing": "any", "adjoint": "steps", **given}
 
 
 def _problem(op: str, y0: Any, ts: Tensor | Sequence[float], options: dict) -> tuple[_Same, list[Tensor], Tensor]:
@@ -116,6 +118,7 @@ def odeint(
     max_steps: int = 10_000,
     checkpoints: int | str = "all",
     compact: float = 0.0,
+    adjoint: str = "steps",
 ) -> OdeSolution:
     """The solution of y' = f(t, y) from `y0`, a tree of real tensors of one dtype, at all of the times `ts`.
 
@@ -129,8 +132,10 @@ def odeint(
 
     Under vmap each system has its own steps and its own end; that one does not reach its last time is no exception, but
     stands in its `status`. `ys` has derivatives by y0, by `ts` and by what `f` captured, in both modes and to any
-    order, through the steps that were made; how long these were has none. `checkpoints` ("all", "automatic" or a
-    number) and `compact` are as in `while_loop`. ValueError where sizes, dtypes or options are wrong.
+    order, through the steps that were made; how long these were has none. With the `adjoint` "continuous" reverse mode
+    solves the adjoint equation instead, backwards, by the same method and tolerances: states are kept at `ts` alone,
+    and gradients are right to the tolerances. `checkpoints` ("all", "automatic" or a number) and `compact` are as in
+    `while_loop`. ValueError where sizes, dtypes or options are wrong.
     """
     options = _named(locals())
     state, leaves, times = _problem("odeint", y0, ts, options)

@@ -16,6 +16,7 @@
 #include "core/level.h"
 #include "core/tensor_lists.h"
 #include "core/wrapper.h"
+#include "solvers/ode_adjoint.h"
 #include "solvers/ode_events.h"
 #include "solvers/ode_methods.h"
 #include "solvers/vectors.h"
@@ -388,11 +389,10 @@ std::function<Tensor(const Tensor&, const Tensor&)> on_vector(const dynamic::Ode
   };
 }
 
-// The solution without an event, or up to it.
-OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f, const dynamic::OdeEvent& event,
-                                const Tensors& y0, const Tensor& ts, const OdeOptions& options) {
+// The state, where arguments are right.
+solvers::Unknowns checked(const char* name, const Tensors& y0, const Tensor& ts, const OdeOptions& options) {
   check_options(options);
-  const solvers::Unknowns like(name, y0);
+  solvers::Unknowns like(name, y0);
   const at::ScalarType dtype = y0[0].scalar_type();
   if (!c10::isFloatingType(dtype) || like.size() == 0)
     throw ArgumentError("odeint: y0 is " + describe(y0[0]) +
@@ -400,6 +400,13 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
   if (!ts.defined() || ts.dim() != 1 || ts.size(0) == 0 || ts.is_complex())
     throw ArgumentError("odeint: ts is " + (ts.defined() ? describe(ts) : "undefined") +
                         ". It is the times, of one dimension: the first one is that of y0.");
+  return like;
+}
+
+// The solution without an event, or up to it.
+OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f, const dynamic::OdeEvent& event,
+                                const Tensors& y0, const Tensor& ts, const OdeOptions& options) {
+  const solvers::Unknowns like = checked(name, y0, ts, options);
   // The caller's memory is not shown to f.
   const Tensor times = ts.to(like.options(), /*non_blocking=*/false, /*copy=*/true), t = times.select(0, 0);
   const Tensor y = like.own_vector(y0, "y0");
@@ -409,7 +416,7 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
     const char* whose = "the right-hand side";
     return like.vector(unwritten(name + ": " + whose, now, at, [&] { return f(now, like.list(at)); }), whose);
   };
-  const double epsilon = solvers::epsilon_of(dtype);
+  const double epsilon = solvers::epsilon_of(y.scalar_type());
   Walk walk{slope, solvers::ode_method(options.method), options, Tolerances(options, like, y0), end, way, epsilon, {}};
   if (event) walk.event = solvers::OdeEventRule{on_vector(event, like), options.crossing};
   const Tensor apart = times.detach().slice(0, 1) - times.detach().slice(0, 0, count - 1);
@@ -455,6 +462,10 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
 
 OdeSolution<Tensors> dynamic::odeint(const OdeFunction& f, const Tensors& y0, const Tensor& ts,
                                      const OdeOptions& options) {
+  if (options.adjoint == OdeAdjoint::continuous) {
+    checked("odeint", y0, ts, options);
+    return solvers::odeint_with_adjoint(f, y0, ts, options);
+  }
   OdeEventSolution<Tensors> found = solve("odeint", f, {}, y0, ts, options);
   return {std::move(found.ys), std::move(found.t), std::move(found.status), std::move(found.steps),
           std::move(found.rejected)};
@@ -463,6 +474,8 @@ OdeSolution<Tensors> dynamic::odeint(const OdeFunction& f, const Tensors& y0, co
 OdeEventSolution<Tensors> dynamic::odeint_until(const OdeFunction& f, const OdeEvent& event, const Tensors& y0,
                                                 const Tensor& ts, const OdeOptions& options) {
   if (!event) throw ArgumentError("odeint_until: the event is an empty function.");
+  if (options.adjoint == OdeAdjoint::continuous)
+    throw ArgumentError("odeint_until: there is no continuous adjoint of an event; adjoint is OdeAdjoint::steps.");
   return solve("odeint_until", f, event, y0, ts, options);
 }
 

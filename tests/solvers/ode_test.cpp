@@ -320,6 +320,21 @@ TEST(Odeint, CheckpointsDoNotChangeGradients) {
   EXPECT_LT(largest(all - (1 + vec({1, 0.5}) * 9).square().reciprocal()), 1e-5);
 }
 
+TEST(Odeint, TheContinuousAdjointIsThatOfTheSolution) {
+  // y' = −2 t y², y = 1 / (1 / y0 + t²): by y0 (y / y0)².
+  const auto end = [](const Tensor& y0) {
+    const OdeOptions options{.rtol = 1e-10, .atol = 1e-10, .adjoint = tower::OdeAdjoint::continuous};
+    return tower::odeint(bell_slope, y0, vec({0, 1, 3}), options).ys[2].sum();
+  };
+  EXPECT_LT(largest(tower::grad(end)(vec({1, 0.5})) - (1 + vec({1, 0.5}) * 9).square().reciprocal()), 1e-7);
+  const auto event = [](const Tensor&, const Tensor& y) { return y[0]; };
+  EXPECT_TRUE(contains(
+      message_of<tower::ArgumentError>([&] {
+        tower::odeint_until(bell_slope, event, vec({1}), vec({0, 1}), {.adjoint = tower::OdeAdjoint::continuous});
+      }),
+      "there is no continuous adjoint of an event"));
+}
+
 // ---- ensembles ----
 
 Tensor lorenz(const Tensor& rho, const OdeOptions& options, const Tensor& ts) {
