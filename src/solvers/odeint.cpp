@@ -475,7 +475,7 @@ OdeEventSolution<Tensors> dynamic::odeint_until(const OdeFunction& f, const OdeE
                                                 const Tensor& ts, const OdeOptions& options) {
   if (!event) throw ArgumentError("odeint_until: the event is an empty function.");
   if (options.adjoint == OdeAdjoint::continuous)
-    throw ArgumentError("odeint_until: there is no continuous adjoint of an event; adjoint is OdeAdjoint::steps.");
+    throw ArgumentError("odeint_until: there is no continuous adjoint of an event. Leave it at the steps.");
   return solve("odeint_until", f, event, y0, ts, options);
 }
 
