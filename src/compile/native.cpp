@@ -23,7 +23,7 @@ std::shared_ptr<const compiler::PointerProgram> detail::Specialisations::by_poin
   if (!last.graph->fits())
     throw ArgumentError(std::string(who) +
                         ": a captured tensor has changed its shape since the function was called. Call it again.");
-  const compiler::PointerProgram::Options options{frozen, loop_steps};
+  const compiler::PointerProgram::Options options{frozen, loop_steps, /*numbers_stay=*/frozen || loop_steps < 0};
   for (const auto& family : known->families)
     if (family->modes == last.modes && family->statics == last.statics && family->tensors.count(last.tensors))
       return std::make_shared<const compiler::PointerProgram>(family->graph, state_->kernels, who, options);

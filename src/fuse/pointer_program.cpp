@@ -1,336 +1,29 @@
-// The order of things: a draft is made of a fused graph, with the sizes that it has (DraftWriter); drafts for several
-// numbers of examples are one draft whose extents follow (following); a draft's values get places in the workspace, and
-// tables (settle).
+// The order of things: a draft is made of a fused graph, with the sizes that it has (program_draft.h); drafts for
+// several numbers of examples are one draft whose extents follow (following); a draft's values get places in the
+// workspace, and tables (settle).
 #include "fuse/pointer_program.h"
-
-#include <ATen/EmptyTensor.h>
-#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <iterator>
 #include <limits>
 #include <utility>
 
-#include "fuse/memory_steps.h"
-#include "fuse/small_graph.h"
+#include "core/bytes.h"
+#include "fuse/program_draft.h"
 #include "graph/lifetimes.h"
-#include "graph/operand_dims.h"
-#include "graph/plan.h"
 #include "kernels/compile_error.h"
 #include "kernels/loop_memory.h"
-#include "numbers/small.h"
 #include "tower/errors.h"
 
 namespace tower::compiler {
-
-struct PointerProgram::Draft {
-  struct Made {
-    Extent bytes;
-    size_t first, last;  // steps
-  };
-  struct Step {
-    int64_t kind;
-    std::shared_ptr<const Kernel> kernel;  // null: it copies
-    int64_t bytes;                         // of an element that is copied
-    Extent lanes;
-    std::vector<ProgramPlace> places = {};
-    std::vector<Extent> sizes = {}, strides = {};
-  };
-  std::vector<Operand> arguments, results;
-  std::vector<Constant> constants;
-  std::vector<Made> made;
-  std::vector<Step> steps;
-};
-
 namespace {
 
 using Draft = PointerProgram::Draft;
 
 constexpr int64_t kColumnBytes = 16384;
-constexpr size_t kInNoMemory = static_cast<size_t>(-1);
-constexpr size_t kFirstMade = size_t{1} << 32;  // the memories' numbers, until it is known how many constants there are
 // Of examples, for which drafts are compared: none is a multiple of another, or of a vector's lanes.
 constexpr std::array<int64_t, 3> kNumbers = {29, 31, 37};
-
-Extent fixed(int64_t number) { return {number, 0}; }
-
-std::vector<Extent> fixed(at::IntArrayRef numbers) {
-  std::vector<Extent> extents;
-  for (const int64_t number : numbers) extents.push_back(fixed(number));
-  return extents;
-}
-
-[[noreturn]] void refuse(const char* who, const std::string& what) {
-  throw UnsupportedError(std::string(who) +
-                         ": the function does more than kernels do whose lanes read and write memory: " + what +
-                         ". report() of the compiled function says what is in kernels.");
-}
-
-// ---- one graph ----
-
-class DraftWriter {
- public:
-  DraftWriter(const Graph& graph, Kernels& kernels, const char* who, std::optional<int64_t> examples)
-      : graph_(graph),
-        kernels_(kernels),
-        who_(who),
-        examples_(examples),
-        values_(graph.values.size()),
-        viewed_(graph.values.size(), kNoValue) {}
-
-  Draft write() {
-    refuse_others();
-    for (const ValueId id : graph_.arguments) add_argument(id);
-    for (const ValueId id : graph_.values.ids())
-      if (graph_.values[id].tensor.defined()) add_constant(id);
-    find_viewed();
-    for (const Call& call : graph_.calls)
-      if (is_view(call)) add_view(call);
-      else add_step(call);
-    for (size_t k = 0; k < graph_.results.size(); ++k) add_result(graph_.results[k], k);
-    const size_t first_made = first_constant() + draft_.constants.size();
-    for (Draft::Step& step : draft_.steps)
-      for (ProgramPlace& place : step.places)
-        if (is_made(static_cast<size_t>(place.memory))) place.memory -= static_cast<int64_t>(kFirstMade - first_made);
-    return std::move(draft_);
-  }
-
- private:
-  // A constant that is one number everywhere may have as many elements as there are examples: one of them will do.
-  void add_constant(ValueId id) {
-    const Value& v = graph_.values[id];
-    check_dtype(v.dtype);
-    const bool captured = v.origin == Origin::captured;
-    Tensor tensor = v.tensor;
-    Sizes strides(tensor.strides());
-    if (!captured && tensor.numel() > 0 && same_everywhere(v)) {
-      tensor = at::detail::empty_cpu({}, v.dtype);
-      std::memcpy(tensor.mutable_data_ptr(), v.tensor.const_data_ptr(), tensor.nbytes());
-      std::fill(strides.begin(), strides.end(), 0);
-    }
-    place(id, v.tensor.sizes(), strides, v.dtype, add_constant(std::move(tensor), captured));
-  }
-
-  size_t add_constant(Tensor tensor, bool captured) {
-    draft_.constants.push_back({std::move(tensor), captured});
-    return first_constant() + draft_.constants.size() - 1;
-  }
-
-  // A value as it lies, and where.
-  struct Lies {
-    Sizes sizes, strides;
-    at::ScalarType dtype;
-    size_t memory;
-    int64_t offset;  // in it, in elements
-
-    size_t bytes() const { return MemoryKernel::Result{sizes, strides, dtype}.bytes(); }
-  };
-
-  void refuse_others() const {
-    Report report;
-    note_left(graph_, report);
-    std::string others;
-    const auto add = [&](const std::string& name, const std::string& why) {
-      others += (others.empty() ? "" : "; ") + name + " (" + why + ")";
-    };
-    for (const auto& [reason, names] : report.left)
-      for (const auto& [name, times] : names) add(name, reason);
-    if (!others.empty()) refuse(who_, others);
-    for (const Call& call : graph_.calls)
-      if (!is_view(call) && !dynamic_cast<const StepsInMemory*>(call.op))
-        refuse(who_,
-               call.op->name() + " (a sum of products of tensors, which is made of copies and products of matrices)");
-  }
-
-  // All that is left besides kernels: refuse_others.
-  static bool is_view(const Call& call) { return !dynamic_cast<const KernelOperator*>(call.op); }
-
-  // What results are that are views of all elements of a value.
-  void find_viewed() {
-    for (const Call& call : graph_.calls) {
-      if (!is_view(call) || call.results[0] == kNoValue) continue;
-      const ValueId of = call.operands[0], result = call.results[0];
-      if (count(graph_.values[of].sizes) != count(graph_.values[result].sizes)) continue;
-      viewed_[result] = viewed_[of] == kNoValue ? of : viewed_[of];
-    }
-  }
-
-  // Where results are in their operand, which has no values yet, is found out on a tensor that lies as it does.
-  void add_view(const Call& call) {
-    // Such as aten::narrow.Tensor: the place depends on a value.
-    if (call.operands.size() != 1) refuse(who_, call.op->name() + " (a view that depends on another tensor)");
-    Graph alone;
-    Call view = call;
-    alone.arguments = view.operands = {alone.values.add(graph_.values[call.operands[0]])};
-    for (ValueId& id : view.results)
-      if (id != kNoValue) alone.results.push_back(id = alone.values.add(graph_.values[id]));
-    for (Value& v : alone.values) v.tensor = Tensor();
-    alone.calls.push_back(std::move(view));
-    const Lies lies = *values_[call.operands[0]];
-    const Tensor like = at::detail::empty_strided_cpu(lies.sizes, lies.strides, lies.dtype);
-    const dynamic::Tensors seen = Plan(std::move(alone)).run({like});
-    size_t next = 0;
-    for (const ValueId id : call.results) {
-      if (id == kNoValue) continue;
-      const Tensor& t = seen[next++];
-      if (!t.is_alias_of(like) || t.scalar_type() != lies.dtype)
-        refuse(who_, call.op->name() + " (which copies what it would view)");
-      place(id, t.sizes(), t.strides(), lies.dtype, lies.memory, lies.offset + t.storage_offset());
-    }
-  }
-
-  size_t first_constant() const { return graph_.arguments.size() + graph_.results.size(); }
-  static bool is_made(size_t memory) { return memory >= kFirstMade && memory != kInNoMemory; }
-
-  void place(ValueId id, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, size_t memory,
-             int64_t offset = 0) {
-    Lies& lies = values_[id].emplace();
-    lies.sizes.assign(sizes.begin(), sizes.end());
-    lies.strides.assign(strides.begin(), strides.end());
-    lies.dtype = dtype;
-    lies.memory = memory;
-    lies.offset = offset;
-  }
-
-  void add_argument(ValueId id) {
-    const size_t memory = draft_.arguments.size();
-    if (id == kNoValue) {
-      draft_.arguments.push_back({at::ScalarType::Undefined, {}, {}});
-      return;
-    }
-    const Value& v = graph_.values[id];
-    check_dtype(v.dtype);
-    place(id, v.sizes, v.strides, v.dtype, memory);
-    draft_.arguments.push_back({v.dtype, fixed(v.sizes), fixed(v.strides)});
-  }
-
-  void add_step(const Call& call) {
-    const auto& kernel = dynamic_cast<const MemoryKernel&>(*call.op);
-    std::vector<InMemory> operands;
-    for (const ValueId id : call.operands) {
-      const Lies& lies = *values_[id];
-      operands.push_back({nullptr, lies.sizes, lies.strides, lies.dtype});
-    }
-    const MemorySteps steps = dynamic_cast<const StepsInMemory&>(*call.op).steps(operands, kernels_);
-    const size_t first = draft_.steps.size(), last = first + steps.steps.size() - 1;
-    for (const ValueId id : call.operands)
-      if (is_made(values_[id]->memory)) draft_.made[values_[id]->memory - kFirstMade].last = last;
-    for (size_t k = 0; k < call.results.size(); ++k) {
-      const MemoryKernel::Result& made = kernel.made()[k];
-      place(call.results[k], made.sizes, made.strides, made.dtype,
-            memory_of_result(call.results[k], made.bytes(), last));
-    }
-    std::vector<size_t> made, own;
-    for (const int64_t bytes : steps.made) made.push_back(make(bytes, last));
-    for (const Tensor& t : steps.own) own.push_back(add_constant(t, false));
-    // The memory of a place, and where in it the value begins.
-    const auto memory = [&](const MemoryStep::Place& p) -> std::pair<size_t, int64_t> {
-      if (p.in == MemoryStep::made) return {made[p.number], 0};
-      if (p.in == MemoryStep::own) return {own[p.number], 0};
-      if (p.in == MemoryStep::nothing) return {kInNoMemory, 0};
-      const Lies& lies = *values_[p.in == MemoryStep::operand ? call.operands[p.number] : call.results[p.number]];
-      return {lies.memory, lies.offset};
-    };
-    for (const MemoryStep& step : steps.steps) {
-      if (step.kernel && step.kernel->sums() > 0) refuse(who_, "a kernel adds up over all examples");
-      Draft::Step added{step.kind, step.kernel, step.bytes, fixed(step.lanes)};
-      added.sizes = fixed(step.sizes);
-      const LaneCode* const code = step.kernel ? &step.kernel->lane_code() : nullptr;
-      for (const auto* places : {&step.inputs, &step.outputs})
-        for (const MemoryStep::Place& p : *places) {
-          const auto k = std::ssize(added.places);
-          const bool is_of_code = code && k < code->inputs + code->outputs;  // or the code keeps something there
-          const int64_t bytes = is_of_code ? code->elements[k].bytes : step.bytes;
-          const auto [number, offset] = memory(p);
-          added.places.push_back({static_cast<int64_t>(number), fixed((offset + p.offset) * bytes), fixed(p.stride)});
-          for (const int64_t stride : p.strides) added.strides.push_back(fixed(stride * bytes));
-        }
-      draft_.steps.push_back(std::move(added));
-    }
-  }
-
-  // What the graph gives is written where the caller wants it, and else in the workspace.
-  size_t memory_of_result(ValueId id, size_t bytes, size_t last) {
-    const auto found = std::find_if(graph_.results.begin(), graph_.results.end(), [&](ValueId result) {
-      return result == id || (viewed_[result] == id && order_in_memory(graph_.values[result]));
-    });
-    if (found != graph_.results.end())
-      return graph_.arguments.size() + static_cast<size_t>(found - graph_.results.begin());
-    return make(static_cast<int64_t>(bytes), last);
-  }
-  // Memory that is there from the next step to another.
-  size_t make(int64_t bytes, size_t last) {
-    draft_.made.push_back({fixed(bytes), draft_.steps.size(), last});
-    return kFirstMade + draft_.made.size() - 1;
-  }
-
-  static int64_t size_of(const Lies& lies) { return static_cast<int64_t>(c10::elementSize(lies.dtype)); }
-
-  void add_result(ValueId id, size_t k) {
-    const Lies& lies = *values_[id];
-    Value as_it_lies = graph_.values[id];
-    as_it_lies.strides = lies.strides;
-    Sizes strides = lies.strides;
-    // A view with gaps is given row by row.
-    const bool has_gaps = !order_in_memory(as_it_lies);
-    if (has_gaps) {
-      const auto row_by_row = c10::contiguous_strides(lies.sizes);
-      strides.assign(row_by_row.begin(), row_by_row.end());
-    }
-    draft_.results.push_back({lies.dtype, fixed(lies.sizes), fixed(strides)});
-    check_dtype(lies.dtype);
-    const size_t memory = graph_.arguments.size() + k;
-    if (lies.memory == memory) return;
-    if (is_made(lies.memory)) draft_.made[lies.memory - kFirstMade].last = std::numeric_limits<size_t>::max();
-    if (!has_gaps) return add_copy(lies, memory, {{count(lies.sizes), 1, 1}});
-    std::vector<Copied> dims;
-    for (size_t d = 0; d < lies.sizes.size(); ++d) dims.push_back({lies.sizes[d], lies.strides[d], strides[d]});
-    // Along the longest, and that of the examples before any other, at one go.
-    const auto is_longer = [&](const Copied& a, const Copied& b) { return rank(a.size) < rank(b.size); };
-    std::iter_swap(std::max_element(dims.begin(), dims.end(), is_longer), dims.end() - 1);
-    add_copy(lies, memory, dims);
-  }
-
-  int64_t rank(int64_t size) const { return size == examples_ ? std::numeric_limits<int64_t>::max() : size; }
-
-  // A dimension, and how far elements are apart where they are read and where they are written.
-  struct Copied {
-    int64_t size, from, to;
-  };
-  void add_copy(const Lies& from, size_t to, const std::vector<Copied>& dims) {
-    const int64_t bytes = size_of(from);
-    Draft::Step step{kStepOfCopies, nullptr, bytes, fixed(1)};
-    step.places = {{static_cast<int64_t>(from.memory), fixed(from.offset * bytes), fixed(0)},
-                   {static_cast<int64_t>(to), fixed(0), fixed(0)}};
-    for (const Copied& dim : dims) step.sizes.push_back(fixed(dim.size));
-    for (const Copied& dim : dims) step.strides.push_back(fixed(dim.from * bytes));
-    for (const Copied& dim : dims) step.strides.push_back(fixed(dim.to * bytes));
-    draft_.steps.push_back(std::move(step));
-  }
-
-  void check_dtype(at::ScalarType dtype) const {
-    if (!type_of(dtype)) refuse(who_, std::string("no kernels compute in ") + c10::toString(dtype));
-  }
-
-  const Graph& graph_;
-  Kernels& kernels_;
-  const char* who_;
-  const std::optional<int64_t> examples_;
-  ById<ValueId, std::optional<Lies>> values_;
-  ById<ValueId, ValueId> viewed_;  // of results of views, if these have all elements of a value
-  Draft draft_;
-};
-
-Draft draft_of(Graph traced, Kernels& kernels, const char* who, bool frozen, std::optional<int64_t> examples = {}) try {
-  if (frozen)
-    for (Value& v : traced.values)
-      if (v.origin == Origin::captured) v.origin = Origin::constant;
-  return DraftWriter(fuse(traced, kernels, /*fewest=*/1).graph, kernels, who, examples).write();
-} catch (const CompileError& e) {
-  throw UnsupportedError(std::string(who) + ": there is no machine code: " + e.what() + ".");
-}
 
 // ---- several graphs ----
 
@@ -436,7 +129,7 @@ PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> 
     drafts[k] = draft_of(graph.with(numbers[k]), *compiled_by_, who, options.frozen, numbers[k]);
   }
   auto draft = following(std::move(drafts), numbers);
-  if (!draft) refuse(who, "what it reads and writes does not grow evenly with the number of examples");
+  if (!draft) refuse_program(who, "what it reads and writes does not grow evenly with the number of examples");
   settle(std::move(*draft), graph.fewest(), /*any=*/true, options.loop_steps);
 }
 
@@ -447,7 +140,47 @@ std::shared_ptr<const PointerProgram> PointerProgram::by(std::shared_ptr<Kernels
   return std::make_shared<const PointerProgram>(graph_, std::move(kernels), who, options_);
 }
 
+namespace {
+
+// For one number of examples, all that is made is in one memory.
+void gather_made(Draft& draft) {
+  if (draft.made.empty()) return;
+  const auto first = static_cast<int64_t>(draft.arguments.size() + draft.results.size() + draft.constants.size());
+  const Layout layout = layout_of(draft.made, /*growing=*/false);
+  for (Draft::Step& step : draft.steps)
+    for (ProgramPlace& place : step.places) {
+      if (place.memory < first) continue;
+      place.offset.fixed += static_cast<int64_t>(layout.places[static_cast<size_t>(place.memory - first)]);
+      place.memory = first;
+    }
+  draft.made = {{fixed(static_cast<int64_t>(layout.bytes)), 0, std::numeric_limits<size_t>::max()}};
+}
+
+}  // namespace
+
+// Kernels that know where their lanes are, in place of those that are told: NOTE [Lanes in places]. Where there is no
+// LLVM, and their code is not among what was saved, those stay that are there.
+void PointerProgram::place_lanes(Draft& draft) const {
+  for (Draft::Step& step : draft.steps) {
+    const Region* const region = step.kind == kStepOfLanes ? step.kernel->region() : nullptr;
+    if (!region || step.lanes.fixed <= 0 || step.kernel->lane_code().loops > 0) continue;
+    Region placed = *region;
+    placed.placed = {step.lanes.fixed, {}};
+    for (const ProgramPlace& place : step.places)
+      placed.placed->places.push_back({place.memory, place.offset.fixed, place.stride.fixed});
+    try {
+      step.kernel = compiled_by_->get(placed);
+    } catch (const CompileError&) {
+      continue;
+    }
+    step.kind = kStepInPlaces;
+    step.places.clear();
+  }
+}
+
 void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps) {
+  if (!any) gather_made(draft);
+  if (!any && options_.numbers_stay) place_lanes(draft);
   arguments_ = std::move(draft.arguments);
   results_ = std::move(draft.results);
   constants_ = std::move(draft.constants);
@@ -473,8 +206,9 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_
       tables_.most_inputs = std::max(tables_.most_inputs, code->inputs + (code->walked > 0));
       tables_.most_outputs = std::max(tables_.most_outputs, code->outputs + code->kept + code->loops);
       tables_.most_loops = std::max(tables_.most_loops, code->loops);
-      tables_.column_bytes = std::max(
-          {tables_.column_bytes, kColumnBytes, kBytesOfColumn * vectors * code->vector, kBytesOfVector * vectors});
+      if (step.kind != kStepInPlaces)
+        tables_.column_bytes = std::max(
+            {tables_.column_bytes, kColumnBytes, kBytesOfColumn * vectors * code->vector, kBytesOfVector * vectors});
       if (loop_steps >= 0)
         tables_.loop_bytes = std::max(tables_.loop_bytes, in_lines(step.kernel->loop_bytes(loop_steps)));
       if (is_of_one_lane(step)) {

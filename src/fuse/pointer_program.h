@@ -19,9 +19,10 @@ namespace tower::compiler {
 class PointerProgram {
  public:
   struct Options {
-    bool frozen = false;      // captured tensors are constants, of which kernels have the numbers
-    int64_t loop_steps = -1;  // of loops that others go back through, for which the workspace has memory, unless it is
-                              // known how many these can make; negative: it has none, and `run` has the thread's
+    bool frozen = false;       // captured tensors are constants, of which kernels have the numbers
+    int64_t loop_steps = -1;   // of loops that others go back through, for which the workspace has memory, unless it is
+                               // known how many these can make; negative: it has none, and `run` has the thread's
+    bool numbers_stay = true;  // of memories: kernels may know them. Not where captured tensors become arguments
   };
   /// Throws UnsupportedError, for `who`, where a call is no such kernel, and says which and why.
   PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who, const Options& options);
@@ -64,6 +65,7 @@ class PointerProgram {
 
  private:
   void settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps);
+  void place_lanes(Draft& draft) const;
 
   Graph graph_;
   std::optional<LaneGraph> for_any_;  // what it was made of otherwise

@@ -310,6 +310,7 @@ typedef struct ProgramPointer {
 enum {
   kStepOfLanes,
   kStepOfOneLane,  // of a kernel that takes one at a time: pointers are all that it needs
+  kStepInPlaces,   // of a kernel that knows where its lanes are: the list of memories is all that it needs
   kStepOfRows,
   kStepOfProducts,
   kStepOfCopies,  // of elements
@@ -463,6 +464,9 @@ static inline uint8_t run_step(const ProgramTables* tables, const ProgramStep* s
       code->function(0, 1, room->from, room->to, &fault);
       break;
     }
+    case kStepInPlaces:
+      code->function(0, 1, (const void* const*)room->memory, (void* const*)room->memory, &fault);
+      break;
     case kStepOfLanes:
       find_lanes(step, n, room);
       run_lanes(code, 0, lanes, block_of(tables, code), room->sources, room->targets, room->from, room->to,

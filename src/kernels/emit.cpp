@@ -37,6 +37,14 @@ ById<Id, bool> Region::needed() const {
   return live;
 }
 
+bool Region::can_be_placed() const {
+  const auto any = [](const std::vector<bool>& of) { return std::find(of.begin(), of.end(), true) != of.end(); };
+  if (has_rows() || !of_row.empty() || walked > 0 || any(added) || any(summed)) return false;
+  for (const Id id : graph.ids())
+    if (graph[id].op == Op::in_step || graph[id].op == Op::element) return false;
+  return true;
+}
+
 namespace {
 
 // In a kernel without rows that is left to LLVM, but for what is read; so it is where steps of loops would read it.
@@ -63,6 +71,7 @@ Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.
   plan_kept();
   if (region.has_rows()) plan_rows();
   many_ = region.inputs.size() + region.outputs.size() + kept_.size() > static_cast<size_t>(thresholds().few_accesses);
+  reads_late_ = region.placed && many_ && inside_.size() == 1;
   if (!region.has_rows()) plan_stretches();
 }
 
@@ -83,6 +92,7 @@ start:
   } else {
     print_pointers();
     if (region_.has_rows()) print_rows();
+    else if (region_.placed) print_loop_in_places();
     else print_loop();
   }
 
@@ -120,6 +130,7 @@ std::set<uint64_t> Printer::inputs_read() const {
 }
 
 void Printer::print_pointers() {
+  if (region_.placed) print_memories();
   for (const uint64_t i : inputs_read()) {
     keep_block_short();
     if (!many_ || region_.inputs[i].repeated) print_pointer("%pi", "%inputs", i);
@@ -128,7 +139,7 @@ void Printer::print_pointers() {
     if (!many_) print_pointer("%po", "%outputs", i);
   for (const Id id : graph_.ids()) {
     const Node& n = graph_[id];
-    if (!live_[id] || !region_.is_repeated(n)) continue;
+    if (!live_[id] || !region_.is_repeated(n) || reads_late_) continue;
     keep_block_short();
     load_for_all(n.type, "%pi" + std::to_string(n.bits), "%shared" + to_string(id));
   }
@@ -188,6 +199,10 @@ void Printer::print_part(Id id) {
 }
 
 void Printer::print_pointer(const std::string& prefix, const std::string& array, size_t i) {
+  if (region_.placed) {
+    line(in_place(array, i), prefix + std::to_string(i));
+    return;
+  }
   print(Type::b1, R"(
   %place~ = getelementptr ptr, ptr {array}, i64 {i}
   {prefix}{i} = load ptr, ptr %place~
@@ -232,6 +247,7 @@ enter1:
 
 std::string Printer::pointer_of(const std::string& array, const std::string& prefix, size_t i) {
   if (!many_ || region_.walked > 0) return prefix + std::to_string(i);
+  if (region_.placed) return line(in_place(array, i));
   return line("load ptr, ptr " + line("getelementptr ptr, ptr " + array + ", i64 " + std::to_string(i)));
 }
 
@@ -332,6 +348,7 @@ void Printer::print_store(size_t output, const std::string& begin, int part) {
     load(t, pointer, begin, part, before);
     stored = line("fadd " + type(t) + " " + before + ", " + stored);
   }
+  if (region_.placed) return store_in_place(t, stored, pointer, begin, place_of("%outputs", output));
   store(t, stored, pointer, begin, part);
 }
 
@@ -426,6 +443,8 @@ void Printer::print_look_up(Id id, const std::string& begin, int part) {
 void Printer::print_node(Id id, const std::string& begin, int part) {
   keep_block_short();
   const Node& n = graph_[id];
+  if (reads_late_ && region_.is_repeated(n))
+    return load_for_all(n.type, pointer_of("%inputs", "%pi", n.bits), value(id, part));
   if (n.op == Op::constant || n.op == Op::carry || n.op == Op::in_step || n.op == Op::after || region_.is_repeated(n) ||
       known(id))
     return;
@@ -443,7 +462,11 @@ void Printer::print_node(Id id, const std::string& begin, int part) {
     return;
   }
   if (region_.is_looked_up(n)) return print_look_up(id, begin, part);
-  if (n.op == Op::input) return load(n.type, pointer_of("%inputs", "%pi", n.bits), begin, part, value(id, part));
+  if (n.op == Op::input) {
+    const std::string pointer = pointer_of("%inputs", "%pi", n.bits);
+    if (region_.placed) return load_in_place(n.type, pointer, begin, place_of("%inputs", n.bits), value(id, part));
+    return load(n.type, pointer, begin, part, value(id, part));
+  }
   std::string v[3];
   for (size_t k = 0; k < 3; ++k)
     if (n.args[k] != kNone) v[k] = value(n.args[k], part);

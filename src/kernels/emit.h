@@ -27,6 +27,15 @@ struct Region {
     bool repeated;  // one element for all lanes, or a table; otherwise one for each, next to each other
     std::optional<RowAt> at = std::nullopt;
   };
+  /// Where an input or output is that is always there: of lanes in places.
+  struct Place {
+    int64_t memory;          // its number in the list that the kernel is given
+    int64_t offset, stride;  // bytes to the first lane; elements from one lane to the next
+  };
+  struct Placed {
+    int64_t lanes;              // how many
+    std::vector<Place> places;  // of the inputs, and behind them of the outputs
+  };
   using OfRow = compiler::OfRow;  // what the lanes of a row come to
   static constexpr uint64_t kOfRow = OfRow::kFirst;
   static constexpr int64_t kBlock = 16;  // turns of a loop over a row, or blocks of the level below, that are one block
@@ -41,6 +50,7 @@ struct Region {
   std::vector<bool> once = {};    // of each output: one element for all lanes; none: each has one
   std::vector<bool> summed = {};  // of each output: its sum over all lanes is wanted; none: of no output
   int64_t walked = 0;             // lanes of each of the rows that the kernel walks: NOTE [Walked rows]; 0: it does not
+  std::optional<Placed> placed = std::nullopt;  // NOTE [Lanes in places]; none: the kernel is given pointers to each
 
   bool is_added(size_t output) const { return output < added.size() && added[output]; }
   /// Its vectors are added to the one that is in memory.
@@ -54,6 +64,9 @@ struct Region {
   bool has_places() const {
     return std::any_of(of_row.begin(), of_row.end(), [](const OfRow& o) { return o.how == OfRow::place; });
   }
+  /// Whether its lanes may be in places: they need no more than each its own elements, and pointers are not asked for
+  /// by number.
+  bool can_be_placed() const;
   /// Null for nodes that are no such inputs.
   const OfRow* of_row_at(const Node& n) const {
     return n.op == Op::input && n.bits >= kOfRow ? &of_row[n.bits - kOfRow] : nullptr;
@@ -79,7 +92,8 @@ struct LoopRoom {
 /// only, from lane `begin` to before lane `end`, and sets the bits of a Fault at `fault`: where an integer was divided
 /// by zero, where a loop that must end did not, where a matrix cannot be factored, and where an index is out of range.
 /// If the region has rows, the lanes are one, from 0 on, of any length. If it walks rows, `begin` and `end` are of
-/// rows, and behind the inputs comes how many bytes rows are apart, in each input and each output.
+/// rows, and behind the inputs comes how many bytes rows are apart, in each input and each output. If its lanes are in
+/// places, `inputs` and `outputs` are one list of memories, and all lanes are computed, whatever `begin` and `end` are.
 struct KernelText {
   Module module;
   int64_t lanes;                // in a vector

@@ -64,6 +64,8 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   loops_ = text.loops;
   lane_code_ = {nullptr,   text.lanes,          std::ssize(inputs_), std::ssize(outputs_), elements_.data(),
                 has_rows_, region.has_places(), std::ssize(kept_),   std::ssize(loops_),   region.walked};
+  if (region.placed) lane_code_.inputs = lane_code_.outputs = 0;
+  else if (region.can_be_placed()) region_ = std::make_unique<const Region>(region);
   facts_ = {.instructions = text.instructions, .vector_lanes = text.lanes};
   take(source.get(text.module, key_));
   columns_ = static_cast<int64_t>(outputs_.size() - summed_.size());

@@ -107,6 +107,8 @@ class Kernel {
   };
   const Facts& facts() const { return facts_; }
 
+  /// What it was made of, if its lanes may be in places; else null.
+  const Region* region() const { return region_.get(); }
   /// For what runs kernels on memory that pointers name (kernels/by_pointers.h).
   const LaneCode& lane_code() const { return lane_code_; }
   /// What is kept for each lane of a row.
@@ -138,6 +140,7 @@ class Kernel {
   void share(int64_t pieces, int64_t lanes_in_piece, Piece piece) const;
 
   std::string key_;
+  std::unique_ptr<const Region> region_;
   std::unique_ptr<Code> code_;  // null: it is not run here, and …
   std::shared_ptr<const CodeSource::Written> written_;
   LaneCode lane_code_{};

@@ -35,6 +35,13 @@ std::string bytes_of(const Region& region) {
   out.numbers(region.once);
   out.number(region.levels);
   out.number(region.walked);
+  out.number(region.placed.has_value());
+  if (region.placed) {
+    out.number(region.placed->lanes);
+    out.list(region.placed->places, [&](const Region::Place& place) {
+      for (const int64_t number : {place.memory, place.offset, place.stride}) out.number(number);
+    });
+  }
   return out.take();
 }
 

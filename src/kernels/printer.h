@@ -1,6 +1,7 @@
 // What prints a kernel (kernels/emit.h): pointers, loops over lanes, loads and stores. kernels/print_loops.cpp has the
 // loops that are inside of a lane, kernels/print_folds.cpp passes over rows of them, kernels/print_walk.cpp rows one
-// after the other, kernels/print_stretches.cpp loops over lanes that read elsewhere.
+// after the other, kernels/print_stretches.cpp loops over lanes that read elsewhere, kernels/print_places.cpp lanes
+// whose places are known.
 #pragma once
 
 #include <map>
@@ -24,6 +25,19 @@ class Printer : private Lines {
   void print_walk();
   void print_row_at(size_t input);
   std::set<uint64_t> inputs_read() const;
+
+  // NOTE [Lanes in places]
+  const Region::Place& place_of(const std::string& array, size_t i) const;
+  std::string in_place(const std::string& array, size_t i) const;
+  void print_memories();
+  void print_loop_in_places();
+  std::vector<int64_t> lanes_there() const;
+  template <class F>
+  void with_mask_of_lanes(F&& access);
+  void load_in_place(Type t, const std::string& pointer, const std::string& begin, const Region::Place& place,
+                     const std::string& result);
+  void store_in_place(Type t, std::string v, const std::string& pointer, const std::string& begin,
+                      const Region::Place& place);
   std::string end() const { return region_.walked > 0 ? std::to_string(region_.walked) : "%end"; }  // of lanes
   void print_turn(const std::vector<Id>& nodes, const std::vector<size_t>& written, const std::string& begin,
                   int together);
@@ -151,6 +165,7 @@ class Printer : private Lines {
   std::vector<Stretch> stretches_;
   ById<Id, std::optional<bool>> known_;  // booleans, in the stretch that is printed; of no stretch: empty
   bool many_ = false;                    // inputs and outputs: NOTE [Many loads and stores]
+  bool reads_late_ = false;              // what all lanes share: where it is used, and not before the lanes
   bool masked_ = false;                  // lanes that do not count are neither read nor written
 };
 

@@ -8,7 +8,6 @@ namespace tower::compiler {
 namespace {
 
 constexpr int64_t kTermsOfBlock = 256;  // as kTerms in kernels/gemm.cpp
-constexpr int64_t kVectorsOfTile = 4;
 // A sum waits for its last product: of so many rows, others are made meanwhile.
 constexpr int64_t kRowsOfBlock = 8;
 
@@ -17,7 +16,8 @@ constexpr std::array<const char*, 10> kNamesOfNumbers = {"columns",  "terms", "r
                                                          "column.b", "row.s", "column.s", "row.c",  "column.c"};
 
 // A row of the result, from its first column on: tiles of columns as long as there are enough, where they follow each
-// other, and then single ones. Where there are no tiles, as in the product with a vector, several rows at a time.
+// other, and then single ones. Where there are no tiles, as in the product with a vector, several rows at a time; of
+// fewer that are left, the last one is computed several times.
 constexpr const char* kFirstText = R"(
 define void @{name}(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {
 start:
@@ -45,10 +45,12 @@ start:
   br i1 %some, label %row, label %end.of.rows
 row:
   %i = phi i64 [ %begin, %start ], [ %i1, %end.of.row ]
-  %i.behind = add i64 %i, {rows_of_block}
-  %are.rows = icmp sle i64 %i.behind, %end
-  %takes.rows = and i1 %no.tiles, %are.rows
-  %rows.now = select i1 %takes.rows, i64 {rows_of_block}, i64 1
+  %rows.left = sub i64 %end, %i
+  %last.row = sub i64 %rows.left, 1
+{rows}
+  %are.rows = icmp sgt i64 %rows.left, {rows_of_block}
+  %rows.there = select i1 %are.rows, i64 {rows_of_block}, i64 %rows.left
+  %rows.now = select i1 %no.tiles, i64 %rows.there, i64 1
   %i.a = mul i64 %i, %row.a
   %i.s = mul i64 %i, %row.s
   %i.c = mul i64 %i, %row.c
@@ -70,7 +72,7 @@ choose:
   %c.ij = getelementptr i8, ptr %c.i, i64 %j.c
   %fits = icmp sge i64 %left, {columns_of_tile}
   %takes.tile = and i1 %fits, %follow
-  br i1 %takes.rows, label %block.several, label %choose.columns
+  br i1 %no.tiles, label %block.several, label %choose.columns
 choose.columns:
   br i1 %takes.tile, label %block.tile, label %block.one
 )";
@@ -155,17 +157,17 @@ constexpr Parts kOfRows = {"choose",
   %y.{tile} = load {T}, ptr %p.y.{tile}
 )",
                            R"(
-  %row{v}.a.{tile} = mul i64 %row.a, {v}
+  %row{v}.a.{tile} = mul i64 %row.a, %row{v}
   %p.x{v}.{tile} = getelementptr i8, ptr %p.x.{tile}, i64 %row{v}.a.{tile}
   %x{v}.{tile} = load {T}, ptr %p.x{v}.{tile}
   %next{v}.{tile} = call {E} {fma}({E} %x{v}.{tile}, {E} %y.{tile}, {E} %sum{v}.{tile})
 )",
                            R"(
-  %row{v}.from.{tile} = mul i64 %row.from.{tile}, {v}
+  %row{v}.from.{tile} = mul i64 %row.from.{tile}, %row{v}
   %p.before{v}.{tile} = getelementptr i8, ptr %from.{tile}, i64 %row{v}.from.{tile}
 )",
                            R"(
-  %row{v}.c.{tile} = mul i64 %row.c, {v}
+  %row{v}.c.{tile} = mul i64 %row.c, %row{v}
   %p.result{v}.{tile} = getelementptr i8, ptr %c.ij, i64 %row{v}.c.{tile}
 )"};
 constexpr Parts kOfOne = {"choose.columns", "\n  %x.{tile} = load {T}, ptr %p.x.{tile}\n", kOfColumns.product,
@@ -221,7 +223,15 @@ KernelText print_product(Type type, const std::string& name, int64_t vector_byte
   %{number} = load i64, ptr %p.{number}
 )",
                     Holes{{"number", kNamesOfNumbers[k]}, {"k", std::to_string(k)}});
+  std::string rows;
+  for (int64_t v = 0; v < kRowsOfBlock; ++v)
+    rows += filled(R"(
+  %is.row{v} = icmp slt i64 {v}, %rows.left
+  %row{v} = select i1 %is.row{v}, i64 {v}, i64 %last.row
+)",
+                   Holes{{"v", std::to_string(v)}});
   const Holes all = {{"name", name},
+                     {"rows", rows},
                      {"loads", loads},
                      {"bytes", std::to_string(size_of(type))},
                      {"columns_of_tile", std::to_string(lanes * kVectorsOfTile)},

@@ -11,6 +11,8 @@
 
 namespace tower::compiler {
 
+constexpr int64_t kVectorsOfTile = 4;  // of columns; of fewer, each is computed by itself
+
 /// Of float32 or float64.
 KernelText print_product(Type type, const std::string& name, int64_t vector_bytes);
 
