@@ -69,23 +69,28 @@ class LaneKernel final : public MemoryKernel, public StepsInMemory {
 
   void run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const override {
     std::vector<Tensor> tables;
+    const LaneCode& code = kernel_->lane_code();
     if (lanes_ == 1) {
-      c10::SmallVector<const void*, 64> from;
-      c10::SmallVector<void*, 64> to;
+      c10::SmallVector<const void*, 64> from(static_cast<size_t>(code.inputs));
+      c10::SmallVector<void*, 64> to(static_cast<size_t>(code.outputs));
+      const void** source = from.data();
+      void** target = to.data();
       for_each_place(
-          operands, results, tables, [&](const char* memory, int64_t) { from.push_back(memory); },
-          [&](char* memory, int64_t) { to.push_back(memory); });
+          operands, results, tables, [&](const char* memory, int64_t) { *source++ = memory; },
+          [&](char* memory, int64_t) { *target++ = memory; });
       return kernel_->run(1, from, to);
     }
-    c10::SmallVector<Kernel::Source, 64> from;
-    c10::SmallVector<Kernel::Target, 64> to;
+    c10::SmallVector<Kernel::Source, 64> from(static_cast<size_t>(code.inputs));
+    c10::SmallVector<Kernel::Target, 64> to(static_cast<size_t>(code.outputs));
+    Kernel::Source* source = from.data();
+    Kernel::Target* target = to.data();
     for_each_place(
         operands, results, tables,
         [&](const char* memory, int64_t stride) {
-          from.push_back({memory, stride});
+          *source++ = {memory, stride};
         },
         [&](char* memory, int64_t stride) {
-          to.push_back({memory, stride});
+          *target++ = {memory, stride};
         });
     if (lanes_ > 0) kernel_->run(lanes_, from, to);
   }
@@ -119,13 +124,22 @@ class LaneKernel final : public MemoryKernel, public StepsInMemory {
     return lane == kNoLane ? 0 : along(strides, lane);
   }
 
+  // In a loop: there are few, and a call of memcmp takes longer.
+  static bool lies_as_traced(const LaneRead& read, at::IntArrayRef strides) {
+    bool same = strides.size() == read.strides.size();
+    for (size_t d = 0; same && d < strides.size(); ++d) same = strides[d] == read.strides[d];
+    return same;
+  }
+
   // `element` is told how many elements of memory there are before the first lane, and from one lane to the next.
   template <class F>
   static void for_each_element(const LaneRead& read, at::IntArrayRef strides, F element) {
     const int64_t stride = stride_of_lanes(read.lane, strides);
-    const bool as_traced = strides.equals(read.strides);
-    for (size_t i = 0; i < read.elements.size(); ++i)
-      element(as_traced ? read.offsets[i] : offset_of(read.elements[i], strides, read.lane), stride);
+    if (lies_as_traced(read, strides)) {
+      for (const int64_t offset : read.offsets) element(offset, stride);
+    } else {
+      for (const Sizes& place : read.elements) element(offset_of(place, strides, read.lane), stride);
+    }
   }
 
   // `source` and `target` are told where the first lane is of each input and output, and how many elements the lanes
@@ -133,21 +147,25 @@ class LaneKernel final : public MemoryKernel, public StepsInMemory {
   template <class S, class T>
   void for_each_place(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results, std::vector<Tensor>& tables,
                       S source, T target) const {
+    const LaneElement* element = kernel_->lane_code().elements;
     for (const LaneRead& read : reads_) {
       const InMemory& t = operands[read.operand];
+      const int64_t bytes = element->bytes;
+      element += read.offsets.size();
       if (read.table) {
         const auto* first = static_cast<const char*>(tables.emplace_back(t.tensor().contiguous()).const_data_ptr());
-        for (const int64_t offset : read.offsets) source(first + offset * t.element_size(), 0);
+        for (const int64_t offset : read.offsets) source(first + offset * bytes, 0);
         continue;
       }
       const auto* memory = static_cast<const char*>(t.data);
       for_each_element(read, t.strides,
-                       [&](int64_t offset, int64_t stride) { source(memory + offset * t.element_size(), stride); });
+                       [&](int64_t offset, int64_t stride) { source(memory + offset * bytes, stride); });
     }
     for (size_t k = 0; k < written_.size(); ++k) {
       auto* memory = static_cast<char*>(results[k].data);
-      const int64_t stride = stride_of_lanes(written_[k].lane, results[k].strides);
-      for (const int64_t offset : written_[k].offsets) target(memory + offset * results[k].element_size(), stride);
+      const int64_t bytes = element->bytes, stride = stride_of_lanes(written_[k].lane, results[k].strides);
+      element += written_[k].offsets.size();
+      for (const int64_t offset : written_[k].offsets) target(memory + offset * bytes, stride);
     }
   }
 

@@ -14,7 +14,7 @@
 #include "fuse/memory_steps.h"
 #include "fuse/small_graph.h"
 #include "graph/operand_dims.h"
-#include "graph/plan.h"
+#include "graph/viewed.h"
 #include "kernels/compile_error.h"
 #include "kernels/product_kernel.h"
 #include "numbers/small.h"
@@ -82,12 +82,9 @@ class DraftWriter {
     return first_constant() + draft_.constants.size() - 1;
   }
 
-  // A value as it lies, and where.
-  struct Lies {
-    Sizes sizes, strides;
-    at::ScalarType dtype;
+  // A value as it lies, and in which memory.
+  struct InNumbered : Lies {
     size_t memory;
-    int64_t offset;  // in it, in elements
 
     size_t bytes() const { return MemoryKernel::Result{sizes, strides, dtype}.bytes(); }
   };
@@ -125,23 +122,14 @@ class DraftWriter {
   void add_view(const Call& call) {
     // Such as aten::narrow.Tensor: the place depends on a value.
     if (call.operands.size() != 1) refuse_program(who_, call.op->name() + " (a view that depends on another tensor)");
-    Graph alone;
-    Call view = call;
-    alone.arguments = view.operands = {alone.values.add(graph_.values[call.operands[0]])};
-    for (ValueId& id : view.results)
-      if (id != kNoValue) alone.results.push_back(id = alone.values.add(graph_.values[id]));
-    for (Value& v : alone.values) v.tensor = Tensor();
-    alone.calls.push_back(std::move(view));
-    const Lies lies = *values_[call.operands[0]];
-    const Tensor like = at::detail::empty_strided_cpu(lies.sizes, lies.strides, lies.dtype);
-    const dynamic::Tensors seen = Plan(std::move(alone)).run({like});
+    const InNumbered lies = *values_[call.operands[0]];
+    const auto seen = lie_in_operand(graph_, call, lies);
+    if (!seen) refuse_program(who_, call.op->name() + " (which copies what it would view)");
     size_t next = 0;
     for (const ValueId id : call.results) {
       if (id == kNoValue) continue;
-      const Tensor& t = seen[next++];
-      if (!t.is_alias_of(like) || t.scalar_type() != lies.dtype)
-        refuse_program(who_, call.op->name() + " (which copies what it would view)");
-      place(id, t.sizes(), t.strides(), lies.dtype, lies.memory, lies.offset + t.storage_offset());
+      const Lies& in = (*seen)[next++];
+      place(id, in.sizes, in.strides, in.dtype, lies.memory, in.offset);
     }
   }
 
@@ -150,7 +138,7 @@ class DraftWriter {
 
   void place(ValueId id, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, size_t memory,
              int64_t offset = 0) {
-    Lies& lies = values_[id].emplace();
+    InNumbered& lies = values_[id].emplace();
     lies.sizes.assign(sizes.begin(), sizes.end());
     lies.strides.assign(strides.begin(), strides.end());
     lies.dtype = dtype;
@@ -174,7 +162,7 @@ class DraftWriter {
     const auto& kernel = dynamic_cast<const MemoryKernel&>(*call.op);
     std::vector<InMemory> operands;
     for (const ValueId id : call.operands) {
-      const Lies& lies = *values_[id];
+      const InNumbered& lies = *values_[id];
       operands.push_back({nullptr, lies.sizes, lies.strides, lies.dtype});
     }
     const MemorySteps steps = dynamic_cast<const StepsInMemory&>(*call.op).steps(operands, kernels_);
@@ -194,7 +182,7 @@ class DraftWriter {
       if (p.in == MemoryStep::made) return {made[p.number], 0};
       if (p.in == MemoryStep::own) return {own[p.number], 0};
       if (p.in == MemoryStep::nothing) return {kInNoMemory, 0};
-      const Lies& lies = *values_[p.in == MemoryStep::operand ? call.operands[p.number] : call.results[p.number]];
+      const InNumbered& lies = *values_[p.in == MemoryStep::operand ? call.operands[p.number] : call.results[p.number]];
       return {lies.memory, lies.offset};
     };
     for (const MemoryStep& step : steps.steps) {
@@ -284,7 +272,7 @@ class DraftWriter {
   static int64_t size_of(const Lies& lies) { return static_cast<int64_t>(c10::elementSize(lies.dtype)); }
 
   void add_result(ValueId id, size_t k) {
-    const Lies& lies = *values_[id];
+    const InNumbered& lies = *values_[id];
     Value as_it_lies = graph_.values[id];
     as_it_lies.strides = lies.strides;
     Sizes strides = lies.strides;
@@ -314,7 +302,7 @@ class DraftWriter {
   struct Copied {
     int64_t size, from, to;
   };
-  void add_copy(const Lies& from, size_t to, const std::vector<Copied>& dims) {
+  void add_copy(const InNumbered& from, size_t to, const std::vector<Copied>& dims) {
     const int64_t bytes = size_of(from);
     Draft::Step step{kStepOfCopies, nullptr, bytes, fixed(1)};
     step.places = {{static_cast<int64_t>(from.memory), fixed(from.offset * bytes), fixed(0)},
@@ -333,7 +321,7 @@ class DraftWriter {
   Kernels& kernels_;
   const char* who_;
   const std::optional<int64_t> examples_;
-  ById<ValueId, std::optional<Lies>> values_;
+  ById<ValueId, std::optional<InNumbered>> values_;
   // Constants that are there transposed as well: of which one, from where on, how far rows and terms are apart, and how
   // many there are of each.
   std::map<std::tuple<size_t, int64_t, int64_t, int64_t, int64_t, int64_t>, size_t> transposed_;

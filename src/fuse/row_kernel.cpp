@@ -49,7 +49,7 @@ class RowKernel final : public MemoryKernel, public StepsInMemory, public Reachi
   }
 
   void run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const override {
-    Kernel::Rows rows = rows_;
+    Kernel::Rows::Strides strides_of_rows;
     c10::SmallVector<Tensor, 8> copies;
     c10::SmallVector<const void*, 8> from;
     for (const Reading& reading : readings_) {
@@ -71,7 +71,7 @@ class RowKernel final : public MemoryKernel, public StepsInMemory, public Reachi
           from.push_back(copies.back().const_data_ptr());
         }
       }
-      if (outer_) rows.strides.emplace_back(strides.begin(), strides.begin() + static_cast<int64_t>(outer_));
+      if (outer_) strides_of_rows.emplace_back(strides.begin(), strides.begin() + static_cast<int64_t>(outer_));
     }
     // What is wanted in another order than the lanes' is first written in that.
     c10::SmallVector<Tensor, 4> in_order_of_lanes(written_.size());
@@ -83,7 +83,15 @@ class RowKernel final : public MemoryKernel, public StepsInMemory, public Reachi
       to.push_back(as_wanted ? results[k].data : in_order_of_lanes[k].mutable_data_ptr());
       if (w.is_sum) std::memset(to.back(), 0, made()[k].bytes());
     }
-    if (std::find(lanes_.begin(), lanes_.end(), 0) == lanes_.end()) kernel_->run(rows, from, to);
+    if (std::find(lanes_.begin(), lanes_.end(), 0) == lanes_.end()) {
+      if (outer_ == 0) {
+        kernel_->run(rows_.lanes, from, to);
+      } else {
+        Kernel::Rows rows = rows_;
+        rows.strides = std::move(strides_of_rows);
+        kernel_->run(rows, from, to);
+      }
+    }
     for (size_t k = 0; k < written_.size(); ++k)
       if (in_order_of_lanes[k].defined()) results[k].tensor().copy_(in_order_of_lanes[k]);
   }

@@ -36,17 +36,20 @@ Plan::Plan(Graph graph) : graph_(std::move(graph)) {
   ById<ValueId, bool> needed(graph_.values.size(), false);
   for (ValueId id : graph_.results) needed[id] = kept_[id] = true;
   steps_.resize(graph_.calls.size());
+  for (size_t n = 0; n < steps_.size(); ++n) {
+    steps_[n].kernel = dynamic_cast<const KernelOperator*>(graph_.calls[n].op);
+    steps_[n].in_memory = dynamic_cast<const MemoryKernel*>(graph_.calls[n].op);
+  }
+  settle_views();
   static const Operator& view = *Operator::find("aten::view", "");
   for (size_t n = graph_.calls.size(); n-- > 0;) {
     const Call& call = graph_.calls[n];
     Step& step = steps_[n];
-    step.kernel = dynamic_cast<const KernelOperator*>(call.op);
-    step.in_memory = dynamic_cast<const MemoryKernel*>(call.op);
     step.last.resize(call.operands.size());
     for (size_t k = call.operands.size(); k-- > 0;) {
-      const ValueId id = call.operands[k];
-      step.last[k] = !needed[id];
-      needed[id] = kept_[id] = true;
+      const ValueId id = call.operands[k], memory = memory_of(id);
+      step.last[k] = !needed[id] && !needed[memory];
+      needed[id] = kept_[id] = needed[memory] = kept_[memory] = true;
     }
     step.is_view = call.vmaps.empty() && call.op == &view;
     step.gives_up_first = call.vmaps.empty() && !step.last.empty() && step.last[0];
@@ -63,9 +66,47 @@ Plan::Plan(Graph graph) : graph_(std::move(graph)) {
   for (const ValueId id : graph_.values.ids())
     if (!values_[id].in_block) values_[id].at = slots_++;
   for (size_t n = 0; n < steps_.size(); ++n)
-    for (size_t k = 0; k < steps_[n].last.size(); ++k)
-      if (const Held& held = values_[graph_.calls[n].operands[k]]; steps_[n].last[k] && !held.in_block)
-        steps_[n].last_of_slots.push_back(held.at);
+    for (size_t k = 0; k < steps_[n].last.size(); ++k) {
+      if (!steps_[n].last[k]) continue;
+      const ValueId id = graph_.calls[n].operands[k];
+      for (const ValueId read : {id, memory_of(id)})
+        if (!values_[read].in_block) steps_[n].last_of_slots.push_back(values_[read].at);
+    }
+}
+
+void Plan::settle_views() {
+  views_.resize(graph_.values.size());
+  std::vector<bool> takes_memory;
+  bool any = false, writes = false;
+  for (size_t n = 0; n < steps_.size(); ++n) {
+    takes_memory.push_back(steps_[n].in_memory);
+    any = any || steps_[n].in_memory;
+    for (size_t k = 0; k < graph_.calls[n].operands.size(); ++k) writes = writes || graph_.calls[n].writes(k);
+  }
+  if (!any || writes) return;
+  ById<ValueId, std::optional<Lies>> lies(graph_.values.size());
+  for (const ValueId id : graph_.values.ids())
+    if (const Value& v = graph_.values[id]; v.origin != Origin::result && v.device.is_cpu())
+      lies[id] = Lies{v.sizes, v.strides, v.dtype};
+  for (size_t n = 0; n < steps_.size(); ++n)
+    for (size_t k = 0; takes_memory[n] && k < graph_.calls[n].results.size(); ++k) {
+      const MemoryKernel::Result& made = steps_[n].in_memory->made()[k];
+      lies[graph_.calls[n].results[k]] = Lies{made.sizes, made.strides, made.dtype};
+    }
+  const auto viewed = views_in_memory(graph_, lies, takes_memory);
+  for (const ValueId id : graph_.values.ids()) {
+    if (!viewed[id]) continue;
+    const auto& [of, in] = *viewed[id];
+    const auto bytes = in.offset * static_cast<int64_t>(c10::elementSize(in.dtype));
+    View& view = views_[id].emplace(View{of, bytes, in.sizes, in.strides, in.dtype});
+    if (graph_.values[of].origin == Origin::result) continue;
+    view.given = static_cast<size_t>(std::find(given_.begin(), given_.end(), of) - given_.begin());
+    if (view.given == given_.size()) given_.push_back(of);
+  }
+  for (size_t n = 0; n < steps_.size(); ++n) {
+    const std::vector<ValueId>& results = graph_.calls[n].results;
+    steps_[n].is_settled = results.size() == 1 && results[0] != kNoValue && views_[results[0]];
+  }
 }
 
 // Of the values of at most `largest` bytes, those that kernels make and nobody but kernels reads.
@@ -76,8 +117,8 @@ void Plan::place_in_block(size_t largest) {
   for (const ValueId id : graph_.results) is_seen[id] = true;
   for (size_t n = 0; n < steps_.size(); ++n)
     for (const ValueId id : graph_.calls[n].operands) {
-      last[id] = n;
-      is_seen[id] = is_seen[id] || !steps_[n].in_memory;
+      last[memory_of(id)] = n;
+      is_seen[id] = is_seen[id] || (!steps_[n].in_memory && !steps_[n].is_settled);
     }
   std::vector<ValueId> placed;
   std::vector<Lifetime> lifetimes;
@@ -104,6 +145,7 @@ namespace {
 bool matches(const Value& value, const Tensor& t) {
   return t.sizes().equals(value.sizes) && t.scalar_type() == value.dtype;
 }
+bool lies_as(const Value& value, const Tensor& t) { return matches(value, t) && t.strides().equals(value.strides); }
 
 [[noreturn]] void refuse_other_results(const Call& call) {
   throw UnsupportedError("compile: " + call.op->name() +
@@ -144,7 +186,7 @@ void run_call(const Call& call, Stack& stack) {
 bool Plan::fits() const {
   return std::all_of(captured_.begin(), captured_.end(), [&](ValueId id) {
     const Value& v = graph_.values[id];
-    return matches(v, v.tensor) && v.tensor.strides().equals(v.strides);
+    return lies_as(v, v.tensor);
   });
 }
 
@@ -172,6 +214,7 @@ class Plan::Run {
     }
     for (size_t i = 0; i < args.size(); ++i)
       if (plan.graph_.arguments[i] != kNoValue) place_of(plan.graph_.arguments[i]) = &args[i];
+    for (const ValueId id : plan.given_) lies_as_traced_.push_back(lies_as(plan.graph_.values[id], *place_of(id)));
     if (plan.block_bytes_ <= kMostOnStack) return;
     large_block_ = c10::GetCPUAllocator()->allocate(plan.block_bytes_);
     block_ = static_cast<char*>(large_block_.get());
@@ -188,13 +231,23 @@ class Plan::Run {
     return *place_of(id);
   }
 
+  /// Whether kernels read this result, the only one of a call, where what it views lies.
+  bool is_settled(ValueId id) const {
+    const View& view = *plan_.views_[id];
+    return view.given == View::kIsMade || lies_as_traced_[view.given];
+  }
+
   void call(const Call& call, const MemoryKernel& kernel) {
-    c10::SmallVector<InMemory, 8> operands;
+    c10::SmallVector<InMemory, 16> operands;
     c10::SmallVector<InMemory, 4> results;
+    operands.reserve(call.operands.size());
+    results.reserve(call.results.size());
     for (size_t k = 0; k < call.operands.size(); ++k) {
-      const Held& held = plan_.values_[call.operands[k]];
-      if (!held.made && !kernel.fits(k, *at_[held.at])) refuse(call, kernel);
-      operands.push_back(held.in_block ? held.made->at(block_ + held.at) : InMemory::read(*at_[held.at]));
+      const ValueId id = call.operands[k];
+      const Held& held = plan_.values_[id];
+      const bool settled = plan_.views_[id] && is_settled(id);
+      if (!held.made && !settled && !kernel.fits(k, *at_[held.at])) refuse(call, kernel);
+      operands.push_back(settled ? of_view(*plan_.views_[id]) : read(held));
     }
     for (size_t k = 0; k < call.results.size(); ++k) {
       const Held& held = plan_.values_[call.results[k]];
@@ -220,11 +273,18 @@ class Plan::Run {
  private:
   const Tensor*& place_of(ValueId id) { return at_[plan_.values_[id].at]; }
 
+  InMemory read(const Held& held) {
+    return held.in_block ? held.made->at(block_ + held.at) : InMemory::read(*at_[held.at]);
+  }
+  InMemory of_view(const View& view) {
+    return {static_cast<char*>(read(plan_.values_[view.of]).data) + view.bytes, view.sizes, view.strides, view.dtype};
+  }
+
   [[noreturn]] void refuse(const Call& call, const MemoryKernel& kernel) {
     std::vector<Tensor> tensors;
     for (const ValueId id : call.operands) {
-      const Held& held = plan_.values_[id];
-      tensors.push_back(held.in_block ? held.made->at(block_ + held.at).tensor() : *at_[held.at]);
+      const auto& view = plan_.views_[id];
+      tensors.push_back((view && is_settled(id) ? of_view(*view) : read(plan_.values_[id])).tensor());
     }
     c10::SmallVector<const Tensor*, 8> operands;
     for (const Tensor& t : tensors) operands.push_back(&t);
@@ -232,8 +292,9 @@ class Plan::Run {
   }
 
   const Plan& plan_;
-  c10::SmallVector<Tensor, 32> own_;        // what is computed here
-  c10::SmallVector<const Tensor*, 32> at_;  // there, among the arguments, or in the graph
+  c10::SmallVector<Tensor, 32> own_;          // what is computed here
+  c10::SmallVector<const Tensor*, 32> at_;    // there, among the arguments, or in the graph
+  c10::SmallVector<bool, 8> lies_as_traced_;  // of what is viewed
   alignas(64) char small_block_[kMostOnStack];
   c10::DataPtr large_block_;
   char* block_ = small_block_;
@@ -253,6 +314,7 @@ dynamic::Tensors Plan::run(const dynamic::Tensors& args) const {
       values.free(step);
       continue;
     }
+    if (step.is_settled && values.is_settled(call.results[0])) continue;
     // A graph has views of what is not lazily conjugate or negative; an argument may be, here and not when it was
     // traced.
     const auto operand = [&, views = call.op->is_view()](size_t k) {

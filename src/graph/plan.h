@@ -7,10 +7,16 @@
 // takes once and gives back at its end. Where the places are follows from which calls make and read what
 // (graph/lifetimes.h), and is settled when the plan is made. The block is small: what is large is a tensor, which costs
 // little beside what is done with it, and is freed as soon as nobody reads it any more.
+//
+// NOTE [Settled views]
+// A view that only kernels read is not made, either: they are told where it lies in the memory of what it views
+// (graph/viewed.h). Of what a kernel made that is known. An argument may lie otherwise than the one that was traced;
+// then its views are made in that run.
 #pragma once
 
 #include "graph/graph.h"
 #include "graph/kernel_operator.h"
+#include "graph/viewed.h"
 #include "tower/dynamic.h"
 
 namespace tower::compiler {
@@ -33,6 +39,7 @@ class Plan {
     c10::SmallVector<size_t, 4> last_of_slots;  // the same, of tensors
     bool gives_up_first;                        // the memory of the first operand may be taken for the result
     bool is_view;                               // by aten::view
+    bool is_settled = false;                    // NOTE [Settled views]
   };
   // Where a value is.
   struct Held {
@@ -40,8 +47,19 @@ class Plan {
     bool in_block = false;                       // or it is a tensor
     size_t at = 0;                               // a place in the block, or the tensor's slot
   };
+  // Of a settled view.
+  struct View {
+    ValueId of;
+    int64_t bytes;  // from the first of those of what is viewed
+    Sizes sizes, strides;
+    at::ScalarType dtype;
+    size_t given = kIsMade;  // which of `given_` is viewed
+    static constexpr size_t kIsMade = static_cast<size_t>(-1);
+  };
   class Run;
+  void settle_views();
   void place_in_block(size_t largest);
+  ValueId memory_of(ValueId id) const { return views_[id] ? views_[id]->of : id; }
   void check_writes(const dynamic::Tensors& args) const;
 
   Graph graph_;
@@ -49,6 +67,8 @@ class Plan {
   std::vector<Step> steps_;               // one for each call
   ById<ValueId, bool> kept_;              // values that are read, or returned
   ById<ValueId, Held> values_;
+  ById<ValueId, std::optional<View>> views_;  // settled ones
+  std::vector<ValueId> given_;                // what is viewed and no kernel made
   size_t slots_ = 0, block_bytes_ = 0;
   std::vector<size_t> written_;  // arguments
 };

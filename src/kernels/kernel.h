@@ -73,9 +73,9 @@ class Kernel {
 
   /// Rows of lanes, which begin where the strides say.
   struct Rows {
-    using Strides = std::vector<c10::SmallVector<int64_t, 4>>;  // for each input or output, in elements
-    c10::SmallVector<int64_t, 4> sizes;                         // how many, by dimensions; none: one row
-    int64_t lanes;                                              // in each
+    using Strides = c10::SmallVector<c10::SmallVector<int64_t, 4>, 8>;  // for each input or output, in elements
+    c10::SmallVector<int64_t, 4> sizes;                                 // how many, by dimensions; none: one row
+    int64_t lanes;                                                      // in each
     Strides strides;
     Strides of_outputs = {};  // none: rows follow each other. Several rows may be added to the same memory
     int64_t together = 1;     // rows, one after the other, that share memory with no others
