@@ -48,7 +48,9 @@ ById<ValueId, std::optional<Viewed>> views_in_memory(const Graph& graph, const B
     const ValueId of = call.operands[0], result = call.results[0];
     const std::optional<Viewed> viewed = views[of] || !lies[of] ? views[of] : Viewed{of, *lies[of]};
     const auto lie = viewed ? lie_in_operand(graph, call, viewed->lies) : std::nullopt;
-    const auto is_as_traced = [&](const Value& v) { return lie->at(0).sizes == v.sizes && lie->at(0).dtype == v.dtype; };
+    const auto is_as_traced = [&](const Value& v) {
+      return lie->at(0).sizes == v.sizes && lie->at(0).dtype == v.dtype;
+    };
     if (lie && is_as_traced(graph.values[result])) views[result] = Viewed{viewed->of, lie->at(0)};
   }
   ById<ValueId, bool> is_seen(graph.values.size(), false);

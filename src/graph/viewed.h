@@ -27,7 +27,8 @@ std::optional<std::vector<Lies>> lie_in_operand(const Graph& graph, const Call& 
 /// Which views of a graph kernels can read where what they view lies.
 ///
 /// `lies`: of what has a known place before anything is computed, or is computed to one; undefined of the rest.
-/// `takes_memory`: of each call, whether it reads operands by their place. All of a view's readers do, or are such views.
+/// `takes_memory`: of each call, whether it reads operands by their place. All of a view's readers do, or are such
+/// views.
 struct Viewed {
   ValueId of;  // no view itself
   Lies lies;   // offset: in that

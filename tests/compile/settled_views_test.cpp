@@ -28,11 +28,20 @@ const View kViews[] = {
     {"a column", [](const Tensor& x) { return x.select(1, 47); }},
     {"a view of a view", [](const Tensor& x) { return x.slice(0, 2, 39).t().slice(0, 5, 45); }},
     {"the diagonal", [](const Tensor& x) { return x.diagonal(2); }},
-    {"in another shape", [](const Tensor& x) { return x.view({20, 2, 48}).transpose(0, 1); }},
+    {"in another shape",
+     [](const Tensor& x) {
+       return x.view({20, 2, 48}).transpose(0, 1);
+     }},
     {"windows", [](const Tensor& x) { return x.select(0, 4).unfold(0, 8, 2); }},
-    {"expanded", [](const Tensor& x) { return x.slice(0, 5, 6).expand({9, 48}); }},
+    {"expanded",
+     [](const Tensor& x) {
+       return x.slice(0, 5, 6).expand({9, 48});
+     }},
     {"nothing", [](const Tensor& x) { return x.slice(0, 5, 5); }},
-    {"by addresses", [](const Tensor& x) { return x.as_strided({5, 6}, {7, 2}, 11); }},
+    {"by addresses",
+     [](const Tensor& x) {
+       return x.as_strided({5, 6}, {7, 2}, 11);
+     }},
 };
 
 // One kernel or product makes what is viewed, and another one reads the view.
@@ -92,8 +101,7 @@ TEST(SettledViews, LeaveWhatTheyViewInTheBlock) {
   TOWER_NEEDS_LLVM();
   const Function f = [](const Tensors& in) {
     Tensor y = in[0];
-    for (int step = 0; step < 3; ++step)
-      y = (y * 2).sin() * at::cat({in[1], (y + in[0]).tanh().slice(0, 0, -1)});
+    for (int step = 0; step < 3; ++step) y = (y * 2).sin() * at::cat({in[1], (y + in[0]).tanh().slice(0, 0, -1)});
     return Tensors{y};
   };
   const Tensors args{waves({200}).to(at::kFloat), waves({1}, 1).to(at::kFloat)};
