@@ -185,6 +185,86 @@ TEST(Jet, FollowsACurveAndComposesAsFaaDiBrunoSays) {
   expect_close(coefficients[2], vec({M_E * (10 + 4.0 / 3)}), 1e-14);
 }
 
+// Of f along the series of eᵗ, that is of f(eᵗ), in both scalings.
+void expect_along_exponential(const Unary& f, const std::function<double(int)>& derivative, double tolerance) {
+  constexpr int kTerms = 12;
+  const Tensor one = vec({1, 1});
+  std::vector<Tensor> derivatives, coefficients;
+  for (int k = 1; k <= kTerms; ++k) {
+    derivatives.push_back(one);
+    coefficients.push_back(one / factorial(k));
+  }
+  const auto by_derivatives = tower::jet(f, one, derivatives).second;
+  const auto by_coefficients = tower::jet(f, one, coefficients, {.scaling = tower::Scaling::coefficients}).second;
+  for (int k = 1; k <= kTerms; ++k) {
+    const auto at = static_cast<size_t>(k - 1);
+    const Tensor expected = derivative(k) * one;
+    expect_close(by_derivatives[at], expected, tolerance, "derivative " + std::to_string(k));
+    expect_close(by_coefficients[at] * factorial(k), expected, tolerance, "coefficient " + std::to_string(k));
+  }
+}
+
+TEST(Jet, OfPowersOfAnExponentialIsThatOfExponentials) {
+  for (const double p : {-3.0, -1.5, -1.0, -0.5, 0.5, 2.0, 2.5, 3.0})
+    expect_along_exponential([p](const Tensor& x) { return x.pow(p); }, [p](int k) { return std::pow(p, k); }, 1e-9);
+  expect_along_exponential([](const Tensor& x) { return x * x; }, [](int k) { return std::pow(2, k); }, 1e-12);
+  expect_along_exponential([](const Tensor& x) { return 1 / x; }, [](int k) { return k % 2 ? -1 : 1; }, 1e-9);
+  expect_along_exponential([](const Tensor& x) { return x.log(); }, [](int k) { return k == 1 ? 1 : 0; }, 1e-6);
+  expect_along_exponential([](const Tensor& x) { return x.log().sin(); }, [](int k) { return std::sin(k * M_PI / 2); },
+                           1e-6);
+}
+
+TEST(Jet, OfPowersAtZeroIsWhatNestingGives) {
+  const Tensor zero = vec({0, 0}), v = vec({1, -2});
+  for (const double p : {-1.5, -1.0, 0.5, 2.5}) {
+    const auto f = [p](const Tensor& x) { return x.pow(p); };
+    const auto slope = [&](const Tensor& x) { return tower::jvp(f, x, v).second; };
+    const auto found = tower::derivatives_along(f, zero, v, 2);
+    expect_close(found[1], slope(zero), 0, std::to_string(p));
+    expect_close(found[2], tower::jvp(slope, zero, v).second, 0, std::to_string(p));
+  }
+}
+
+TEST(Jet, OfInversesIsTheGeometricSeries) {
+  // (1 + tA)⁻¹ = Σ (-tA)ᵏ.
+  const Tensor a = at::tensor({0.1, 0.7, -0.4, 0.2}, at::kDouble).view({2, 2});
+  const Tensor one = at::eye(2, at::kDouble);
+  const auto found = tower::derivatives_along([](const Tensor& m) { return at::linalg_inv(m); }, one, a, 12,
+                                              {.scaling = tower::Scaling::coefficients});
+  Tensor power = one;
+  for (size_t k = 1; k < found.size(); ++k) {
+    power = -power.mm(a);
+    expect_close(found[k], power, 1e-12, std::to_string(k));
+  }
+}
+
+TEST(Jet, CostsTheSquareOfTheOrder) {
+  const Tensor x = vec({0.3, 0.4, 0.5, 0.6});
+  const auto calls = [&](const Unary& f, int64_t order) {
+    const auto along = [&](const Tensor& a) {
+      return tower::derivatives_along([&](const Tensor& t) { return f(t.sin()); }, a, x, order).back();
+    };
+    return static_cast<double>(tower::graph(along)(x).calls.size());
+  };
+  const std::vector<std::pair<std::string, Unary>> functions = {
+      {"pow(-1.5)", [](const Tensor& t) { return t.pow(-1.5); }},
+      {"pow(-3)", [](const Tensor& t) { return t.pow(-3); }},
+      {"mm",
+       [](const Tensor& t) {
+         return t.view({2, 2}).mm(t.view({2, 2}));
+       }},
+      {"bmm",
+       [](const Tensor& t) {
+         return t.view({1, 2, 2}).bmm(t.view({1, 2, 2}));
+       }},
+      {"inv",
+       [](const Tensor& t) {
+         return at::linalg_inv(t.view({2, 2}));
+       }},
+      {"softmax", [](const Tensor& t) { return t.softmax(0); }}};
+  for (const auto& [name, f] : functions) EXPECT_LT(calls(f, 12), 4.4 * calls(f, 6)) << name;
+}
+
 TEST(Jet, OfAConstantIsZeroAndOfAPolynomialEnds) {
   const Tensor x = vec({2, 3});
   const auto found = tower::derivatives_along([](const Tensor& a) { return a * a * a + 5; }, x, at::ones_like(x), 5);

@@ -31,7 +31,8 @@ enum class Scaling {
 
 /// How `jet` speaks of series.
 struct JetOptions {
-  /// What the terms are.
+  /// What the terms are, and what is carried through the function: coefficients are the faster ones where there are
+  /// many, as products of them have no binomials.
   Scaling scaling = Scaling::derivatives;
 };
 

@@ -10,6 +10,11 @@ RuleTable<Linearity>& linearities() {
   return table;
 }
 
+RuleTable<SlopeByResult>& slopes_by_results() {
+  static auto& table = *new RuleTable<SlopeByResult>;
+  return table;
+}
+
 }  // namespace
 
 Linearity linearity_of(const Operator& op) {
@@ -18,5 +23,9 @@ Linearity linearity_of(const Operator& op) {
 }
 
 void set_linearity(const Operator& op, Linearity linearity) { linearities().set(op, linearity); }
+
+const SlopeByResult* slope_by_result(const Operator& op) { return slopes_by_results().find(op); }
+
+void set_slope_by_result(const Operator& op, SlopeByResult rule) { slopes_by_results().set(op, rule); }
 
 }  // namespace tower::rules

@@ -14,6 +14,7 @@ enum class Linearity : uint8_t {
   unsaid,
   affine_in_each,  // in each tensor, the others held, though the one rule for all looks at them
   product,         // in each of the first two arguments, which may broadcast, and zero where one of them is
+  bilinear,        // in each of the first two arguments, and zero where one of them is
   quotient,        // the first argument divided by the second
   first_as_factor  // element by element the first argument times a function of the others
 };
@@ -25,6 +26,19 @@ void set_linearity(const Operator& op, Linearity linearity);
 template <class Op>
 void linearity(Linearity is) {
   set_linearity(record_of(Op::name, Op::overload_name), is);
+}
+
+/// The derivative of the result `y` along `t`, the tangent of the first argument, by y itself: where the jvp rule calls
+/// the operator with other attributes, so that each order would have a series of its own. Undefined where that does not
+/// hold for these arguments.
+using SlopeByResult = Tensor (*)(const Tensor& t, const Stack& args, const Tensor& y);
+
+const SlopeByResult* slope_by_result(const Operator& op);
+void set_slope_by_result(const Operator& op, SlopeByResult rule);
+
+template <class Op>
+void slope_by_result(SlopeByResult rule) {
+  set_slope_by_result(record_of(Op::name, Op::overload_name), rule);
 }
 
 }  // namespace tower::rules

@@ -75,6 +75,14 @@ Tensor along_power(const Tensor& t, const Tensor& x, const Scalar& p) {
   return times(t, x.pow(p.isFloatingPoint() ? Scalar(less) : Scalar(p.toLong() - 1)) * p);
 }
 
+// x y' = p y x'. Not of positive powers, whose derivatives at zero may be finite: those below them are negative soon.
+Tensor slope_of_power(const Tensor& t, const Stack& args, const Tensor& y) {
+  const Tensor x = args[0].toTensor();
+  const Scalar p = args[1].toScalar();
+  if (!x.is_floating_point() || p.isComplex() || p.toDouble() >= 0) return {};
+  return t * y / x * p;
+}
+
 // Where 0 to the power p is constant in p: p >= 0.
 Tensor nonnegative(const Tensor& p) {
   if (!p.is_complex()) return p >= 0;
@@ -284,6 +292,7 @@ void arithmetic() {
   // x^0 is constant in x, also at 0; 0^p is constant in p where p >= 0.
   op<at::_ops::pow_Tensor_Scalar>().pointwise().element(power).derivative<0>(
       [](Along t, const Tensor& x, const Scalar& p) { return along_power(*t, x, p); });
+  slope_by_result<at::_ops::pow_Tensor_Scalar>(slope_of_power);
   op<at::_ops::pow_Tensor_Tensor>()
       .pointwise()
       .element(floating_power)

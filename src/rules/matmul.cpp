@@ -4,6 +4,7 @@
 #include <ATen/Operators.h>
 
 #include "records/demands.h"
+#include "records/linearity.h"
 #include "records/op.h"
 #include "rules/folds.h"
 #include "rules/products.h"
@@ -73,6 +74,7 @@ void of_matrices(const char* letters, void (*vmap)(VmapFrame&)) {
                                                             sum = add_product(std::move(sum), f.tensor(0), db);
                                                           else f.give(0, Op::call(f.tensor(0), db));
                                                         }});
+  linearity<Op>(Linearity::bilinear);
 }
 
 // ---- what the kernels demand ----

@@ -55,6 +55,9 @@ class Sum {
     if (value_.defined()) value_ = at::add(value_, term, factor);
     else value_ = factor == 1 ? term : at::mul(term, factor);
   }
+  void double_all() {
+    if (value_.defined()) value_ = at::mul(value_, 2);
+  }
   const Tensor& value() const { return value_; }
 
  private:
@@ -62,6 +65,13 @@ class Sum {
 };
 
 // ---- kinds of calls ------------------------------------------------------------------------------------------------
+
+/// That many times a term, of coefficients: of derivatives it is the term itself.
+Tensor by_order(const Growing& level, const Tensor& term, double factor) {
+  if (!term.defined() || !level.has_coefficients() || factor == 1) return term;
+  const Under below(level);
+  return at::mul(term, factor);
+}
 
 struct Given final : Call {
   Given(const Tensor& value, Derivatives derivatives) {
@@ -79,7 +89,9 @@ struct Prime final : Call {
     degree = level.degree(node) == kEndless ? kEndless : level.degree(node) - 1;
     known.push_back({level.derivative(of, 1)});
   }
-  Tensors next(Growing& level, size_t k) override { return {level.derivative(of, k + 1)}; }
+  Tensors next(Growing& level, size_t k) override {
+    return {by_order(level, level.derivative(of, k + 1), static_cast<double>(k + 1))};
+  }
 
   int64_t of;
 };
@@ -149,19 +161,33 @@ struct Product final : OperatorCall {
     if (!level.derivative(first, 0).defined() || !level.derivative(second, 0).defined()) known[0][0] = Tensor();
   }
   Tensors next(Growing& level, size_t k) override {
+    // Of a square the terms are equal in pairs, but for one in the middle.
+    const bool square = first == second && rules::linearity_of(op) == rules::Linearity::product;
     Sum sum;
     Binomial binomial(k);
-    for (size_t i = 0; i <= k; ++i, ++binomial) {
-      const Tensor a = level.derivative(first, i), b = level.derivative(second, k - i);
-      if (!a.defined() || !b.defined()) continue;
-      Stack stack = args;
-      stack[factors.first] = a;
-      stack[factors.second] = b;
+    for (size_t i = 0; square ? 2 * i <= k : i <= k; ++i, ++binomial) {
+      const Tensor term = times(level, i, k - i);
       const Under below(level);
-      bind_call(op, stack);
-      sum.add(stack[0].toTensor(), *binomial);
+      if (square && 2 * i == k) sum.double_all();
+      sum.add(term, level.has_coefficients() ? 1 : *binomial);
+    }
+    if (square && k % 2 == 1) {
+      const Under below(level);
+      sum.double_all();
     }
     return {sum.value()};
+  }
+
+  /// The product of two of the factors' derivatives.
+  Tensor times(Growing& level, size_t i, size_t j) const {
+    const Tensor a = level.derivative(first, i), b = level.derivative(second, j);
+    if (!a.defined() || !b.defined()) return {};
+    Stack stack = args;
+    stack[factors.first] = a;
+    stack[factors.second] = b;
+    const Under below(level);
+    bind_call(op, stack);
+    return stack[0].toTensor();
   }
 
   Factors factors;
@@ -181,7 +207,7 @@ struct Quotient final : OperatorCall {
       const Tensor slope = level.derivative(b, i);
       if (!slope.defined() || !known[k - i][0].defined()) continue;
       const Under below(level);
-      sum.add(at::mul(slope, known[k - i][0]), -*binomial);
+      sum.add(at::mul(slope, known[k - i][0]), level.has_coefficients() ? -1 : -*binomial);
     }
     if (!sum.value().defined()) return {Tensor()};
     const Under below(level);
@@ -196,7 +222,8 @@ struct ByRule final : OperatorCall {
     if (k == 1) run(level);
     Tensors result(slopes.size());
     for (size_t i = 0; i < slopes.size(); ++i) {
-      if (slopes[i].node != kConstant) result[i] = level.derivative(slopes[i].node, k - 1);
+      if (slopes[i].node != kConstant)
+        result[i] = by_order(level, level.derivative(slopes[i].node, k - 1), 1 / static_cast<double>(k));
       else if (k == 1) result[i] = slopes[i].value;
     }
     return result;
@@ -225,12 +252,22 @@ struct ByRule final : OperatorCall {
     const Operator::Values saved = save_for_derivatives(op, own, results);
     JvpFrame frame{{op, own, results, nullptr, 0, saved}, tangents, {}, outs_meta};
     frame.tangents.resize(metas.size());
-    run_jvp(frame, defined, served_jvp(op, defined));
+    if (!by_result(own, frame)) run_jvp(frame, defined, served_jvp(op, defined));
     for (size_t k = 0; k < slopes.size(); ++k) {
       if (nodes[k] == kConstant || !frame.tangents[k].defined()) continue;
       Wrapper* w = as_wrapper_of(frame.tangents[k], level);
       slopes[k] = w ? Slope{w->payload().value, w->payload().index} : Slope{frame.tangents[k], kConstant};
     }
+  }
+
+  /// By the rule that the record has for series, if it is one for these arguments.
+  bool by_result(const Stack& own, JvpFrame& frame) const {
+    const rules::SlopeByResult* rule = rules::slope_by_result(op);
+    if (!rule) return false;
+    Tensor slope = (*rule)(frame.leaves[0], own, frame.outs[0].toTensor());
+    if (!slope.defined()) return false;
+    frame.tangents[0] = std::move(slope);
+    return true;
   }
 
   struct Slope {
@@ -293,7 +330,7 @@ const Growing::Made* Growing::made_before(const Operator& op, const Stack& args,
 
 // ---- the level -----------------------------------------------------------------------------------------------------
 
-Growing::Growing(const char* label) : Level(Kind::jvp, label) {}
+Growing::Growing(const char* label, Scaling scaling) : Level(Kind::jvp, label), scaling_(scaling) {}
 Growing::~Growing() = default;
 
 void Growing::took(Wrapper& w) { History::show_untracked(w); }

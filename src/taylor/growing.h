@@ -8,6 +8,10 @@
 // own rules, and a call that is there already is not made again: sin and cos need each other, and are two calls.
 //
 //   y = tanh(x)    y' = x' · p    p = 1 - y²    one product and one square: K² of them for K orders
+//
+// What is kept of each order is the derivative, or the coefficient of the power, which is smaller by k!. With the
+// former a rule's derivative is a series without its first term, and products have binomials; with the latter that
+// takes a factor for each order, and products, of which there are K², have none.
 #pragma once
 
 #include <memory>
@@ -16,6 +20,7 @@
 #include "core/level.h"
 #include "taylor/growth.h"
 #include "taylor/series.h"
+#include "tower/taylor.h"
 
 namespace tower::taylor {
 
@@ -41,7 +46,7 @@ struct Call {
 
 class Growing final : public Level {
  public:
-  explicit Growing(const char* label);
+  explicit Growing(const char* label, Scaling scaling = Scaling::derivatives);
   ~Growing() override;
 
   void process(const Operator& op, Stack& stack) override;
@@ -65,6 +70,8 @@ class Growing final : public Level {
   Tensor tensor_of(int64_t node, const Tensor& value) { return wrap(*this, Payload{value, {}, node}); }
   /// The derivative of a node as a tensor of this level; undefined if it is zero with all of its own.
   Tensor prime(int64_t node, const Tensor& value);
+  /// What the terms are that calls keep, and are asked for: "derivatives" stands for either.
+  bool has_coefficients() const { return scaling_ == Scaling::coefficients; }
   /// While values one level down are computed: whether LibTorch's autograd may follow them.
   bool records() const { return records_; }
 
@@ -100,6 +107,7 @@ class Growing final : public Level {
   std::vector<Made> made_;
   Stack expected_;
   std::vector<Tensor> ones_;
+  Scaling scaling_;
   bool records_ = false;
 };
 

@@ -40,6 +40,7 @@ Growth growth_of(const Operator& op, Mask tracked, Mask constant_outs) {
       if (std::popcount(tracked) == 1) return Growth::termwise;
       break;
     case rules::Linearity::product:
+    case rules::Linearity::bilinear:
       if (first && others) return Growth::product;
       break;
     case rules::Linearity::quotient:

@@ -25,7 +25,7 @@ void Jet::process(const Operator& op, Stack& stack) {
       });
       bind_call(op, stack);
     } else {
-      const auto growing = c10::make_intrusive<Growing>(label());
+      const auto growing = c10::make_intrusive<Growing>(label(), scaling_);
       const Scope scope(growing);
       const c10::AutoFwGradMode following(true);
       replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) -> Tensor {

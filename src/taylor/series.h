@@ -4,8 +4,8 @@
 //   jet         {y', y'', …, y⁽ᴷ⁾} at t = 0
 //   laplacian   {the first derivatives along all directions, stacked in front; the sum over directions of the second}
 //
-// Derivatives and not coefficients: then the series of y' is that of y without its first term, no factor added, and
-// a product's binomials go into the additions.
+// Derivatives, and not coefficients of powers of t: those are what `jet` carries where it is asked for them
+// (taylor/growing.h).
 #pragma once
 
 #include <c10/core/TensorImpl.h>

@@ -15,8 +15,6 @@ using dynamic::Function;
 
 namespace {
 
-Tensor scaled(const Tensor& t, double factor) { return t.defined() && factor != 1 ? at::mul(t, factor) : t; }
-
 // The directions of each chosen argument: those that were given, or of all elements of all of them the unit vectors.
 Tensors directions_of(const Tensors& primals, const std::vector<int64_t>& argnums, const LaplacianOptions& options,
                       const char* label) {
@@ -50,9 +48,7 @@ std::pair<Tensors, std::vector<Tensors>> jet(Function f, const Tensors& given, c
   if (series.empty())
     throw ArgumentError("jet: the series has no term, so there is nothing to differentiate along. Give at least one.");
   std::vector<taylor::Derivatives> derivatives(primals.size());
-  double factorial = 1;
   for (size_t k = 0; k < series.size(); ++k) {
-    factorial *= static_cast<double>(k + 1);
     const Tensors terms = series[k].empty() ? Tensors(primals.size()) : frontend::stand_ins(series[k]);
     if (terms.size() != primals.size())
       throw ArgumentError("jet: " + std::to_string(primals.size()) + " primals, but " + std::to_string(terms.size()) +
@@ -62,20 +58,13 @@ std::pair<Tensors, std::vector<Tensors>> jet(Function f, const Tensors& given, c
       if (k == 0) taylor::check_primal(primals[i], kLabel, ordinal("primal", i));
       if (terms[i].defined()) check_differentiable(primals[i], kLabel, ordinal("primal", i));
       check_direction(terms[i], Meta(primals[i]), kLabel, ordinal("term", k) + " of " + ordinal("primal", i));
-      derivatives[i].push_back(options.scaling == Scaling::coefficients ? scaled(terms[i], factorial) : terms[i]);
+      derivatives[i].push_back(terms[i]);
     }
   }
   const taylor::Followed followed =
-      taylor::follow(c10::make_intrusive<taylor::Jet>(kLabel, series.size()), f, primals, derivatives);
+      taylor::follow(c10::make_intrusive<taylor::Jet>(kLabel, series.size(), options.scaling), f, primals, derivatives);
   std::vector<Tensors> result;
-  factorial = 1;
-  for (size_t k = 1; k <= series.size(); ++k) {
-    factorial *= static_cast<double>(k);
-    result.push_back(followed.of_order(k));
-    if (options.scaling == Scaling::coefficients)
-      for (Tensor& t : result.back())
-        if (t.is_floating_point() || t.is_complex()) t = scaled(t, 1 / factorial);
-  }
+  for (size_t k = 1; k <= series.size(); ++k) result.push_back(followed.of_order(k));
   return {followed.outs, std::move(result)};
 }
 
