@@ -82,14 +82,26 @@ static inline void copy_lanes(const char* from, int64_t from_stride, char* to, i
   }
 }
 
-// Lanes `begin` to before `end`, `block` of them at a time, which is a multiple of a vector. Lanes next to each other
+// Whether no input or output has to be copied, but for a vector that is not whole.
+static inline int lie_as_lanes(const LaneCode* code, const LaneSource* inputs, const LaneTarget* outputs) {
+  int64_t i;
+  for (i = 0; i < code->inputs; ++i)
+    if (code->elements[i].apart && inputs[i].stride != 1) return 0;
+  for (i = 0; i < code->outputs; ++i)
+    if (code->elements[code->inputs + i].apart && outputs[i].stride != 1) return 0;
+  return 1;
+}
+
+// Lanes `begin` to before `end`, `block` of them at a time, which is a multiple of a vector; where nothing is copied
+// all whole vectors are one block, as there may be thousands of inputs to point to in each. Lanes next to each other
 // are used where they are, unless the last vector is not whole; others are copied, and what is missing in the last
 // vector repeats the last lane. `from` and `to`: for pointers to each input and output; what stands behind the outputs
 // is the kernel's as it is. `columns`: kBytesOfColumn for each lane of a block, of each input and output.
 static inline void run_lanes(const LaneCode* code, int64_t begin, int64_t end, int64_t block, const LaneSource* inputs,
                              const LaneTarget* outputs, const void** from, void** to, char* columns, uint8_t* fault) {
-  const int64_t vector = code->vector, column = block * kBytesOfColumn;
+  const int64_t vector = code->vector, column = block * kBytesOfColumn, whole = (end - begin) / vector * vector;
   int64_t first, i;
+  if (whole > block && lie_as_lanes(code, inputs, outputs)) block = whole;
   for (first = begin; first < end; first += block) {
     const int64_t lanes = end - first < block ? end - first : block;
     const int64_t padded = (lanes + vector - 1) / vector * vector;
