@@ -14,8 +14,8 @@ using at::Tensor;
 
 inline constexpr int64_t kBodies = 6;
 inline constexpr double kGravity = 0.01720209895 * 0.01720209895 * 365 * 365;
-inline constexpr std::array<double, kBodies> kMasses{1.00000597682, 1 / 1047.355,  1 / 3501.6,
-                                                     1 / 22869.,    1 / 19314., 7.4074074e-09};
+inline constexpr std::array<double, kBodies> kMasses{1.00000597682, 1 / 1047.355, 1 / 3501.6,
+                                                     1 / 22869.,    1 / 19314.,   7.4074074e-09};
 
 inline Tensor masses() { return at::tensor(at::ArrayRef<double>(kMasses), at::kDouble); }
 
@@ -40,7 +40,6 @@ inline Tensor start() {
   return y - at::tensordot(y, m, {1}, {0}).unsqueeze(1) / m.sum();
 }
 
-
 /// Each pair of bodies once, as a sum over pairs needs them: of three times six places that lie around a table, each
 /// body with the next one, with the one behind that, and the first three with those that they face.
 inline Tensor around(const Tensor& t, int64_t places) {
@@ -57,9 +56,9 @@ struct Attraction {
   Tensor operator()(const Tensor& y) const {
     const Tensor d = apart(y[0]), pull = (d * d).sum(1, true).pow(-1.5) * d;
     const Tensor next = pull.narrow(0, 0, 6), second = pull.narrow(0, 6, 6), facing = pull.narrow(0, 12, 3);
-    const Tensor accelerations =
-        around(weight, 1) * next - around(weight * next, 5) + around(weight, 2) * second - around(weight * second, 4) +
-        at::cat({weight.narrow(0, 3, 3) * facing, -(weight.narrow(0, 0, 3) * facing)});
+    const Tensor accelerations = around(weight, 1) * next - around(weight * next, 5) + around(weight, 2) * second -
+                                 around(weight * second, 4) +
+                                 at::cat({weight.narrow(0, 3, 3) * facing, -(weight.narrow(0, 0, 3) * facing)});
     return at::stack({y[1], accelerations});
   }
 };

@@ -1,7 +1,7 @@
-// An integrator by Taylor series of a high order, for y' = f(y): at each step the series of the solution, by recurrence,
-// and of its last terms the length of the step (Jorba and Zou, "A software package for the numerical integration of
-// ODEs by means of high-order Taylor methods", 2005). There are no steps to refuse. Under vmap each trajectory makes
-// its own.
+// An integrator by Taylor series of a high order, for y' = f(y): at each step the series of the solution, by
+// recurrence, and of its last terms the length of the step (Jorba and Zou, "A software package for the numerical
+// integration of ODEs by means of high-order Taylor methods", 2005). There are no steps to refuse. Under vmap each
+// trajectory makes its own.
 #pragma once
 
 #include <ATen/Functions.h>
