@@ -66,6 +66,7 @@ def test_a_module_among_the_arguments_is_compared_with_its_mode():
     assert fast.graphs() == 2
 
 
+@pytest.mark.cpu("only the CPU's tensors are stored")
 def test_a_saved_function_is_that_of_its_last_mode(tmp_path):
     fast, x = compile(by_global), randn(2, 3)
     for training in (True, False):
