@@ -88,12 +88,11 @@ def test_a_system_that_does_not_arrive_has_nan_for_derivatives_and_leaves_the_ot
         found = odeint(lambda t, y: k * y * y, one, list(times), rtol=1e-8, atol=1e-8)
         return found.ys[-1], found.status
 
-    for times in ((0.0, 1.0), (0.0, 0.9, 1.0)):
-        for derivative in (grad, jacfwd):
-            by_k = vmap(derivative(lambda k: end(k, times)[0]))
-            for f in (by_k, *[compile(by_k)] * 3):
-                found = f(ks)
-                assert abs(found[0] - 4) < 1e-5 and found[1].isnan()
+    for times, derivative in (((0.0, 1.0), grad), ((0.0, 0.9, 1.0), jacfwd)):
+        by_k = vmap(derivative(lambda k, times=times: end(k, times)[0]))
+        for f in (by_k, *[compile(by_k)] * 3):
+            found = f(ks)
+            assert abs(found[0] - 4) < 1e-5 and found[1].isnan()
 
     def sound(scale: Tensor) -> Tensor:
         ends, status = vmap(end)(scale * ks)
