@@ -85,8 +85,6 @@ class DraftWriter {
   // A value as it lies, and in which memory.
   struct InNumbered : Lies {
     size_t memory;
-
-    size_t bytes() const { return MemoryKernel::Result{sizes, strides, dtype}.bytes(); }
   };
 
   void refuse_others() const {
