@@ -3,26 +3,22 @@ Python) and heyoka's. Units: astronomical, years of 365 days, the Sun's mass."""
 
 import math
 import pathlib
-import re
+import sys
 
 import numpy as np
 import torch
 import torch_tower as tower
 
-YEARS, ORDER, BODIES = 100.0, 20, 6
-GRAVITY = 0.01720209895**2 * 365**2
-MASSES = np.array([1.00000597682, 1 / 1047.355, 1 / 3501.6, 1 / 22869.0, 1 / 19314.0, 7.4074074e-09])
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "examples/planets"))
+from solar_system import BODIES, GRAVITY, MASSES, start  # noqa: E402
+
+YEARS, ORDER = 100.0, 20
 MOST_OF_ENERGY = 1e-14
 
 
 def beginnings(count):
     """Positions and velocities, [count, 2, bodies, 3], each within a hundredth of where the bodies were."""
-    header = pathlib.Path(__file__).parents[2] / "examples/planets/solar_system.h"
-    numbers = re.search(r"day =.*?\{(.*?)\},", header.read_text(encoding="utf-8"), re.S).group(1)
-    day = np.array([float(each) for each in re.findall(r"[-+]?\d+\.\d+e[-+]\d+", numbers)]).reshape(2, BODIES, 3)
-    y = np.stack([day[0], day[1] * 365])
-    y -= np.einsum("b,kbc->kc", MASSES, y)[:, None] / MASSES.sum()
-    return y * (1 + 0.01 * np.random.default_rng(1).uniform(-1, 1, (count, 2, BODIES, 3)))
+    return start() * (1 + 0.01 * np.random.default_rng(1).uniform(-1, 1, (count, 2, BODIES, 3)))
 
 
 def energy(y):
