@@ -11,12 +11,12 @@
 #include <tower/exported.h>
 #include <tower/tower.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <numbers>
 #include <string>
 
 #include "support/checks.h"
+#include "support/command_line.h"
 
 namespace exported_potential {
 namespace {
@@ -67,7 +67,7 @@ struct Molecules {
 
 /// Velocity Verlet (Swope et al. 1982).
 template <class Gradients>
-Molecules moved(const Gradients& gradients, Molecules now, double time_step, int steps) {
+Molecules moved(const Gradients& gradients, Molecules now, double time_step, int64_t steps) {
   const Tensor per_force = -0.5 * time_step / masses();
   Tensor push = gradients(now.places) * per_force;
   for (int n = 0; n < steps; ++n) {
@@ -79,7 +79,7 @@ Molecules moved(const Gradients& gradients, Molecules now, double time_step, int
   return now;
 }
 
-int run(int steps) {
+int run(int64_t steps) {
   Checks check;
   const auto energy = tower::load_exported<Tensor(Tensor)>(TOWER_EXAMPLES_DIR "/exported_potential/water.pt2");
   fmt::print("The model is {}.\n\n", energy.signature());
@@ -130,11 +130,10 @@ int run(int steps) {
 }  // namespace exported_potential
 
 int main(int argc, char** argv) {
-  CLI::App app("Molecular dynamics and normal modes of a potential that Python exported");
-  int steps = 5000;
-  bool short_run = false;
-  app.add_option("--steps", steps, "Steps of 0.2 fs");
-  app.add_flag("--short", short_run, "Few steps, as a test");
-  CLI11_PARSE(app, argc, argv);
-  return exported_potential::run(short_run ? 200 : steps) == 0 ? 0 : 1;
+  int64_t steps = 5000;
+  bool brief = false;
+  support::CommandLine line("exported_potential",
+                            "Molecular dynamics and normal modes of a potential that Python exported");
+  line.option("--steps", steps, "of 0.2 fs", {1, 1e8}).flag("--short", brief, "few steps, as a test");
+  return line.run(argc, argv, [&] { return exported_potential::run(brief ? 200 : steps) == 0 ? 0 : 1; });
 }

@@ -12,12 +12,10 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <exception>
 #include <string>
 
 #include "data/digits.h"
@@ -26,6 +24,7 @@
 #include "posterior.h"
 #include "softmax_regression.h"
 #include "support/checks.h"
+#include "support/command_line.h"
 
 namespace laplace_digits {
 namespace {
@@ -36,7 +35,7 @@ using support::seconds_of;
 struct Options {
   bool short_run = false;
   double prior_precision = 1;
-  uint64_t seed = 1;
+  int64_t seed = 1;
 
   int64_t training_images() const { return short_run ? 300 : 1437; }
   int64_t draws() const { return short_run ? 100 : 500; }
@@ -198,16 +197,11 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   laplace_digits::Options options;
-  CLI::App app("Hessians of classifiers of handwritten digits, dense and as products, and what they say of doubt");
-  app.add_flag("--short", options.short_run, "fewer images and steps, for the tests");
-  app.add_option("--prior-precision", options.prior_precision, "how firmly parameters are believed to be near zero")
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "of all random numbers")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return laplace_digits::run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "laplace_digits: {}\n", error.what());
-    return EXIT_FAILURE;
-  }
+  support::CommandLine line(
+      "laplace_digits",
+      "Hessians of classifiers of handwritten digits, dense and as products, and what they say of doubt");
+  line.option("--prior-precision", options.prior_precision, "how firmly parameters are believed to be near zero")
+      .option("--seed", options.seed, "of all random numbers")
+      .flag("--short", options.short_run, "fewer images and steps, for the tests");
+  return line.run(argc, argv, [&] { return laplace_digits::run(options); });
 }

@@ -9,11 +9,9 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -25,6 +23,7 @@
 #include "newton.h"
 #include "shear.h"
 #include "support/checks.h"
+#include "support/command_line.h"
 #include "support/plot.h"
 
 namespace material_newton {
@@ -38,9 +37,9 @@ constexpr double rounding = 1e-13;            // residuals below it say nothing 
 
 struct Options {
   int64_t points = 10'000;
-  int steps = 40;
-  uint64_t seed = 1;
-  int threads = 1;
+  int64_t steps = 40;
+  int64_t seed = 1;
+  int64_t threads = 1;
   std::string folder = "material_newton_results";
 };
 
@@ -96,7 +95,7 @@ Run run_histories(const Material& m, const Correction& correct, const Cycles& cy
         run.hardest_solution = solution;
       }
       step = m.advance(step, solution.x);
-      if (i % std::max(1, options.steps / 8) != 0) continue;
+      if (i % std::max<int64_t>(1, options.steps / 8) != 0) continue;
       const at::Tensor s = at::mm(step.stress, m.deviator);
       fmt::print("  {:4}   {:8}   {:11}   {:21.1e}   {:15.1f}   {:9.4f}\n", i,
                  solution.x.select(1, 6).gt(0).sum().item<int64_t>(), solution.norms.size(),
@@ -378,31 +377,23 @@ int run_demo(const Options& options) {
 }  // namespace
 }  // namespace material_newton
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   material_newton::Options options;
   bool brief = false;
-  CLI::App app{"Implicit stress update of an elasto-viscoplastic material with Tower"};
-  app.add_option("--points", options.points, "material points")
-      ->check(CLI::Range(100, 10'000'000))
-      ->capture_default_str();
-  app.add_option("--steps", options.steps, "load steps of a strain cycle")
-      ->check(CLI::Range(8, 10'000))
-      ->capture_default_str();
-  // More threads help where the machine is free for them, and cost a multiple where it is not: LibTorch's threads spin
-  // while they wait for each other.
-  app.add_option("--threads", options.threads, "threads that LibTorch may use")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the random strain histories")->capture_default_str();
-  app.add_option("--out", options.folder, "folder for the results")->capture_default_str();
-  app.add_flag("--short", brief, "200 points and 12 steps");
-  CLI11_PARSE(app, argc, argv);
-  if (brief) {
-    options.points = 200;
-    options.steps = 12;
-  }
-  return material_newton::run_demo(options);
-} catch (const std::exception& error) {
-  fmt::print(stderr, "material_newton: {}\n", error.what());
-  return 1;
+  support::CommandLine line("material_newton", "Implicit stress update of an elasto-viscoplastic material with Tower");
+  line.option("--points", options.points, "material points", {100, 1e7})
+      .option("--steps", options.steps, "load steps of a strain cycle", {8, 10'000})
+      // More threads help where the machine is free for them, and cost a multiple where it is not: LibTorch's threads
+      // spin while they wait for each other.
+      .option("--threads", options.threads, "threads that LibTorch may use", {1, 1024})
+      .option("--seed", options.seed, "of the random strain histories")
+      .option("--out", options.folder, "folder for the results")
+      .flag("--short", brief, "200 points and 12 steps");
+  return line.run(argc, argv, [&] {
+    if (brief) {
+      options.points = 200;
+      options.steps = 12;
+    }
+    return material_newton::run_demo(options);
+  });
 }

@@ -14,9 +14,7 @@
 #include <fmt/format.h>
 #include <tower/tower.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -26,6 +24,7 @@
 #include "dormand_prince.h"
 #include "kepler.h"
 #include "support/checks.h"
+#include "support/command_line.h"
 #include "support/plot.h"
 
 namespace orbits {
@@ -214,23 +213,19 @@ int run_demo(const Options& options) {
 }  // namespace
 }  // namespace orbits
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   orbits::Options options;
   bool brief = false;
-  CLI::App app{"Orbits by an integrator that chooses its own steps, with Tower"};
-  app.add_option("--orbits", options.orbits, "orbits at once")->check(CLI::Range(64, 1'000'000))->capture_default_str();
-  app.add_option("--observations", options.observations, "of the orbit that is fitted")
-      ->check(CLI::Range(6, 10'000))
-      ->capture_default_str();
-  app.add_option("--out", options.folder, "folder for the results")->capture_default_str();
-  app.add_flag("--short", brief, "64 orbits and 8 observations");
-  CLI11_PARSE(app, argc, argv);
-  if (brief) {
-    options.orbits = 64;
-    options.observations = 8;
-  }
-  return orbits::run_demo(options);
-} catch (const std::exception& error) {
-  fmt::print(stderr, "orbits: {}\n", error.what());
-  return 1;
+  support::CommandLine line("orbits", "Orbits by an integrator that chooses its own steps, with Tower");
+  line.option("--orbits", options.orbits, "orbits at once", {64, 1e6})
+      .option("--observations", options.observations, "of the orbit that is fitted", {6, 10'000})
+      .option("--out", options.folder, "folder for the results")
+      .flag("--short", brief, "64 orbits and 8 observations");
+  return line.run(argc, argv, [&] {
+    if (brief) {
+      options.orbits = 64;
+      options.observations = 8;
+    }
+    return orbits::run_demo(options);
+  });
 }

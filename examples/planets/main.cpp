@@ -12,8 +12,6 @@
 #include <fmt/format.h>
 #include <tower/tower.h>
 
-#include <CLI/CLI.hpp>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -22,6 +20,7 @@
 
 #include "solar_system.h"
 #include "support/checks.h"
+#include "support/command_line.h"
 #include "support/plot.h"
 #include "taylor_steps.h"
 
@@ -135,17 +134,15 @@ int run_demo(const Options& options) {
 }  // namespace
 }  // namespace planets
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   planets::Options options;
   bool brief = false;
-  CLI::App app{"The outer Solar System by Taylor series, with Tower"};
-  app.add_option("--systems", options.systems, "at once")->check(CLI::Range(8, 1'000'000))->capture_default_str();
-  app.add_option("--out", options.folder, "folder for the results")->capture_default_str();
-  app.add_flag("--short", brief, "32 systems");
-  CLI11_PARSE(app, argc, argv);
-  if (brief) options.systems = 32;
-  return planets::run_demo(options);
-} catch (const std::exception& error) {
-  fmt::print(stderr, "planets: {}\n", error.what());
-  return 1;
+  support::CommandLine line("planets", "The outer Solar System by Taylor series, with Tower");
+  line.option("--systems", options.systems, "at once", {8, 1e6})
+      .option("--out", options.folder, "folder for the results")
+      .flag("--short", brief, "32 systems");
+  return line.run(argc, argv, [&] {
+    if (brief) options.systems = 32;
+    return planets::run_demo(options);
+  });
 }

@@ -23,11 +23,9 @@
 #include <fmt/format.h>
 #include <tower/tower.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
@@ -40,6 +38,7 @@
 #include "network.h"
 #include "progress.h"
 #include "support/checks.h"
+#include "support/command_line.h"
 
 namespace private_digits {
 namespace {
@@ -57,7 +56,7 @@ struct Options {
   double epsilon = 8;
   double delta = 1e-5;
   int64_t steps = 300;
-  uint64_t seed = 1;
+  int64_t seed = 1;
   bool short_run = false;
   bool processes = false;
 };
@@ -259,18 +258,13 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   private_digits::Options options;
-  CLI::App app("Differentially private training of a network on handwritten digits");
-  app.add_flag("--short", options.short_run, "only the first few steps, for the tests");
-  app.add_flag("--processes", options.processes, "the images of a step spread over processes (script/launch)");
-  app.add_option("--epsilon", options.epsilon, "privacy budget")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--delta", options.delta, "probability with which the budget may fail")->capture_default_str();
-  app.add_option("--steps", options.steps, "training steps")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--seed", options.seed, "of weights, samples and noise")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return private_digits::run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "private_digits: {}\n", error.what());
-    return EXIT_FAILURE;
-  }
+  support::CommandLine line("private_digits", "Differentially private training of a network on handwritten digits");
+  const support::Range positive{std::numeric_limits<double>::min()};
+  line.option("--epsilon", options.epsilon, "privacy budget", positive)
+      .option("--delta", options.delta, "probability with which the budget may fail")
+      .option("--steps", options.steps, "training steps", positive)
+      .option("--seed", options.seed, "of weights, samples and noise")
+      .flag("--short", options.short_run, "only the first few steps, for the tests")
+      .flag("--processes", options.processes, "the images of a step spread over processes (script/launch)");
+  return line.run(argc, argv, [&] { return private_digits::run(options); });
 }

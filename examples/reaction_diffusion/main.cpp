@@ -13,14 +13,13 @@
 
 #include <ATen/Parallel.h>
 
-#include <CLI/CLI.hpp>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 
 #include "implicit_step.h"
 #include "pictures.h"
 #include "support/checks.h"
+#include "support/command_line.h"
 
 namespace reaction_diffusion {
 namespace {
@@ -137,20 +136,19 @@ int run_demo(const Options& options) {
 }  // namespace
 }  // namespace reaction_diffusion
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   reaction_diffusion::Options options;
   bool brief = false;
-  CLI::App app{"A front in a reacting medium, by implicit steps with Tower and Eigen"};
-  app.add_option("--side", options.side, "unknowns along a side")->check(CLI::Range(16, 2000))->capture_default_str();
-  app.add_option("--steps", options.steps, "of the large run")->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--out", options.folder, "folder for the results")->capture_default_str();
-  app.add_flag("--short", brief, "48 unknowns along a side, coarser grids");
-  CLI11_PARSE(app, argc, argv);
-  if (brief) options.side = 48, options.finest = 40;
-  return reaction_diffusion::run_demo(options);
-} catch (const std::exception& error) {
-  fmt::print(stderr, "reaction_diffusion: {}\n", error.what());
-  return 1;
+  support::CommandLine line("reaction_diffusion",
+                            "A front in a reacting medium, by implicit steps with Tower and Eigen");
+  line.option("--side", options.side, "unknowns along a side", {16, 2000})
+      .option("--steps", options.steps, "of the large run", {1, 1000})
+      .option("--out", options.folder, "folder for the results")
+      .flag("--short", brief, "48 unknowns along a side, coarser grids");
+  return line.run(argc, argv, [&] {
+    if (brief) options.side = 48, options.finest = 40;
+    return reaction_diffusion::run_demo(options);
+  });
 }
 
 #else

@@ -12,10 +12,8 @@
 #include <fmt/format.h>
 #include <tower/compile.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -24,6 +22,7 @@
 
 #include "helium.h"
 #include "support/checks.h"
+#include "support/command_line.h"
 #include "support/plot.h"
 
 namespace schroedinger {
@@ -240,29 +239,21 @@ int run_demo(const Options& options) {
 }  // namespace
 }  // namespace schroedinger
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   schroedinger::Options options;
   bool brief = false;
-  CLI::App app{"The ground state of helium by variational Monte Carlo, with Tower"};
-  app.add_option("--walkers", options.walkers, "places that walk at once")
-      ->check(CLI::Range(256, 1'000'000))
-      ->capture_default_str();
-  app.add_option("--corrections", options.corrections, "of the parameters")
-      ->check(CLI::Range(10, 10'000))
-      ->capture_default_str();
-  app.add_option("--samples", options.samples, "of each walker for the energy")
-      ->check(CLI::Range(10, 1'000'000))
-      ->capture_default_str();
-  app.add_option("--out", options.folder, "folder for the results")->capture_default_str();
-  app.add_flag("--short", brief, "1,024 walkers, 30 corrections, 60 samples");
-  CLI11_PARSE(app, argc, argv);
-  if (brief) {
-    options.walkers = 1024;
-    options.corrections = 30;
-    options.samples = 60;
-  }
-  return schroedinger::run_demo(options);
-} catch (const std::exception& error) {
-  fmt::print(stderr, "schroedinger: {}\n", error.what());
-  return 1;
+  support::CommandLine line("schroedinger", "The ground state of helium by variational Monte Carlo, with Tower");
+  line.option("--walkers", options.walkers, "places that walk at once", {256, 1e6})
+      .option("--corrections", options.corrections, "of the parameters", {10, 10'000})
+      .option("--samples", options.samples, "of each walker for the energy", {10, 1e6})
+      .option("--out", options.folder, "folder for the results")
+      .flag("--short", brief, "1,024 walkers, 30 corrections, 60 samples");
+  return line.run(argc, argv, [&] {
+    if (brief) {
+      options.walkers = 1024;
+      options.corrections = 30;
+      options.samples = 60;
+    }
+    return schroedinger::run_demo(options);
+  });
 }

@@ -11,10 +11,8 @@
 #include <ATen/ops/linalg_solve.h>
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <filesystem>
 #include <numbers>
 #include <string>
@@ -22,6 +20,7 @@
 
 #include "library.h"
 #include "support/checks.h"
+#include "support/command_line.h"
 
 namespace umat {
 namespace {
@@ -29,7 +28,7 @@ namespace {
 using support::Checks;
 
 struct Options {
-  int steps = 400;
+  int64_t steps = 400;
   std::string folder = "umat_results";
 };
 
@@ -220,18 +219,16 @@ int run(const Options& options) {
 }  // namespace
 }  // namespace umat
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   umat::Options options;
-  bool is_short = false;
-  CLI::App app("A user material for finite element programs");
-  app.add_option("--steps", options.steps, "of the strain history")->check(CLI::Range(8, 1'000'000));
-  app.add_option("--folder", options.folder, "for the library");
-  app.add_flag("--short", is_short, "fewer steps");
-  CLI11_PARSE(app, argc, argv);
-  if (is_short) options.steps = 80;
-  at::set_num_threads(1);
-  return umat::run(options) == 0 ? 0 : 1;
-} catch (const std::exception& e) {
-  fmt::print(stderr, "umat: {}\n", e.what());
-  return 2;
+  bool brief = false;
+  support::CommandLine line("umat", "A user material for finite element programs");
+  line.option("--steps", options.steps, "of the strain history", {8, 1e6})
+      .option("--folder", options.folder, "for the library")
+      .flag("--short", brief, "fewer steps");
+  return line.run(argc, argv, [&] {
+    if (brief) options.steps = 80;
+    at::set_num_threads(1);
+    return umat::run(options) == 0 ? 0 : 1;
+  });
 }

@@ -45,7 +45,7 @@ E polynomial_of_log(E z) {
 }
 
 // log(1 + f), for 1 + f from √½ to √2. The second may be some hundredths of the first.
-Two series(Two f) {
+Two logarithm_series(Two f) {
   const E s = f.hi / (2 + f.hi), z = s * s;
   const E r = z * polynomial_of_log(z);
   const E half = 0.5 * f.hi, square = half * f.hi, of_square = fma(half, f.hi, -square);
@@ -111,7 +111,7 @@ Two logarithm_of_one_plus(Two f, E doublings) {
   const auto [k, mantissa] = split_normal(u.hi);
   const E power = power_of_two(to_integer(k) - k);
   const E lo = where(k < 1000, u.lo * power, 0);
-  return plus_doublings(series(ordered_sum(mantissa - 1, lo)), k + doublings);
+  return plus_doublings(logarithm_series(ordered_sum(mantissa - 1, lo)), k + doublings);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ std::optional<E> gelu_slope(E g, E x, const std::string& approximate) {
 }
 
 // For kernels that do not broadcast: every tensor is expanded over the batch.
-void vmap_expanded(VmapFrame& frame) {
+void vmap_of_expanded_operands(VmapFrame& frame) {
   for (uint8_t i : frame.op.tensor_args()) frame.to_front(i, true);
   frame.call();
 }
@@ -142,7 +142,7 @@ void activation_backwards() {
         if (training && static_cast<float>(high - low) > 1e-6) return g * noise;
         return where(x > 0, g, g * x.like((low + high) / 2));
       })
-      .vmap(vmap_expanded)
+      .vmap(vmap_of_expanded_operands)
       .inactive<1>()
       .derivative<0>([](Along t, Skip, const Tensor& x, const Tensor& noise, const Scalar& lower, const Scalar& upper,
                         bool training, bool is_result) {
@@ -154,7 +154,7 @@ void activation_backwards() {
   // ---- smooth functions of x ----
   op<at::_ops::gelu_backward>()
       .element(gelu_slope)
-      .vmap(vmap_expanded)
+      .vmap(vmap_of_expanded_operands)
       .derivative<0>([](Along t, Skip, const Tensor& x, const std::string& approximate) {
         return at::gelu_backward(*t, x, approximate);
       })

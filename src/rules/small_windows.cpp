@@ -80,7 +80,7 @@ class OfImages {
 // ---- linear operators ----
 
 // A row of the operator's matrix.
-struct Row {
+struct RowOfParts {
   struct Part {
     size_t element;
     double factor;
@@ -90,7 +90,7 @@ struct Row {
 };
 struct Matrix {
   Sizes sizes;  // of the result
-  std::vector<Row> rows;
+  std::vector<RowOfParts> rows;
 };
 
 // Whether a factor of zero is a factor, which makes NaN of infinity. LibTorch's weights have such factors, of elements
@@ -105,9 +105,9 @@ Matrix matrix_of(const SmallCall& c, Zeros zeros) {
   if (zeros == Zeros::count) infinite = of.one_by_one(std::numeric_limits<double>::infinity());
   std::optional<Made> of_zeros;
   if (at::isFloatingType(x.dtype)) of_zeros = of.all(-0.0)[0];
-  Matrix matrix{units[0][0].sizes, std::vector<Row>(units[0][0].elements.size())};
+  Matrix matrix{units[0][0].sizes, std::vector<RowOfParts>(units[0][0].elements.size())};
   for (size_t k = 0; k < matrix.rows.size(); ++k) {
-    Row& row = matrix.rows[k];
+    RowOfParts& row = matrix.rows[k];
     bool negative = false;
     for (size_t i = 0; i < x.ids.size(); ++i) {
       const double factor = units[i][0].elements[k];
@@ -121,16 +121,16 @@ Matrix matrix_of(const SmallCall& c, Zeros zeros) {
 }
 
 // What the parts are added to; none: to nothing.
-std::optional<E> start(const SmallCall& c, const Row& row) {
+std::optional<E> start(const SmallCall& c, const RowOfParts& row) {
   if (!row.from_zero && !row.parts.empty()) return std::nullopt;
   return c.constant(c.type(0), 0);
 }
-E element(const SmallCall& c, const Row::Part& part) { return c.at(*c.operands[0], part.element, 0); }
+E element(const SmallCall& c, const RowOfParts::Part& part) { return c.at(*c.operands[0], part.element, 0); }
 
 template <class Term>
-E sum_of(const SmallCall& c, const Row& row, const Term& term) {
+E sum_of(const SmallCall& c, const RowOfParts& row, const Term& term) {
   std::optional<E> sum = start(c, row);
-  for (const Row::Part& part : row.parts) sum = sum ? *sum + term(part) : term(part);
+  for (const RowOfParts::Part& part : row.parts) sum = sum ? *sum + term(part) : term(part);
   return *sum;
 }
 
@@ -143,11 +143,11 @@ std::optional<double> divisor(const SmallCall& c, double factor) {
   return whole;
 }
 
-using OfRow = std::function<std::optional<E>(const Row& row)>;
+using OfRow = std::function<std::optional<E>(const RowOfParts& row)>;
 SmallResults by_rows(const SmallCall& c, Zeros zeros, const OfRow& of_row) {
   const Matrix matrix = matrix_of(c, zeros);
   std::vector<E> elements;
-  for (const Row& row : matrix.rows) {
+  for (const RowOfParts& row : matrix.rows) {
     const std::optional<E> e = of_row(row);
     if (!e) return {};
     elements.push_back(*e);
@@ -158,20 +158,20 @@ SmallResults by_rows(const SmallCall& c, Zeros zeros, const OfRow& of_row) {
 }  // namespace
 
 SmallResults sums(const SmallCall& c) {
-  return by_rows(c, Zeros::are_none, [&](const Row& row) -> std::optional<E> {
-    for (const Row::Part& part : row.parts)
+  return by_rows(c, Zeros::are_none, [&](const RowOfParts& row) -> std::optional<E> {
+    for (const RowOfParts::Part& part : row.parts)
       if (part.factor != 1) return std::nullopt;
-    return sum_of(c, row, [&](const Row::Part& part) { return element(c, part); });
+    return sum_of(c, row, [&](const RowOfParts::Part& part) { return element(c, part); });
   });
 }
 
 SmallResults means(const SmallCall& c) {
   if (!is_float(c.type(0))) return {};
-  return by_rows(c, Zeros::are_none, [&](const Row& row) -> std::optional<E> {
-    const E sum = sum_of(c, row, [&](const Row::Part& part) { return element(c, part); });
+  return by_rows(c, Zeros::are_none, [&](const RowOfParts& row) -> std::optional<E> {
+    const E sum = sum_of(c, row, [&](const RowOfParts::Part& part) { return element(c, part); });
     if (row.parts.empty()) return sum;
     const double factor = row.parts[0].factor;
-    for (const Row::Part& part : row.parts)
+    for (const RowOfParts::Part& part : row.parts)
       if (part.factor != factor) return std::nullopt;
     const auto by = divisor(c, factor);
     return by ? std::optional<E>(sum / *by) : std::nullopt;
@@ -180,18 +180,18 @@ SmallResults means(const SmallCall& c) {
 
 SmallResults shares(const SmallCall& c) {
   if (!is_float(c.type(0))) return {};
-  return by_rows(c, Zeros::are_none, [&](const Row& row) -> std::optional<E> {
-    for (const Row::Part& part : row.parts)
+  return by_rows(c, Zeros::are_none, [&](const RowOfParts& row) -> std::optional<E> {
+    for (const RowOfParts::Part& part : row.parts)
       if (!divisor(c, part.factor)) return std::nullopt;
-    return sum_of(c, row, [&](const Row::Part& part) { return element(c, part) / *divisor(c, part.factor); });
+    return sum_of(c, row, [&](const RowOfParts::Part& part) { return element(c, part) / *divisor(c, part.factor); });
   });
 }
 
 SmallResults weighted(const SmallCall& c) {
   if (!is_float(c.type(0))) return {};
-  return by_rows(c, Zeros::count, [&](const Row& row) {
+  return by_rows(c, Zeros::count, [&](const RowOfParts& row) {
     std::optional<E> sum = start(c, row);
-    for (const Row::Part& part : row.parts) {
+    for (const RowOfParts::Part& part : row.parts) {
       const E x = element(c, part), factor = x.like(part.factor);
       sum = sum ? fma(x, factor, *sum) : x * factor;
     }

@@ -1,6 +1,6 @@
 #include "apart/asserts.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <mutex>

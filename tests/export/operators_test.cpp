@@ -15,12 +15,13 @@
 #include "graph/plan.h"
 #include "op_db/op_db.h"
 #include "support/prelude.h"
+#include "support/seeds.h"
 
 namespace {
 
 namespace compiler = tower::compiler;
 
-constexpr size_t kMostSamples = 2;
+size_t most_samples() { return support::whole() ? 2 : 1; }
 
 // Where the results of a program are, as tensors.
 Tensors run_by_pointers(const compiler::PointerProgram& program, const Tensors& args) {
@@ -50,7 +51,7 @@ TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
     // A few of each: LLVM takes its time.
     size_t samples = 0;
     for (const std::string& text : entry.sample_texts) {
-      if (++samples > kMostSamples && !folder) break;
+      if (++samples > most_samples() && !folder) break;
       const op_db::Sample sample = op_db::parse_sample(entry, text, at::kDouble);
       if (sample.bad) continue;
       SCOPED_TRACE(entry.name + " " + text);

@@ -123,7 +123,7 @@ bool is_in_a_kernel(const std::string& report) {
 
 TEST(KnownSteps, OfRandomScansAreLibTorchsStepsAndGradients) {
   TOWER_NEEDS_LLVM();
-  for (const uint64_t seed : support::seeds("TOWER_KNOWN_STEPS", support::whole() ? 40 : 24)) {
+  for (const uint64_t seed : support::seeds("TOWER_KNOWN_STEPS", 40)) {
     const Program p = random_program(seed);
     const at::ScalarType dtype = seed % 3 == 0 ? at::kFloat : at::kDouble;
     const Function value = [&p](const Tensors& in) { return p.run(loops::by_tower(), in); };
@@ -150,7 +150,7 @@ TEST(KnownSteps, OfRandomScansAreLibTorchsStepsAndGradients) {
 // Of one example, and of inputs and a matrix that all examples share.
 TEST(KnownSteps, AreLibTorchsWithoutExamplesAndWithSharedInputs) {
   TOWER_NEEDS_LLVM();
-  for (const uint64_t seed : support::seeds("TOWER_KNOWN_STEPS_SHARED", support::whole() ? 12 : 6)) {
+  for (const uint64_t seed : support::seeds("TOWER_KNOWN_STEPS_SHARED", 12)) {
     Program p = random_program(seed);
     if (seed % 2 == 0) p.steps = 520;  // as many as are a loop without examples, too
     const Function sum = [&p](const Tensors& in) { return Tensors{p.sum(loops::by_tower(), in)}; };

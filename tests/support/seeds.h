@@ -19,17 +19,18 @@ struct Seeds {
   Seeds part(uint64_t which, uint64_t parts) const { return {from + which * (count / parts), count / parts, wanted}; }
 };
 
-/// The first `usual` ones, unless the environment's `variable` says otherwise: a count, or first:count.
+/// Whether tests try all that they could (TOWER_WHOLE=1, once a week), also what has seldom anything to say of its own.
+inline bool whole() { return std::getenv("TOWER_WHOLE") != nullptr; }
+
+/// The first `usual` ones where tests are whole, and half of them else, unless the environment's `variable` says
+/// otherwise: a count, or first:count.
 inline Seeds seeds(const char* variable, uint64_t usual) {
   const char* wanted = std::getenv(variable);
-  if (!wanted) return {0, usual};
+  if (!wanted) return {0, whole() ? usual : (usual + 1) / 2};
   const std::string text = wanted;
   const size_t colon = text.find(':');
   if (colon == std::string::npos) return {0, std::stoull(text), true};
   return {std::stoull(text), std::stoull(text.substr(colon + 1)), true};
 }
-
-/// Whether tests try all that they could (TOWER_WHOLE=1, once a week), also what has seldom anything to say of its own.
-inline bool whole() { return std::getenv("TOWER_WHOLE") != nullptr; }
 
 }  // namespace support

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "tower/detail/optional.h"
 #include "tower/exported_tree.h"
 #include "tower/tree.h"
 
@@ -53,10 +54,6 @@ struct ChildTypes<T> {
       tower_fields(std::declval<const T&>())))::type;
 };
 
-template <class T>
-inline constexpr bool is_optional = false;
-template <class T>
-inline constexpr bool is_optional<std::optional<T>> = true;
 template <class T>
 inline constexpr bool is_vector = false;
 template <class T>

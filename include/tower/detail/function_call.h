@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tower/detail/flat.h"
+#include "tower/detail/optional.h"
 #include "tower/function_context.h"
 #include "tower/higher_order.h"
 
@@ -87,11 +88,6 @@ Tensors flatten_entries(const Likes& likes, const Returned& returned, const char
 /// From a list of tensors: one for each place of a tensor, and one for each part without. `places`: of each part.
 /// `defined`: whether each tensor of a part is.
 Tensors entries_of_list(const Tensors& list, const std::vector<std::vector<bool>>& defined, const char* whose);
-
-template <class T>
-inline constexpr bool is_optional = false;
-template <class T>
-inline constexpr bool is_optional<std::optional<T>> = true;
 
 template <class T>
 concept TupleLike = requires {

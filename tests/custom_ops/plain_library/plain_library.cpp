@@ -1,6 +1,6 @@
 // A library of operators that was written without Tower, in the three usual ways.
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
