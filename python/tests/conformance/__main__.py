@@ -22,7 +22,8 @@ def _arguments():
     )
     parser.add_argument("--only", metavar="REGEX", default="", help="entries to run; the others' results are kept")
     parser.add_argument("--rows", metavar="REGEX", default="", help="rows to run")
-    parser.add_argument("--backends", default="torch.func,torch_tower", help="libraries, with commas between them")
+    # Some errors leave torch.func's thread without dispatch keys, which what runs after it would miss.
+    parser.add_argument("--backends", default="torch_tower,torch.func", help="libraries, with commas between them")
     parser.add_argument("--samples", type=int, default=0, help="of each entry")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--limit", type=int, default=0, help="seconds for one entry")
