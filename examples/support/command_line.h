@@ -20,8 +20,8 @@ struct Range {
   bool is_stated() const { return least > -std::numeric_limits<double>::infinity() || most < -least; }
 };
 
-/// The options of an example, of which each has a variable: what it holds is the default. The library that reads them is
-/// included by one file, and not by each example.
+/// The options of an example, of which each has a variable: what it holds is the default. The library that reads them
+/// is included by one file, and not by each example.
 class CommandLine {
  public:
   /// `name` is the program's, and `what` it does in one line.

@@ -15,10 +15,11 @@ from . import worker
 
 
 class _Process:
-    """An entry in a forked process. `results` fills as cells finish; `cell` is the one it is at."""
+    """Entries with their results, one after the other in a forked process. Results fill as cells finish; `at` is the
+    entry and `cell` the one of its cells that it is at."""
 
-    def __init__(self, entry, rows, backends, count, results):
-        self.entry, self.results, self.cell = entry, results, None
+    def __init__(self, entries, rows, backends, count):
+        self.entries, self.at, self.cell = entries, 0, None
         self.began, self.ended_well, self.signal, self.broken = time.monotonic(), False, 0, ""
         self.connection, theirs = multiprocessing.Pipe(duplex=False)
         with warnings.catch_warnings():
@@ -37,8 +38,10 @@ class _Process:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        done = {tuple(key.split("|")) for key in self.results}
-        worker.run(self.entry, rows, backends, count, done, lambda *message: pipe.send(message))
+        for at, (entry, results) in enumerate(self.entries):
+            pipe.send(("entry", at))
+            done = {tuple(key.split("|")) for key in results}
+            worker.run(entry, rows, backends, count, done, lambda *message: pipe.send(message))
         pipe.send(("end",))
 
     def read(self):
@@ -48,12 +51,14 @@ class _Process:
                 kind, *rest = self.connection.recv()
                 if kind == "end":
                     self.ended_well = True
+                elif kind == "entry":
+                    self.at, self.cell, self.began = rest[0], None, time.monotonic()
                 elif kind == "at":
                     self.cell = "|".join(rest) or None
                 elif kind == "broken":
                     self.broken = rest[0]
                 else:
-                    self.results[self.cell] = rest[0]
+                    self.entries[self.at][1][self.cell] = rest[0]
             if not self.ended_well:
                 return True
         except (EOFError, OSError):
@@ -87,25 +92,34 @@ class _Run:
         return json.loads(self._path(name).read_text()) if self._path(name).exists() else {}
 
     def conclude(self, process, late, limit):
-        """Keeps what a process gave. One that did not end well failed in its cell, and goes on behind it."""
+        """Keeps what a process gave. One that did not end well failed in a cell, and goes on behind it."""
         self.running.remove(process)
+        entry, results = process.entries[process.at]
         if process.broken:
-            raise RuntimeError(f"conformance itself failed at {process.entry}, {process.cell}:\n{process.broken}")
-        self.ended += process.ended_well
+            raise RuntimeError(f"conformance itself failed at {entry}, {process.cell}:\n{process.broken}")
         if not process.ended_well:
             why = f"did not end in {limit} s" if late else f"the process died of signal {process.signal}"
             if process.cell is None:
-                raise RuntimeError(f"conformance: {process.entry}: {why} while its samples were made")
-            print(f"{process.entry}, {process.cell}: {why}", flush=True)
-            process.results[process.cell] = _failure(why)
-            self.waiting.insert(0, (process.entry, process.results))
-        self._path(process.entry).write_text(json.dumps(process.results, indent=1, sort_keys=True))
-        if process.ended_well and self.ended % 50 == 0:
+                raise RuntimeError(f"conformance: {entry}: {why} while its samples were made")
+            print(f"{entry}, {process.cell}: {why}", flush=True)
+            results[process.cell] = _failure(why)
+            self.waiting[:0] = process.entries[process.at :]
+        for name, found in process.entries[: process.at + 1]:
+            self._path(name).write_text(json.dumps(found, indent=1, sort_keys=True))
+        before, self.ended = self.ended, self.ended + process.at + process.ended_well
+        if self.ended // 50 > before // 50:
             print(f"{self.ended} of {self.total} entries", flush=True)
 
+    def begin(self, most, jobs, *how):
+        """A process for the next entries: fewer towards the end, so that all processes end together."""
+        count = max(1, min(most, len(self.waiting) // (2 * jobs)))
+        self.running.append(_Process(self.waiting[:count], *how))
+        del self.waiting[:count]
 
-def run(entries, rows, backends, count, jobs, limit, folder):
-    """Runs the entries, `jobs` at a time, each process `limit` seconds at most.
+
+def run(entries, rows, backends, count, jobs, limit, folder, together=1):
+    """Runs the entries, `jobs` processes at a time, with `limit` seconds for an entry and `together` entries in a process:
+    more than one where no library leaves behind in a process what another entry would meet.
 
     Results go to folder/ENTRY.json. Cells that are there already are not run again.
     """
@@ -118,8 +132,7 @@ def run(entries, rows, backends, count, jobs, limit, folder):
     try:
         while state.waiting or state.running:
             while state.waiting and len(state.running) < jobs:
-                name, results = state.waiting.pop(0)
-                state.running.append(_Process(name, rows, backends, count, results))
+                state.begin(together, jobs, rows, backends, count)
             multiprocessing.connection.wait([process.connection for process in state.running], timeout=1)
             for process in list(state.running):
                 late = time.monotonic() - process.began > limit
