@@ -118,8 +118,9 @@ class _Run:
 
 
 def run(entries, rows, backends, count, jobs, limit, folder, together=1):
-    """Runs the entries, `jobs` processes at a time, with `limit` seconds for an entry and `together` entries in a process:
-    more than one where no library leaves behind in a process what another entry would meet.
+    """Runs the entries, `jobs` processes at a time, `limit` seconds for an entry, `together` entries in a process.
+
+    That may be more than one where no library leaves behind in a process what another entry would meet.
 
     Results go to folder/ENTRY.json. Cells that are there already are not run again.
     """
