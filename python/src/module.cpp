@@ -81,4 +81,5 @@ PYBIND11_MODULE(_C, module) {
   tower::python::define_processes(module);
   tower::python::define_solvers(module);
   tower::python::define_hooks(module);
+  tower::python::define_still_there(module);
 }

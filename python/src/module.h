@@ -15,5 +15,6 @@ void define_solvers(py::module_& module);
 void define_hooks(py::module_& module);
 void define_new_operators(py::module_& module);
 void define_processes(py::module_& module);
+void define_still_there(py::module_& module);
 
 }  // namespace tower::python

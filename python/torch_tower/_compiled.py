@@ -3,49 +3,69 @@
 import os
 import pickle
 import threading
+import warnings
 from typing import Any, Callable, Iterable
-
-from torch.nn import Module
 
 from . import _C
 from ._compile import transformed, uncompiled
 from ._containers import has_batch, untold_sizes
-from ._modes import modes, modules_of
+from ._found import Found
 from ._trees import Arguments, Tree, describe
 
 _MOST_KINDS = 64
+_MOST_ALIKE = 8  # kinds that differ in what the function found: each may hold a model's tensors of another day
+_OFTEN = 32  # times that a function finds something else before a warning says so
 _MOST_ATTEMPTS = 16  # an == may call the function each time
 
 
 class _Kinds:
     """The graphs of a function, by what they are for besides their tensors."""
 
-    __slots__ = ("func", "make", "known", "lock", "modules")
+    __slots__ = ("func", "make", "known", "lock", "changes")
 
     def __init__(self, func: Callable, make: Callable[[Any], _C.Compiled], known: Iterable[tuple[Any, _C.Compiled]]):
         self.func = func
         self.make = make  # for a key that is not known
         # Last used first, and never changed: keys are compared by an == of the user's, which may let other threads run,
         # or call the function again. The lock is held while one list takes the place of another, and then no longer.
-        self.known = tuple((key, (), of_kind) for key, of_kind in known)
+        self.known = tuple((key, Found(()), of_kind) for key, of_kind in known)
         self.lock = threading.RLock()
-        self.modules: list[Module] = []  # that the function was seen to call, when it was traced last
+        self.changes = 0  # times that the function found something else than before
 
-    def find(self, key: Any) -> _C.Compiled:
+    def find(self, key: Any) -> tuple[_C.Compiled | None, Found | None]:
+        """The graphs, and what the function finds where they are new. None: a transform tracks what the function finds,
+        which is to be called as it is."""
         made = None
         for _ in range(_MOST_ATTEMPTS):
-            known, now = self.known, modes(self.modules)
+            known = self.known
             for i, entry in enumerate(known):
-                if entry[1] == now and _same(self.func, entry[0], key):
+                if entry[1].still() and _same(self.func, entry[0], key):
                     if i:
                         self._publish(known, (entry, *known[:i], *known[i + 1 :]))
-                    return entry[2]
+                    return entry[2], None
             if made is None:
-                self.modules = modules_of(self.func)
-                made = (key, modes(self.modules), self.make(key))
-            if self._publish(known, (made, *known[: _MOST_KINDS - 1])):
+                found = Found((self.func, *_static_leaves(key)))
+                if found.tracked:
+                    return None, None
+                made = (key, found, self.make(key))
+            if self._publish(known, (made, *self._kept(known, key))):
                 break
-        return made[2]
+        return made[2], made[1]
+
+    def _kept(self, known: tuple, key: Any) -> tuple:
+        """Of what is known, what stays beside new graphs."""
+        alike = [i for i, entry in enumerate(known) if _same(self.func, entry[0], key)]
+        if alike:
+            self.changes += 1
+            if self.changes == _OFTEN:
+                warnings.warn(
+                    f"compile({describe(self.func)}): a function was traced {_OFTEN} times because modules, tensors or "
+                    "functions that it found were others than before. Write into a tensor that is there (copy_, "
+                    "load_state_dict), or make what changes an argument.",
+                    stacklevel=4,
+                )
+        dropped = set(alike[_MOST_ALIKE - 1 :])
+        return tuple(entry for i, entry in enumerate(known) if i not in dropped)[: _MOST_KINDS - 1]
 
     def _publish(self, before: tuple, after: tuple) -> bool:
         """False where another thread was faster."""
@@ -63,7 +83,12 @@ class _Kinds:
         @transformed(func)
         def compiled(*args, **kwargs):
             arguments, call, key = _flatten(func, args, kwargs)
-            results, outputs = find(key).run(arguments.function(call), _Outputs(key), arguments.tensors)
+            of_kind, found = find(key)
+            if of_kind is None:
+                return func(*args, **kwargs)
+            results, outputs = of_kind.run(arguments.function(call), _Outputs(key), arguments.tensors)
+            if found is not None:
+                found.settle()
             return outputs.arrive(results)
 
         compiled.report = lambda: "".join(of_kind.report() for _, _, of_kind in self.known)
@@ -84,8 +109,10 @@ def compile(func: Callable, *, math: str = "strict", cache: str | os.PathLike = 
     """`func`, traced once for each kind of arguments and then run from its graph, where that can be as machine code.
 
     What is not a tensor among the arguments is compared by value. Tensors that the function captures are read at each
-    call, and so is which of the modules that it calls are in training mode; what it does besides calling operators,
-    such as printing, is done once, while it is traced. A value that is read (`item()`, `if x > 0`) is refused.
+    call. It is traced again where a module that it calls has other parameters, buffers, parts, hooks or another mode
+    (train, eval) than before, or a variable or attribute another tensor, module or function; a number that it takes
+    from one stays what it was, and what it does besides calling operators, such as printing, is done once, while it is
+    traced. A value that is read (`item()`, `if x > 0`) is refused.
     Transforms of the compiled function, and transforms inside of it, are compiled as well. `.report()` tells on a page
     what became of it, with the calls that are left to LibTorch and why, and `.listing()` of each kernel; `.graphs()`
     how many graphs there are; and `.save(path)` writes them to a file for `load`.
@@ -128,7 +155,7 @@ def load(path: str | os.PathLike) -> Callable:
         return outputs
 
     functions = _C.load_compiled(name, restore)
-    kinds.known = tuple((keys[i], (), function) for i, function in enumerate(functions) if i in keys)
+    kinds.known = tuple((keys[i], Found(()), function) for i, function in enumerate(functions) if i in keys)
     return kinds.function()
 
 
@@ -287,9 +314,12 @@ def _static(leaf: Any) -> Any:
         return type(leaf), leaf.hex()
     if isinstance(leaf, complex):
         return type(leaf), leaf.real.hex(), leaf.imag.hex()
-    if isinstance(leaf, Module):
-        return type(leaf), leaf, modes(list(leaf.modules()))
     return type(leaf), leaf
+
+
+def _static_leaves(key: Any) -> list:
+    """Of the arguments, those that are no tensors, modules among them."""
+    return [leaf for _, leaf, *_ in key[4]] if isinstance(key, tuple) else []
 
 
 def _same(func: Callable, a: Any, b: Any) -> bool:
