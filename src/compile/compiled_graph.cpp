@@ -23,7 +23,9 @@ bool libtorch_would_record(const Tensor& t) { return libtorch_records(t) && auto
 class PartOperator final : public KernelOperator {
  public:
   PartOperator(Graph graph, const std::shared_ptr<Kernels>& kernels)
-      : KernelOperator("tower::part"), operator_(std::move(graph), kernels) {}
+      : KernelOperator("tower::part"),
+        differentiable_by_(differentiable_by(graph)),
+        operator_(std::move(graph), kernels) {}
 
   Report report() const { return operator_.report(); }
 
@@ -32,9 +34,19 @@ class PartOperator final : public KernelOperator {
     dynamic::Tensors given;
     for (const Tensor* t : operands) given.push_back(*t);
     dynamic::Tensors made = operator_(given);
-    for (size_t k = 0; k < results.size(); ++k) *results[k] = std::move(made[k]);
+    for (size_t k = 0; k < results.size(); ++k) {
+      // To LibTorch, all results of an operator require grad if one operand does.
+      const bool detached = made[k].defined() && made[k].requires_grad() && !requires_grad(k, operands);
+      *results[k] = detached ? made[k].detach() : std::move(made[k]);
+    }
+  }
+  bool requires_grad(size_t result, c10::ArrayRef<const Tensor*> operands) const {
+    for (size_t i = 0; i < operands.size(); ++i)
+      if (differentiable_by_[result][i] && operands[i]->requires_grad()) return true;
+    return false;
   }
 
+  const std::vector<std::vector<bool>> differentiable_by_;  // of each result, by which operands
   GraphOperator operator_;
 };
 

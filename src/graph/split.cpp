@@ -295,6 +295,28 @@ Halves split_linear(const Graph& graph, size_t operands, size_t outs) {
   return halves;
 }
 
+std::vector<std::vector<bool>> differentiable_by(const Graph& graph) {
+  // A bit for each argument, in words.
+  constexpr size_t kBits = 64;
+  const size_t count = graph.arguments.size(), words = (count + kBits - 1) / kBits;
+  std::vector<uint64_t> bits(graph.values.size() * words, 0);
+  const auto of = [&](ValueId id) { return bits.data() + static_cast<size_t>(id) * words; };
+  for (size_t i = 0; i < count; ++i)
+    if (graph.arguments[i] != kNoValue) of(graph.arguments[i])[i / kBits] |= uint64_t{1} << (i % kBits);
+  for (const Call& call : graph.calls) {
+    if (!call.records || call.op->no_derivative()) continue;
+    for (const ValueId made : call.results)
+      for (const ValueId read : call.operands)
+        for (size_t w = 0; made != kNoValue && w < words; ++w) of(made)[w] |= of(read)[w];
+  }
+  std::vector<std::vector<bool>> by;
+  for (const ValueId id : graph.results) {
+    std::vector<bool>& each = by.emplace_back();
+    for (size_t i = 0; i < count; ++i) each.push_back((of(id)[i / kBits] >> (i % kBits) & 1) != 0);
+  }
+  return by;
+}
+
 Graph without_results(const Graph& graph, size_t count) {
   const std::vector<ValueId> results(graph.results.begin() + static_cast<std::ptrdiff_t>(count), graph.results.end());
   std::vector<bool> calls;

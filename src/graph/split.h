@@ -32,6 +32,10 @@ struct Halves {
 /// depend on t.
 Halves split_linear(const Graph& graph, size_t operands, size_t outs);
 
+/// Of each result of a function without effects, which arguments it may have a derivative by: one has none where all
+/// ways lead through detach(), what was called without grad mode, or operators that have none.
+std::vector<std::vector<bool>> differentiable_by(const Graph& graph);
+
 /// The graph without its first results, and without what only they need.
 Graph without_results(const Graph& graph, size_t count);
 
