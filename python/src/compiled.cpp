@@ -3,8 +3,10 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Generator.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <tower/compile.h>
+#include <tower/detail/known_generators.h>
 #include <tower/export_c.h>
 #include <tower/graph.h>
 
@@ -36,9 +38,18 @@ bool same_tree(const Specialisations::Rest& a, const Specialisations::Rest& b) {
   return py::cast<bool>(tree_of(a).attr("same")(tree_of(b)));
 }
 
-// The results, and the tree that they are of: `tree`, or that of the call that was traced.
-py::tuple run(const Specialisations& specialisations, py::handle function, py::handle tree, py::handle leaves) {
+std::vector<at::Generator> to_generators(const py::list& objects) {
+  std::vector<at::Generator> generators;
+  for (const py::handle object : objects) generators.push_back(reinterpret_cast<THPGenerator*>(object.ptr())->cdata);
+  return generators;
+}
+
+// The results, and the tree that they are of: `tree`, or that of the call that was traced. `generators` are all that
+// the function has from outside.
+py::tuple run(const Specialisations& specialisations, py::handle function, py::handle tree, py::handle leaves,
+              const py::list& generators) {
   const Tensors args = to_tensors(leaves);
+  const detail::KnownGenerators known(to_generators(generators));
   const py::object depart = tree.attr("depart");
   Callback callback(function, depart);
   const auto keep = [&]() -> Specialisations::Rest {

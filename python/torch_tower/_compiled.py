@@ -32,9 +32,9 @@ class _Kinds:
         self.lock = threading.RLock()
         self.changes = 0  # times that the function found something else than before
 
-    def find(self, key: Any) -> tuple[_C.Compiled | None, Found | None]:
-        """The graphs, and what the function finds where they are new. None: a transform tracks what the function finds,
-        which is to be called as it is."""
+    def find(self, key: Any) -> tuple[_C.Compiled | None, Found]:
+        """The graphs, and what the function finds. None: a transform tracks what that is, so that the function is to be
+        called as it is."""
         made = None
         for _ in range(_MOST_ATTEMPTS):
             known = self.known
@@ -42,11 +42,11 @@ class _Kinds:
                 if entry[1].still() and _same(self.func, entry[0], key):
                     if i:
                         self._publish(known, (entry, *known[:i], *known[i + 1 :]))
-                    return entry[2], None
+                    return entry[2], entry[1]
             if made is None:
                 found = Found((self.func, *_static_leaves(key)))
                 if found.tracked:
-                    return None, None
+                    return None, found
                 made = (key, found, self.make(key))
             if self._publish(known, (made, *self._kept(known, key))):
                 break
@@ -86,8 +86,8 @@ class _Kinds:
             of_kind, found = find(key)
             if of_kind is None:
                 return func(*args, **kwargs)
-            results, outputs = of_kind.run(arguments.function(call), _Outputs(key), arguments.tensors)
-            if found is not None:
+            results, outputs = of_kind.run(arguments.function(call), _Outputs(key), arguments.tensors, found.generators)
+            if found.is_new:
                 found.settle()
             return outputs.arrive(results)
 

@@ -4,7 +4,7 @@ from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Iterable, Iterator
 
-from torch import Tensor
+from torch import Generator, Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import Module
 
@@ -27,13 +27,15 @@ class Found:
     strings are not looked at.
     """
 
-    __slots__ = ("places", "tracked", "_matters", "_kept", "_uses")
+    __slots__ = ("places", "tracked", "generators", "is_new", "_matters", "_kept", "_uses")
 
     def __init__(self, roots: Iterable[Any]):
         # (holder, key, value): what a cell has, a dict by a key (None: nothing), an attribute; or, without a key, all
         # that a list or a dict has, in which `...` stands for what does not matter.
         self.places: list[tuple[Any, str | None, Any]] = []
         self.tracked = False  # whether some of the tensors belong to a transform that is running
+        self.generators: list[Generator] = []
+        self.is_new = True  # nothing was traced since
         self._matters: dict[int, bool] = {}
         self._kept: list[Any] = []  # whose id is a key there
         for root in roots:
@@ -54,7 +56,7 @@ class Found:
                 for place, uses in zip(self.places, self._uses)
                 if not uses or _C.still_there([place]) or place[2]._use_count() > uses
             ]
-        self._uses = []
+        self._uses, self.is_new = [], False
 
     def _look(self, value: Any, depth: int) -> bool:
         """Whether it matters that this value is found, and not another; if so, what is found in it is noted."""
@@ -84,6 +86,9 @@ class Found:
         return True
 
     def _look_into(self, value: Any, depth: int) -> bool:
+        if isinstance(value, Generator):
+            self.generators.append(value)
+            return True
         if isinstance(value, FunctionType):
             self._look_into_function(value, depth)
             return True

@@ -239,7 +239,9 @@ bool kernels_know(const Operator& op) { return is_known_in_numbers(op); }
 
 Graph traced_step(const Function& f, const Tensors& state) {
   const Trying here;
-  Graph graph = trace(f, state, "while_loop", kernels_know).graph;
+  Draws draws;
+  Graph graph = draws.first("while_loop", state, [&] { return trace(f, state, "while_loop", kernels_know).graph; });
+  draws.take_back();
   graph.simplify();
   for (const Call& call : graph.calls)
     if (call.effect)

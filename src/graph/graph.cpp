@@ -376,8 +376,8 @@ void remove_dead_calls(Graph& graph) {
   std::vector<Call> kept, dead;
   for (size_t n = graph.calls.size(); n-- > 0;) {
     Call& call = graph.calls[n];
-    // A draw moves the generator, whoever reads it.
-    bool used = call.effect || call.random() || call.opaque();
+    // A draw moves the generator, whoever reads it, unless a function was only tried.
+    bool used = call.effect || (call.random() && !call.tried) || call.opaque();
     for (ValueId id : call.results) used = used || (id != kNoValue && needed[id]);
     used = used || (!call.tried && may_raise(graph, call) && (writes || !is_raised_elsewhere(call, kept)));
     if (!used) {

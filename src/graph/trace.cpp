@@ -156,6 +156,7 @@ ValueId Trace::add(Origin origin, const Tensor& t) {
 }
 
 Tensor Trace::argument(const Tensor& t) {
+  generators_.note(t);
   graph_.arguments.push_back(t.defined() ? add(Origin::argument, t) : kNoValue);
   return t.defined() ? stand_in(graph_.arguments.back(), t) : t;
 }
@@ -381,6 +382,9 @@ void Trace::note(const Operator& op, Stack& stack, bool recorded, const Tensor& 
     Wrapper* w = as_wrapper_of(t, *this);
     return w ? Tensor(w->payload().value) : t;
   });
+  call.tried = Trying::depth() > tries_;
+  const bool draws = recorded && !call.tried && (call.random() || call.opaque());  // what is tried is taken back
+  if (draws) generators_.before(*this, base, call.args);
   const auto run = [&](Stack& operands) { run_below(op, operands); };
   const auto make = [&](const auto& what) {
     const Below below(*this);
@@ -400,6 +404,7 @@ void Trace::note(const Operator& op, Stack& stack, bool recorded, const Tensor& 
   else if (unchecked) run_for_shapes(*unchecked, stack, run_unchecked, make);
   else if (kernels_know_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
   else if (!recorded || !(kernels_know_ ? give_zeros(op, call, stack) : run_at_once(op, call, stack))) run(stack);
+  if (draws) generators_.after();
   if (!recorded) {
     replace_outputs(stack, [&](Tensor&& made, size_t leaf) {
       const Tensor t = strip_constants(made);
@@ -412,7 +417,6 @@ void Trace::note(const Operator& op, Stack& stack, bool recorded, const Tensor& 
     return;
   }
   call.effect = op.mutates();
-  call.tried = Trying::depth() > tries_;
   if (!call.effect) {
     call.results.assign(flatten_outputs(stack).size(), kNoValue);
     replace_outputs(stack, [&](Tensor&& t, size_t leaf) {
@@ -435,6 +439,16 @@ void Trace::check_unraised() const {
       "not be done again. Choose by " +
       tower::detail::spellings().cond +
       " or where() (operators that end in _ex return what went wrong), or leave it outside of the compiled function.");
+}
+
+void Trace::check_generators() {
+  generators_.check_at_end(*this, [&](const at::Generator& generator) {
+    size_t holders = 0;
+    for (const Call& call : graph_.calls)
+      for (const IValue& v : call.args)
+        if (v.isGenerator() && v.toGenerator() == generator) holders += call.vmaps.empty() ? 1 : 2;  // its image, too
+    return holders;
+  });
 }
 
 void Trace::forget() {
@@ -514,6 +528,7 @@ Traced trace_at(const c10::intrusive_ptr<Trace>& level, const dynamic::Function&
       return f(inside);
     }();
     level->check_unraised();
+    level->check_generators();
     check_outputs(outs, label);
     const std::vector<size_t> writes = check_writes(*level, inside, args);
     const auto is_written = [&](const Wrapper& w) {

@@ -17,6 +17,7 @@
 #include "core/in_force.h"
 #include "core/wrapper.h"
 #include "graph/graph.h"
+#include "graph/watched_generators.h"
 #include "interpreters/history.h"
 #include "tower/dynamic.h"
 
@@ -68,6 +69,8 @@ class Trace final : public Level {
 
   /// Throws an UnsupportedError if a call raised something that the function caught: it may raise for some values only.
   void check_unraised() const;
+  /// Throws an UnsupportedError if the function moved random number generators otherwise than by its draws.
+  void check_generators();
 
   /// What was recorded. The trace is of no use afterwards.
   Graph take_graph() { return std::move(graph_); }
@@ -104,6 +107,7 @@ class Trace final : public Level {
   std::unordered_map<const c10::StorageImpl*, c10::Storage> made_here_;               // of constants
   std::unordered_map<const c10::TensorImpl*, std::pair<Tensor, ValueId>> constants_;  // that calls made, or read
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> tied_;  // memory from outside with views that are computed
+  WatchedGenerators generators_;
   Assumptions assumptions_;
   std::vector<std::pair<ValueId, bool>> reads_;  // what was read, and what it was
   std::string raised_;                           // the first operator that raised something
