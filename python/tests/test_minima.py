@@ -31,6 +31,24 @@ def test_a_minimum_is_found_and_has_derivatives_by_what_was_captured(method):
         torch.testing.assert_close(each(b), b.log(), atol=1e-7, rtol=0)
 
 
+SCALES = torch.tensor([1.0, 10, 100, 1000], dtype=torch.float64)
+KINKED = {
+    "largest": lambda x: x.abs().max() + 1,
+    "of many scales": lambda x: (SCALES * x).abs().sum() + 1,
+    "beside a large number": lambda x: x[:3].abs().sum() + 100,
+}
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_a_kink_is_not_taken_for_a_minimum(name):
+    f = KINKED[name]
+    for k in range(12):
+        generator = torch.Generator().manual_seed(k)
+        found = minimize(f, 3 * torch.randn(4, dtype=torch.float64, generator=generator))
+        lowest = f(torch.zeros(4, dtype=torch.float64))
+        assert found.status > MinimumStatus.small_change or found.value - lowest < 1e-6 * lowest
+
+
 def test_fits_of_trees_have_bounds_losses_and_reports():
     data = 2 * (-0.7 * t).exp()
 

@@ -136,12 +136,14 @@ struct Lbfgs {
     const Tensor ends = s[kTrials] + 1 >= kMostTrials;  // with the best that there was
     const Tensor next = at::where(ends, low, at::where(high < 0, kGrowth * length, low + part * width));
 
-    // Without any: from here steepest descent, and then nothing.
+    // Without any: from here steepest descent, and then nothing. Changes of the gradient across a kink make directions
+    // short, of which rounding hides all that they could gain: that says nothing of a minimum.
     const Tensor fails = at::logical_and(at::logical_and(ends, low == 0), is_made.logical_not());
     const std::vector<Change> known = changes(s);
     const Tensor by_memory = known[0].inverse > 0;
     const Tensor full = at::where(by_memory, at::ones_like(length), first_length(s[kGradient]));
-    const Tensor is_hopeless = at::logical_and(fails, -slope * full <= noise);
+    const Tensor is_hopeless = at::logical_and(at::logical_and(fails, -slope * full <= noise),
+                                               objective.is_nearly_flat(s[kX], value, s[kGradient]));
     const Tensor forgets = at::logical_and(fails, by_memory);
 
     const Tensor gradient = at::where(is_made, there.gradient, s[kGradient]);
@@ -173,9 +175,10 @@ struct Lbfgs {
     status = Objective::one_of(
         at::logical_and(status == static_cast<int64_t>(MinimumStatus::stuck), there.is_finite.logical_not()),
         MinimumStatus::not_finite, status);
-    // Steps that the search made small say nothing.
-    const Tensor is_settled =
-        at::logical_and(at::logical_and(is_made, is_level), objective.is_small(value - there.value, value));
+    // Steps that the search, or a kink, made small say nothing.
+    const Tensor is_settled = at::logical_and(
+        at::logical_and(is_made, is_level), at::logical_and(objective.is_small(value - there.value, value),
+                                                            objective.is_nearly_flat(x, there.value, there.gradient)));
     status = Objective::one_of(at::logical_or(is_settled, is_hopeless), MinimumStatus::small_change, status);
     status = Objective::one_of(at::logical_and(is_made, objective.is_flat(x, there.value, there.gradient)),
                                MinimumStatus::small_gradient, status);

@@ -5,6 +5,9 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "solvers/vectors.h"
 #include "tower/minimize.h"
 
@@ -31,12 +34,21 @@ struct Objective {
   /// J. E. Dennis, R. B. Schnabel, Numerical methods for unconstrained optimization and nonlinear equations
   /// (1983), 7.2, for numbers of x that are typically about one.
   Tensor is_flat(const Tensor& x, const Tensor& value, const Tensor& gradient) const {
-    return (gradient.abs() * x.abs().clamp_min(1)).amax() <= options.gtol * value.abs().clamp_min(1);
+    return is_within(options.gtol, x, value, gradient);
+  }
+  /// Whether a value that changes no more may be a minimum's: there a gradient is as small as the root of what can be
+  /// told of the value, but for the scales of x and f. At a kink it is not.
+  Tensor is_nearly_flat(const Tensor& x, const Tensor& value, const Tensor& gradient) const {
+    return is_within(std::max({options.gtol, 10 * std::sqrt(options.ftol), std::cbrt(epsilon)}), x, value, gradient);
   }
   /// Whether a change of the value is one at which to end.
   Tensor is_small(const Tensor& change, const Tensor& value) const { return change.abs() < options.ftol * value.abs(); }
   /// What rounding may add to the value.
   Tensor noise(const Tensor& value) const { return 10 * epsilon * value.abs(); }
+
+  static Tensor is_within(double most, const Tensor& x, const Tensor& value, const Tensor& gradient) {
+    return (gradient.abs() * x.abs().clamp_min(1)).amax() <= most * value.abs().clamp_min(1);
+  }
 
   /// The status to begin with.
   Tensor start(const Tensor& x, const Height& here) const {
