@@ -106,7 +106,7 @@ void remove_unused_values(Graph& graph) {
 
 // The graph as kernels take it, and which of its calls are to be one kernel.
 struct Groups {
-  Groups(Graph given, size_t fewest) : graph(std::move(given)) {
+  Groups(Graph given, Worth worth) : graph(std::move(given)), fewest(worth == Worth::joined ? 2 : 1) {
     remove_identities(graph);
     contract_summed_products(graph);
     read_before_expanding(graph);
@@ -115,7 +115,7 @@ struct Groups {
     join_axes(graph);
     unrolled.emplace(graph);
     for (const auto& calls : Regions::in_order(graph, unrolled->joining(), {}))
-      if (unrolled->are_worth_it(calls, fewest) || unrolled->are_worth_their_sums(calls)) of_unrolled.push_back(calls);
+      if (unrolled->are_worth_it(calls, worth) || unrolled->are_worth_their_sums(calls)) of_unrolled.push_back(calls);
     unrolled->settle(graph, of_unrolled);
     for (auto& calls : of_unrolled)
       if (auto found = unrolled->sums_of(calls); !found.empty()) {
@@ -131,8 +131,10 @@ struct Groups {
   Groups& operator=(const Groups&) = delete;
 
   bool is_unrolled(const Regions::Calls& calls) const { return first_of_unrolled.count(calls[0]) > 0; }
+  bool is_of_rows(const Regions::Calls& calls) const { return calls.size() >= fewest && rows->serves(calls); }
 
   Graph graph;
+  const size_t fewest;  // calls that are a kernel of rows
   std::optional<Unrolled> unrolled;
   std::vector<Regions::Calls> of_unrolled;
   std::unordered_set<size_t> first_of_unrolled;
@@ -142,16 +144,16 @@ struct Groups {
 };
 
 // Of operators that kernels do not know, those are opened of which kernels take all that they are made of.
-std::unique_ptr<Groups> groups_of(const Graph& graph, size_t fewest) {
+std::unique_ptr<Groups> groups_of(const Graph& graph, Worth worth) {
   Opened opened(graph);
   while (true) {
     DispatchGuard keys;
     // Passes run operators on numbers of elements, to see what they move where: that is nobody's affair.
     keys.see_no_operator();
-    auto groups = std::make_unique<Groups>(opened.graph(), fewest);
+    auto groups = std::make_unique<Groups>(opened.graph(), worth);
     std::set<size_t> left;
     for (const auto& calls : groups->all) {
-      if (groups->is_unrolled(calls) || (calls.size() >= fewest && groups->rows->serves(calls))) continue;
+      if (groups->is_unrolled(calls) || groups->is_of_rows(calls)) continue;
       for (const size_t n : calls)
         if (const auto part = opened.part_of(groups->graph.calls[n]); part && !gives_view(groups->graph.calls[n]))
           left.insert(*part);
@@ -206,11 +208,11 @@ class BetweenKernels {
 
 }  // namespace
 
-FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
+FusedGraph fuse(const Graph& traced, Kernels& kernels, Worth worth) {
   Graph functional = traced;
   functional.makers.clear();
   functional.constants.clear();
-  const std::unique_ptr<Groups> groups = groups_of(functional, fewest);
+  const std::unique_ptr<Groups> groups = groups_of(functional, worth);
   const Graph& graph = groups->graph;
   DispatchGuard keys;
   keys.see_no_operator();
@@ -222,7 +224,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, size_t fewest) {
     std::optional<Call> kernel;
     if (groups->is_unrolled(calls))
       kernel = groups->unrolled->write(calls, groups->sums[calls[0]], readers, kernels, fused.kernels);
-    else if (calls.size() >= fewest && groups->rows->serves(calls))
+    else if (groups->is_of_rows(calls))
       kernel = groups->rows->write(calls, readers, kernels, fused.kernels);
     parts.push_back(kernel ? std::vector{std::move(*kernel)} : one_by_one(graph, calls));
   }

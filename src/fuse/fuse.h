@@ -53,7 +53,7 @@ struct FusedGraph {
   /// is not.
   Report report() const;
 };
-/// Regions of fewer than `fewest` calls are left alone. Throws a CompileError where LLVM fails, or where there is none.
-FusedGraph fuse(const Graph& graph, Kernels& kernels, size_t fewest = 2);
+/// `worth`: of which calls kernels are made. Throws a CompileError where LLVM fails, or where there is none.
+FusedGraph fuse(const Graph& graph, Kernels& kernels, Worth worth = Worth::joined);
 
 }  // namespace tower::compiler

@@ -42,7 +42,8 @@ FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
 }
 
 FusedPlan::Compiled FusedPlan::compiled() const try {
-  FusedGraph fused = fuse(plain_.graph(), *kernels_);
+  const bool is_small = is_small_graph(plain_.graph());
+  FusedGraph fused = fuse(plain_.graph(), *kernels_, is_small ? Worth::any : Worth::joined);
   Report report;
   // Kernels, and products of matrices.
   const auto is_made = [](const Call& call) { return dynamic_cast<const KernelOperator*>(call.bound) != nullptr; };
@@ -51,7 +52,8 @@ FusedPlan::Compiled FusedPlan::compiled() const try {
     return {std::nullopt, "", std::move(report)};
   }
   report = fused.report();
-  return {Fast{Plan(std::move(fused.graph)), std::move(fused.kernels)}, "", std::move(report)};
+  auto whole = is_small ? OneFunction::of(fused.graph, kernels_) : nullptr;
+  return {Fast{Plan(std::move(fused.graph)), std::move(fused.kernels), std::move(whole)}, "", std::move(report)};
 } catch (const CompileError& e) {
   Report report;
   report.lines = "operator by operator: " + std::string(e.what()) + "\n";
@@ -76,7 +78,8 @@ std::optional<dynamic::Tensors> FusedPlan::run_fused(const dynamic::Tensors& arg
     return std::nullopt;
   };
   try {
-    return fast->plan.run(args);
+    auto results = fast->whole ? fast->whole->run(args) : std::nullopt;
+    return results ? std::move(results) : fast->plan.run(args);
   } catch (const c10::IndexError&) {
     return unless_it_writes();
   } catch (const c10::LinAlgError&) {

@@ -7,6 +7,7 @@
 
 #include "core/once.h"
 #include "fuse/fuse.h"
+#include "fuse/one_function.h"
 #include "graph/plan.h"
 
 namespace tower::compiler {
@@ -42,6 +43,7 @@ class FusedPlan {
   struct Fast {
     Plan plan;
     std::vector<Fused> kernels;
+    std::unique_ptr<const OneFunction> whole;  // null: there is only the plan
   };
   struct Compiled {
     std::optional<Fast> fast;  // none where there is nothing to fuse, or no LLVM

@@ -2,6 +2,7 @@
 // are.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,13 @@
 #include "kernels/kernels.h"
 
 namespace tower::compiler {
+
+/// Which calls are worth a kernel, where there can be one.
+enum class Worth : uint8_t {
+  joined,  // several that compute, where it is the better way
+  any,     // also one alone, and what only moves elements, where it is the better way
+  all      // there are no other calls than kernels
+};
 
 /// For reports: one kernel of a graph.
 struct Fused {

@@ -45,6 +45,7 @@ class ProductOperator final : public MemoryKernel, public StepsInMemory {
     gemm.run(c.dtype, memory(a), memory(b), s ? memory(*s) : GemmMemory(), memory(c));
   }
 
+  bool is_another_kernel() const override { return true; }
   MemorySteps steps(c10::ArrayRef<InMemory> operands, Kernels& kernels) const override {
     const InMemory &a = operands[adds_], &b = operands[adds_ + size_t{1}];
     const Type type = *type_of(made()[0].dtype);

@@ -62,6 +62,8 @@ class StepsInMemory {
   virtual ~StepsInMemory() = default;
   /// A call with operands that lie so, wherever that is. `kernels`: where others are from than the call has.
   virtual MemorySteps steps(c10::ArrayRef<InMemory> operands, Kernels& kernels) const = 0;
+  /// Whether the kernel is one of those: its own call is no machine code.
+  virtual bool is_another_kernel() const { return false; }
 };
 
 }  // namespace tower::compiler

@@ -3,6 +3,8 @@
 // workspace, and tables (settle).
 #include "fuse/pointer_program.h"
 
+#include <c10/core/CPUAllocator.h>
+
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -22,6 +24,7 @@ namespace {
 using Draft = PointerProgram::Draft;
 
 constexpr int64_t kColumnBytes = 16384;
+constexpr int64_t kMostOnStack = 32768;  // bytes of a workspace for one call
 // Of examples, for which drafts are compared: none is a multiple of another, or of a vector's lanes.
 constexpr std::array<int64_t, 3> kNumbers = {29, 31, 37};
 
@@ -131,6 +134,11 @@ PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> 
   auto draft = following(std::move(drafts), numbers);
   if (!draft) refuse_program(who, "what it reads and writes does not grow evenly with the number of examples");
   settle(std::move(*draft), graph.fewest(), /*any=*/true, options.loop_steps);
+}
+
+PointerProgram::PointerProgram(Draft draft, std::shared_ptr<Kernels> kernels)
+    : options_{.numbers_stay = false}, compiled_by_(std::move(kernels)) {
+  settle(std::move(draft), 1, /*any=*/false, options_.loop_steps);
 }
 
 PointerProgram::~PointerProgram() = default;
@@ -282,6 +290,18 @@ void PointerProgram::run(int64_t n, const void* const* x, void* const* y) const 
              : "The function was traced with one number of examples, or has none, and is for those sizes: pass 1. "
                "Called with two numbers of examples before, it is for any."));
   raise_faults(static_cast<uint8_t>(fault));
+}
+
+void PointerProgram::run_once(const void* const* x, void* const* y, const void* const* constants) const {
+  alignas(kAlignment) char few[kMostOnStack];
+  c10::DataPtr many;
+  const int64_t bytes = work_bytes_for(&tables_, 1);
+  if (bytes > kMostOnStack) many = c10::GetCPUAllocator()->allocate(static_cast<size_t>(bytes));
+  ProgramTables now = tables_;
+  if (constants) now.constant = constants;
+  const LoopMemories loops(static_cast<size_t>(tables_.most_loops));
+  raise_faults(run_tables(&now, 1, x, y, bytes > kMostOnStack ? many.get() : few,
+                          tables_.most_loops > 0 ? loops.data() : nullptr));
 }
 
 }  // namespace tower::compiler

@@ -18,6 +18,7 @@ namespace tower::compiler {
 
 class PointerProgram {
  public:
+  struct Draft;  // how it is made: program_draft.h
   struct Options {
     bool frozen = false;       // captured tensors are constants, of which kernels have the numbers
     int64_t loop_steps = -1;   // of loops that others go back through, for which the workspace has memory, unless it is
@@ -27,6 +28,8 @@ class PointerProgram {
   /// Throws UnsupportedError, for `who`, where a call is no such kernel, and says which and why.
   PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who, const Options& options);
   PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who, const Options& options);
+  /// Of one number of examples, as it was drafted, with the kernels that the draft has.
+  PointerProgram(Draft draft, std::shared_ptr<Kernels> kernels);
   ~PointerProgram();
   PointerProgram(const PointerProgram&) = delete;
   PointerProgram& operator=(const PointerProgram&) = delete;
@@ -60,8 +63,8 @@ class PointerProgram {
   /// Runs the tables on a workspace of the thread. Throws what a compiled function throws for what goes wrong in a
   /// lane, and ArgumentError for a number of examples that there cannot be.
   void run(int64_t n, const void* const* x, void* const* y) const;
-
-  struct Draft;  // how it is made: pointer_program.cpp
+  /// For n = 1, on memory for this call alone. `constants`: where those are now; null: where they were.
+  void run_once(const void* const* x, void* const* y, const void* const* constants) const;
 
  private:
   void settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps);

@@ -335,12 +335,17 @@ void refuse_program(const char* who, const std::string& what) {
                          ". report() of the compiled function says what is in kernels.");
 }
 
+PointerProgram::Draft draft_of_fused(const Graph& fused, Kernels& kernels, const char* who,
+                                     std::optional<int64_t> examples) {
+  return DraftWriter(fused, kernels, who, examples).write();
+}
+
 PointerProgram::Draft draft_of(Graph traced, Kernels& kernels, const char* who, bool frozen,
                                std::optional<int64_t> examples) try {
   if (frozen)
     for (Value& v : traced.values)
       if (v.origin == Origin::captured) v.origin = Origin::constant;
-  return DraftWriter(fuse(traced, kernels, /*fewest=*/1).graph, kernels, who, examples).write();
+  return draft_of_fused(fuse(traced, kernels, Worth::all).graph, kernels, who, examples);
 } catch (const CompileError& e) {
   throw UnsupportedError(std::string(who) + ": there is no machine code: " + e.what() + ".");
 }

@@ -38,6 +38,10 @@ std::vector<Extent> fixed(at::IntArrayRef numbers);
 /// Throws what says, for `who`, why something is no program of kernels.
 [[noreturn]] void refuse_program(const char* who, const std::string& what);
 
+/// Of a graph that is fused. Throws UnsupportedError, for `who`, where it calls what is no kernel.
+PointerProgram::Draft draft_of_fused(const Graph& fused, Kernels& kernels, const char* who,
+                                     std::optional<int64_t> examples = {});
+
 /// A graph with the sizes that it has, of so many examples if there are any. Throws as PointerProgram's constructors.
 PointerProgram::Draft draft_of(Graph traced, Kernels& kernels, const char* who, bool frozen,
                                std::optional<int64_t> examples = {});

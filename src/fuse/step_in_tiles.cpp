@@ -32,7 +32,7 @@ std::optional<StepInTiles> StepInTiles::of(const Graph& step, Kernels& kernels) 
   // What a call moves where is found by running it on numbers of elements.
   DispatchGuard keys;
   keys.see_no_operator();
-  const Graph graph = fuse(step, kernels, 1).graph;
+  const Graph graph = fuse(step, kernels, Worth::all).graph;
   StepInTiles made;
   made.operators_ = step.calls.size();
   ById<ValueId, std::optional<Part>> parts(graph.values.size());

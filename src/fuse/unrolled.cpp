@@ -233,7 +233,8 @@ std::vector<size_t> Unrolled::sums_of(const std::vector<size_t>& calls) const {
   return sums;
 }
 
-bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) const {
+bool Unrolled::are_worth_it(const std::vector<size_t>& calls, Worth worth) const {
+  const size_t fewest = worth == Worth::joined ? 2 : 1;
   if (!joining_.spaces[calls[0]]) return false;
   if (std::any_of(calls.begin(), calls.end(), [&](size_t n) { return code_in_numbers(*graph_.calls[n].op); }))
     return true;
@@ -263,9 +264,9 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, size_t fewest) con
   }
   if (has_matrices && (has_lanes || calls.size() >= fewest)) return cost <= joining_.most;
   if (calls.size() < fewest && !is_slow) return false;
-  if (fewest == 1) return has_lanes ? !same : !in_rows;
   // One example: where kernels of rows can be, elements are better lanes than numbers of one lane.
-  return (has_lanes ? !same : !in_rows) && computes && cost <= most;
+  if (has_lanes ? same : in_rows) return false;
+  return worth == Worth::all || ((computes || worth == Worth::any) && cost <= most);
 }
 
 Call Unrolled::write(const std::vector<size_t>& calls, const std::vector<size_t>& summed, const Readers& readers,

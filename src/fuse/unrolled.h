@@ -20,9 +20,9 @@ class Unrolled {
   const Joining& joining() const { return joining_; }
   /// Whether a kernel of this call is better than LibTorch's, or may be with others.
   bool takes(size_t call) const;
-  /// Whether a kernel of these calls is better than what else there is: they do not only move elements, nor are they
-  /// all of one size and element by element.
-  bool are_worth_it(const std::vector<size_t>& calls, size_t fewest) const;
+  /// Whether a kernel of these calls is better than what else there is: they do not only move elements, unless that is
+  /// `worth` one, nor are they all of one size and element by element.
+  bool are_worth_it(const std::vector<size_t>& calls, Worth worth) const;
   /// The calls that sum what such a kernel makes over its examples: the kernel adds them up itself (NOTE [Sums over
   /// lanes] in kernels/kernel_sums.cpp).
   std::vector<size_t> sums_of(const std::vector<size_t>& calls) const;

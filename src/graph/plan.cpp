@@ -145,8 +145,6 @@ namespace {
 bool matches(const Value& value, const Tensor& t) {
   return t.sizes().equals(value.sizes) && t.scalar_type() == value.dtype;
 }
-bool lies_as(const Value& value, const Tensor& t) { return matches(value, t) && t.strides().equals(value.strides); }
-
 [[noreturn]] void refuse_other_results(const Call& call) {
   throw UnsupportedError("compile: " + call.op->name() +
                          " gave other shapes or dtypes than when the function was compiled. What a compiled function "
@@ -182,6 +180,8 @@ void run_call(const Call& call, Stack& stack) {
 }
 
 }  // namespace
+
+bool lies_as(const Value& value, const Tensor& t) { return matches(value, t) && t.strides().equals(value.strides); }
 
 bool Plan::fits() const {
   return std::all_of(captured_.begin(), captured_.end(), [&](ValueId id) {

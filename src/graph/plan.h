@@ -21,6 +21,9 @@
 
 namespace tower::compiler {
 
+/// Whether the tensor is of the sizes, strides and dtype that the value had when it was traced.
+bool lies_as(const Value& value, const Tensor& t);
+
 class Plan {
  public:
   explicit Plan(Graph graph);

@@ -113,6 +113,8 @@ class Kernel {
   const LaneCode& lane_code() const { return lane_code_; }
   /// What is kept for each lane of a row.
   const std::vector<Type>& kept() const { return kept_; }
+  /// Lanes that are worth a thread.
+  int64_t grain() const { return grain_; }
   /// How many outputs are summed over all lanes.
   size_t sums() const { return summed_.size(); }
   /// Of the memory that one of its loops keeps its states in, where none makes more than `steps`, unless it is known
