@@ -154,9 +154,9 @@ std::string ProgramText::text() const {
       steps += elements == 0 ? ", 0" : ", " + name_ + "_" + table_name + " + " + std::to_string(table.size());
       table.insert(table.end(), first, first + elements);
     };
-    const bool is_of_one_lane = step.kind == kStepOfOneLane;
-    add("places", places, step.places, is_of_one_lane ? 0 : places_of(step));
-    add("pointers", pointers, step.pointers, is_of_one_lane ? places_of(step) : 0);
+    const bool is_of_pointers = step.kind == kStepOfPointers;
+    add("places", places, step.places, is_of_pointers ? 0 : places_of(step));
+    add("pointers", pointers, step.pointers, is_of_pointers ? places_of(step) : 0);
     steps += ", " + std::to_string(step.dims);
     add("extents", extents, step.sizes, step.dims);
     add("extents", extents, step.strides, operands_of(step) * step.dims);

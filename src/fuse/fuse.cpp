@@ -224,8 +224,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, Worth worth) {
     std::optional<Call> kernel;
     if (groups->is_unrolled(calls))
       kernel = groups->unrolled->write(calls, groups->sums[calls[0]], readers, kernels, fused.kernels);
-    else if (groups->is_of_rows(calls))
-      kernel = groups->rows->write(calls, readers, kernels, fused.kernels);
+    else if (groups->is_of_rows(calls)) kernel = groups->rows->write(calls, readers, kernels, fused.kernels);
     parts.push_back(kernel ? std::vector{std::move(*kernel)} : one_by_one(graph, calls));
   }
   const BetweenKernels between(graph, parts);

@@ -17,8 +17,8 @@
 //
 // Operators that no kernel computes are opened first (opened.h), where kernels take all that they are made of; report.h
 // tells people what became of it all. pointer_program.h makes what runs without tensors, of a graph that is kernels
-// alone. tiled_loop.h makes all steps of a loop over large tensors for a part of them, and then for the next one:
-// step_in_tiles.h is its step, and row_reach.h says where such kernels read.
+// alone, and one_function.h has a small graph run so. tiled_loop.h makes all steps of a loop over large tensors for a
+// part of them, and then for the next one: step_in_tiles.h is its step, and row_reach.h says where such kernels read.
 //
 // For both kinds of kernels, regions.h puts calls into groups, and kernel_calls.h notes who reads which value.
 // fused_plan.h says when all this is done: when a graph is first run and nobody looks on.

@@ -81,8 +81,7 @@ std::unique_ptr<const OneFunction> OneFunction::of(const Graph& fused, const std
   DispatchGuard keys;
   keys.see_no_operator();
   try {
-    std::unique_ptr<const OneFunction> whole(
-        new OneFunction(std::move(computed), std::move(sources), kernels));
+    std::unique_ptr<const OneFunction> whole(new OneFunction(std::move(computed), std::move(sources), kernels));
     return whole->lies_as_traced() ? std::move(whole) : nullptr;
   } catch (const UnsupportedError&) {
     return nullptr;  // a kernel adds up over all examples, or a view copies

@@ -1,6 +1,6 @@
-// A fused graph that is kernels alone, as one function of memory: what a plan does between them, a tensor for each value,
-// lists of where operands are, sizes compared, is settled beforehand (fuse/pointer_program.h). A call makes tensors of
-// the results, and no others.
+// A fused graph that is kernels alone, as one function of memory: what a plan does between them, a tensor for each
+// value, lists of where operands are, sizes compared, is settled beforehand (fuse/pointer_program.h). A call makes
+// tensors of the results, and no others.
 //
 //   const auto whole = OneFunction::of(fused.graph, kernels);
 //   if (whole)
@@ -8,9 +8,9 @@
 //
 // NOTE [Small graphs]
 // Of small tensors what lies between kernels costs more than what they compute: LibTorch's call of `cat` on two vectors
-// of four is some hundred times a kernel that moves eight numbers. So in a graph all of whose values are small each call
-// is worth a kernel, also one alone or what only moves elements (Worth::any), and where no other calls are left they run
-// as one function.
+// of four is some hundred times a kernel that moves eight numbers. So in a graph all of whose values are small each
+// call is worth a kernel, also one alone or what only moves elements (Worth::any), and where no other calls are left
+// they run as one function.
 #pragma once
 
 #include <memory>

@@ -104,14 +104,18 @@ Layout layout_of(const std::vector<Draft::Made>& made, bool growing) {
 int64_t in_lines(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 int64_t aligned(size_t bytes) { return in_lines(static_cast<int64_t>(bytes)); }
 
-// Whether a kernel that takes one lane at a time is called for one, in the same places whatever the number of examples.
-bool is_of_one_lane(const Draft::Step& step) {
+// Whether all lanes are whole vectors, next to each other, in the same places whatever the number of examples.
+bool is_of_pointers(const Draft::Step& step) {
   constexpr int64_t kFarthest = std::numeric_limits<int32_t>::max();
-  return step.kind == kStepOfLanes && step.lanes.fixed == 1 && step.lanes.each == 0 &&
-         step.kernel->lane_code().vector == 1 &&
-         std::all_of(step.places.begin(), step.places.end(), [](const ProgramPlace& place) {
-           return place.offset.each == 0 && place.memory <= kFarthest && place.offset.fixed <= kFarthest;
-         });
+  if (step.kind != kStepOfLanes || step.lanes.each != 0) return false;
+  const LaneCode& code = step.kernel->lane_code();
+  if (step.lanes.fixed % code.vector != 0) return false;
+  for (size_t k = 0; k < step.places.size(); ++k) {
+    const auto& [memory, offset, stride] = step.places[k];
+    if (offset.each != 0 || memory > kFarthest || offset.fixed > kFarthest) return false;
+    if (step.lanes.fixed > 1 && code.elements[k].apart && (stride.each != 0 || stride.fixed != 1)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -219,8 +223,8 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_
             {tables_.column_bytes, kColumnBytes, kBytesOfColumn * vectors * code->vector, kBytesOfVector * vectors});
       if (loop_steps >= 0)
         tables_.loop_bytes = std::max(tables_.loop_bytes, in_lines(step.kernel->loop_bytes(loop_steps)));
-      if (is_of_one_lane(step)) {
-        added.kind = kStepOfOneLane;
+      if (is_of_pointers(step)) {
+        added.kind = kStepOfPointers;
         for (const ProgramPlace& place : step.places)
           pointers_.push_back({static_cast<int32_t>(place.memory), static_cast<int32_t>(place.offset.fixed)});
       }
@@ -236,7 +240,7 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_
   for (size_t n = 0; n < steps_.size(); ++n) {
     const Draft::Step& step = draft.steps[n];
     steps_[n].places = std::exchange(place, place + step.places.size());
-    if (steps_[n].kind == kStepOfOneLane) steps_[n].pointers = std::exchange(pointer, pointer + step.places.size());
+    if (steps_[n].kind == kStepOfPointers) steps_[n].pointers = std::exchange(pointer, pointer + step.places.size());
     steps_[n].sizes = std::exchange(extent, extent + step.sizes.size());
     steps_[n].strides = std::exchange(extent, extent + step.strides.size());
   }

@@ -314,15 +314,15 @@ typedef struct ProgramPlace {
   Extent offset, stride;
 } ProgramPlace;
 
-// The same for a call of one lane, whatever the number of examples.
+// The same of a step of pointers.
 typedef struct ProgramPointer {
   int32_t memory, offset;
 } ProgramPointer;
 
 enum {
   kStepOfLanes,
-  kStepOfOneLane,  // of a kernel that takes one at a time: pointers are all that it needs
-  kStepInPlaces,   // of a kernel that knows where its lanes are: the list of memories is all that it needs
+  kStepOfPointers,  // to whole vectors of lanes, next to each other and in the same places for any number of examples
+  kStepInPlaces,    // of a kernel that knows where its lanes are: the list of memories is all that it needs
   kStepOfRows,
   kStepOfProducts,
   kStepOfCopies,  // of elements
@@ -469,11 +469,11 @@ static inline uint8_t run_step(const ProgramTables* tables, const ProgramStep* s
     for (k = 0; k < code->loops; ++k)
       room->to[code->outputs + code->kept + k] = room->outputs[code->outputs + code->kept + k] = &room->loops[k];
   switch (step->kind) {
-    case kStepOfOneLane: {
+    case kStepOfPointers: {
       const ProgramPointer* pointer = step->pointers;
       for (k = 0; k < code->inputs; ++k, ++pointer) room->from[k] = room->memory[pointer->memory] + pointer->offset;
       for (k = 0; k < code->outputs; ++k, ++pointer) room->to[k] = room->memory[pointer->memory] + pointer->offset;
-      code->function(0, 1, room->from, room->to, &fault);
+      code->function(0, lanes, room->from, room->to, &fault);
       break;
     }
     case kStepInPlaces:

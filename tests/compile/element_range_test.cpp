@@ -400,7 +400,8 @@ void check(const Subject& s, const Stack& call, const Tensors& operands, Counts&
   }
   const tower::dynamic::Function f = [&](const Tensors& in) { return s.run(call, in); };
   compiler::Kernels kernels;
-  compiler::FusedGraph fused = compiler::fuse(compiler::trace(f, operands, "test").graph, kernels, 1);
+  compiler::FusedGraph fused =
+      compiler::fuse(compiler::trace(f, operands, "test").graph, kernels, compiler::Worth::all);
   if (fused.kernels.empty()) return;
   const Tensors found = compiler::Plan(std::move(fused.graph)).run(operands);
   compare(s, call, operands, found, expected, wide, counts);
@@ -441,7 +442,7 @@ void expect_exact_rests(at::ScalarType dtype) {
     return Tensors{at::fmod(in[0], in[1]), at::remainder(in[0], in[1])};
   };
   compiler::Kernels kernels;
-  compiler::FusedGraph fused = compiler::fuse(compiler::trace(f, {x, y}, "test").graph, kernels, 1);
+  compiler::FusedGraph fused = compiler::fuse(compiler::trace(f, {x, y}, "test").graph, kernels, compiler::Worth::all);
   const Tensors found = compiler::Plan(std::move(fused.graph)).run({x, y});
   Tensor rests = at::empty_like(x), remainders = at::empty_like(x);
   for (int64_t i = 0; i < x.numel(); ++i) {

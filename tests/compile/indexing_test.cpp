@@ -133,7 +133,7 @@ struct Fused {
   size_t calls;
 };
 Fused run(const td::Function& f, const Tensors& args) {
-  compiler::FusedGraph graph = kernels::fused(f, args, 2);
+  compiler::FusedGraph graph = kernels::fused(f, args);
   const size_t calls = graph.graph.calls.size();
   return {compiler::Plan(std::move(graph.graph)).run(args), calls};
 }

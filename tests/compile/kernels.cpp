@@ -23,12 +23,13 @@ Graph graph_of(const Function& f, const Tensors& args) {
   return graph;
 }
 
-FusedGraph fused(const Function& f, const Tensors& args, tower::compiler::Kernels& kernels, size_t fewest) {
-  return tower::compiler::fuse(graph_of(f, args), kernels, fewest);
+FusedGraph fused(const Function& f, const Tensors& args, tower::compiler::Kernels& kernels,
+                 tower::compiler::Worth worth) {
+  return tower::compiler::fuse(graph_of(f, args), kernels, worth);
 }
-FusedGraph fused(const Function& f, const Tensors& args, size_t fewest) {
+FusedGraph fused(const Function& f, const Tensors& args, tower::compiler::Worth worth) {
   tower::compiler::Kernels kernels;
-  return fused(f, args, kernels, fewest);
+  return fused(f, args, kernels, worth);
 }
 
 void expect_as_operators(Graph graph, const Function& f, const Tensors& args, double tolerance) {
@@ -45,7 +46,7 @@ void expect_as_operators(Graph graph, const Function& f, const Tensors& args, do
 std::optional<Tensors> computed(const Function& f, const Tensors& args) {
   Graph graph = tower::compiler::trace(f, args, "test").graph;
   tower::compiler::Kernels kernels;
-  FusedGraph fused = tower::compiler::fuse(graph, kernels, 1);
+  FusedGraph fused = tower::compiler::fuse(graph, kernels, tower::compiler::Worth::all);
   if (fused.kernels.empty()) return std::nullopt;
   return tower::compiler::Plan(std::move(fused.graph)).run(args);
 }

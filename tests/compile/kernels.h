@@ -26,9 +26,10 @@ using tower::compiler::Type;
 tower::compiler::Graph graph_of(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args);
 /// The same with kernels; these have to be kept for as long as it is used, where others are to find them.
 tower::compiler::FusedGraph fused(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args,
-                                  tower::compiler::Kernels& kernels, size_t fewest = 2);
+                                  tower::compiler::Kernels& kernels,
+                                  tower::compiler::Worth worth = tower::compiler::Worth::joined);
 tower::compiler::FusedGraph fused(const tower::dynamic::Function& f, const tower::dynamic::Tensors& args,
-                                  size_t fewest = 2);
+                                  tower::compiler::Worth worth = tower::compiler::Worth::joined);
 /// Runs a graph in the place of `f`: dtypes, sizes and strides are those of the operators, and values
 /// within the tolerance, absolute and relative.
 void expect_as_operators(tower::compiler::Graph graph, const tower::dynamic::Function& f,

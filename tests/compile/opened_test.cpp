@@ -61,7 +61,7 @@ TEST(Opened, OperatorsThatAreMadeOfOthersDoNotDivideKernels) {
 TEST(Opened, WhatKernelsTakeOnlyAPartOfStaysWhole) {
   TOWER_NEEDS_LLVM();
   const td::Function distances = [](const Tensors& in) { return Tensors{at::cdist(in[0] * 2, in[1], 1) + 1}; };
-  compiler::FusedGraph graph = kernels::fused(distances, {numbers({400, 3}), numbers({500, 3})}, 1);
+  compiler::FusedGraph graph = kernels::fused(distances, {numbers({400, 3}), numbers({500, 3})}, compiler::Worth::all);
   size_t whole = 0;
   for (const compiler::Call& call : graph.graph.calls) whole += call.op->name() == "aten::_cdist_forward";
   EXPECT_EQ(whole, 1u);
@@ -117,7 +117,7 @@ TEST(Opened, AgreesWithTheOperatorsOfTheDatabase) {
           continue;  // not for this dtype, or its shape is that of values
         }
         compiler::Kernels kernels;
-        compiler::FusedGraph fused = compiler::fuse(graph, kernels, 1);
+        compiler::FusedGraph fused = compiler::fuse(graph, kernels, compiler::Worth::all);
         bool is_whole = false;
         for (const compiler::Call& call : fused.graph.calls) is_whole = is_whole || call.op == &op;
         if (is_whole || fused.kernels.empty()) continue;

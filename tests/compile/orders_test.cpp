@@ -59,7 +59,7 @@ struct Ran {
   std::string names;  // of the calls
 };
 Ran run(const td::Function& f, const Tensors& args) {
-  compiler::FusedGraph graph = kernels::fused(f, args, 2);
+  compiler::FusedGraph graph = kernels::fused(f, args);
   const size_t calls = graph.graph.calls.size();
   std::string names;
   for (const compiler::Call& call : graph.graph.calls) names += call.op->name() + " ";

@@ -158,7 +158,7 @@ Function over_examples(const Function& f, size_t results) { return td::vmap(f, {
 size_t results_of(const Program& p, const Tensor& a) { return p.f(a[0]).size(); }
 
 Tensors in_kernels(const Function& f, const Tensors& args, bool in_one = true) {
-  compiler::FusedGraph graph = kernels::fused(f, args, 1);
+  compiler::FusedGraph graph = kernels::fused(f, args, tower::compiler::Worth::all);
   EXPECT_TRUE(!in_one || graph.graph.calls.size() == 1) << graph.graph.print();
   return compiler::Plan(std::move(graph.graph)).run(args);
 }

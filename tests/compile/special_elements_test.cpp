@@ -82,7 +82,7 @@ Tensor numbers(const std::vector<double>& points, at::ScalarType dtype) {
 
 Tensor computed_in_a_kernel(const td::Function& f, const Tensors& args) {
   compiler::Kernels kernels;
-  compiler::FusedGraph fused = compiler::fuse(compiler::trace(f, args, "test").graph, kernels, 1);
+  compiler::FusedGraph fused = compiler::fuse(compiler::trace(f, args, "test").graph, kernels, compiler::Worth::all);
   EXPECT_EQ(fused.kernels.size(), 1u);
   EXPECT_EQ(fused.graph.calls.size(), 1u) << "there is no kernel";
   return compiler::Plan(std::move(fused.graph)).run(args)[0];

@@ -31,7 +31,7 @@ struct Counts {
 };
 
 Counts expect_close(const td::Function& f, const Tensors& args, double tolerance = 1e-12) {
-  compiler::FusedGraph graph = fused(f, args, 2);
+  compiler::FusedGraph graph = fused(f, args);
   Counts counts{graph.graph.calls.size(), 0};
   for (const compiler::Fused& k : graph.kernels) counts.fused += k.operators.size();
   const Tensors expected = f(args), actual = compiler::Plan(std::move(graph.graph)).run(args);
@@ -80,7 +80,7 @@ TEST(Unrolled, OfTensorsThatLieOtherwiseThanWhenTracedAreFoundThere) {
   TOWER_NEEDS_LLVM();
   const auto f = td::vmap(correction, {0, 0}, {0});
   const Tensor a = well_conditioned({9, 3, 3}), x = at::randn({9, 3}, at::kDouble);
-  const compiler::Plan plan(fused(f, {a, x}, 2).graph);
+  const compiler::Plan plan(fused(f, {a, x}).graph);
   const Tensors expected = f({a.mT(), x}), actual = plan.run({a.mT(), x});
   EXPECT_EQ(support::difference(actual[0], expected[0], {1e-12, 1e-12}), "");
 }
@@ -124,7 +124,7 @@ TEST(Unrolled, AreNoMoreThanThereAreWhereIntegersAreDivided) {
                {0, 0}, {0});
   const Tensor a = at::arange(21, at::kLong).view({7, 3}), b = at::ones({7, 3}, at::kLong);
   EXPECT_EQ(expect_close(f, {a, b}).calls, 1u);
-  const compiler::Plan plan(fused(f, {a, b}, 2).graph);
+  const compiler::Plan plan(fused(f, {a, b}).graph);
   b[6][2] = 0;
   EXPECT_THROW(plan.run({a, b}), c10::Error);
 }
@@ -174,7 +174,7 @@ TEST(Contraction, ProductsThatAreOnlySummedAreOneMatrixProduct) {
     return Tensors{td::vmap(outer, {0, 0}, {0})(in)[0].sum(0)};
   };
   for (const td::Function& f : {by_hand, mapped}) {
-    const auto graph = fused(f, {x, g}, 2).graph;
+    const auto graph = fused(f, {x, g}).graph;
     EXPECT_NE(graph.print().find("tower::contraction"), std::string::npos) << graph.print();
     expect_close(f, {x, g});
   }
@@ -243,7 +243,7 @@ TEST(SmallRules, AgreeWithTheirOperatorsOnTheDatabase) {
           continue;  // not for this dtype, or not for several examples
         }
         const auto check = [&](const td::Function& mapped, const Tensors& args, const Tensors& expected) {
-          compiler::FusedGraph graph = fused(mapped, args, 1);
+          compiler::FusedGraph graph = fused(mapped, args, tower::compiler::Worth::all);
           bool is_there = false;
           for (const auto& kernel : graph.kernels)
             for (const std::string& name : kernel.operators)
