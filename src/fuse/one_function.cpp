@@ -11,6 +11,7 @@
 #include "fuse/memory_steps.h"
 #include "fuse/program_draft.h"
 #include "fuse/small.h"
+#include "graph/addresses.h"
 #include "graph/operand_dims.h"
 #include "graph/plan.h"
 #include "graph/trace.h"
@@ -53,7 +54,7 @@ std::unique_ptr<const OneFunction> OneFunction::of(const Graph& fused, const std
   ById<ValueId, ValueId> shown(fused.values.size(), kNoValue);  // of views: what they are of
   for (const Call& call : fused.calls) {
     if (is_kernel_on_memory(call)) continue;
-    if (!gives_view(call) || call.effect || call.operands.size() != 1) return nullptr;
+    if (!gives_view(call) || call.effect || call.operands.size() != 1 || is_given_addresses(*call.op)) return nullptr;
     const ValueId of = call.operands[0];
     for (const ValueId id : call.results)
       if (id != kNoValue) shown[id] = shown[of] == kNoValue ? of : shown[of];

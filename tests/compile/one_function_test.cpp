@@ -1,5 +1,7 @@
 // Small graphs, which run as one function of memory (fuse/one_function.h). Oracles: the function itself, which LibTorch
 // runs, differences, and of whose memory a result is.
+#include "fuse/one_function.h"
+
 #include <c10/util/Exception.h>
 #include <tower/compile.h>
 #include <tower/loops.h>
@@ -8,7 +10,6 @@
 #include <thread>
 
 #include "compile/kernels.h"
-#include "fuse/one_function.h"
 #include "support/prelude.h"
 
 namespace {
@@ -63,6 +64,18 @@ TEST(SmallGraphs, AreRightForOtherSizesStridesAndValuesAtTheNextCall) {
             apart{waves({n, 3}, 0.1 * call).select(1, 1), waves({5, 2}).select(1, 0)};
         for (const Tensors& given : {args, apart}) expect_equal(fast(given), turned(given));
       }
+}
+
+TEST(SmallGraphs, ReadWhatIsSeenByAddressesWhereverAnArgumentBegins) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) {
+    const Tensor seen = in[0].as_strided({3}, {2}, 4);
+    return Tensors{at::cat({seen.sin(), in[0] * 2}), seen + 1};
+  };
+  const Function fast = td::compile(f);
+  const Tensor all = waves({20});
+  for (const int64_t begin : {0, 0, 0, 5, 2, 0})
+    expect_equal(fast({all.slice(0, begin, begin + 8)}), f({all.slice(0, begin, begin + 8)}));
 }
 
 TEST(SmallGraphs, DoNotTakeArgumentsThatLieOtherwise) {
