@@ -124,11 +124,11 @@ LinearSystem linearization(const Implicit& implicit, size_t unknowns) {
   LinearSystem system = solvers::linear_system(implicit.name, apply, transposed, options, /*users=*/false);
   if (!implicit.options.preconditioner) return system;
   for (const auto solver : {&LinearSystem::solve, &LinearSystem::solve_again, &LinearSystem::solve_transposed})
-    system.*solver = [name = implicit.name, options, make = implicit.options.preconditioner, unknowns, solver](
-                         const Tensors& given, const Function& f, const Tensors& b) {
-      const auto [x, params] = split(given, unknowns);  // a solver with reports has no preconditioner
+    system.*solver = [name = implicit.name, options, make = implicit.options.preconditioner, unknowns, solver,
+                      flags = implicit.flags()](const Tensors& given, const Function& f, const Tensors& b) {
+      const auto [x, behind] = split(given, unknowns);
       LinearSolveOptions<Tensors> own = options;
-      own.iteration.preconditioner = make(x, params);
+      own.iteration.preconditioner = make(x, split(behind, behind.size() - flags).first);
       return (solvers::linear_system(name, {}, {}, own, /*users=*/false).*solver)(given, f, b);
     };
   return system;

@@ -12,6 +12,7 @@
 #include "core/tensor_lists.h"
 #include "solvers/dense.h"
 #include "solvers/implicit.h"
+#include "solvers/losses.h"
 #include "solvers/vectors.h"
 #include "tower/errors.h"
 #include "tower/loops.h"
@@ -27,26 +28,6 @@ constexpr int64_t kGoesOn = -1;
 // Up to so many unknowns the Jacobian's columns are tensors of their own: no larger than the residuals, they go into
 // kernels where the matrix would be too large for one lane.
 constexpr int64_t kFewColumns = 8;
-
-// ρ(z) and its first two derivatives, of z = (r/c)².
-struct Contributions {
-  Tensor value, first, second;
-};
-Contributions contributions(Loss::Kind kind, const Tensor& z) {
-  const auto where = [&](const Tensor& far) { return at::where(z <= 1, at::ones_like(z), far); };
-  const Tensor beyond = z.clamp_min(1), root = beyond.sqrt(), next = 1 + z;
-  switch (kind) {
-    case Loss::Kind::squares:
-      return {z, at::ones_like(z), at::zeros_like(z)};
-    case Loss::Kind::huber:
-      return {at::where(z <= 1, z, 2 * root - 1), where(1 / root), at::where(z <= 1, 0., -0.5 / (root * beyond))};
-    case Loss::Kind::soft_l1:
-      return {2 * (next.sqrt() - 1), next.rsqrt(), -0.5 * next.rsqrt() / next};
-    case Loss::Kind::cauchy:
-      return {z.log1p(), 1 / next, -1 / next.square()};
-  }
-  throw ArgumentError("least_squares: there is no such loss. Those that there are: squares, huber, soft_l1, cauchy.");
-}
 
 // The cost at a point, its gradient, and the matrix of the normal equations, near the Hessian.
 struct Model {
@@ -92,8 +73,9 @@ struct Fit {
   double epsilon;
 
   bool is_robust() const { return options.loss.kind() != Loss::Kind::squares; }
-  Contributions of(const Tensor& r) const {
-    return contributions(options.loss.kind(), (r / options.loss.scale()).square());
+  // Of z = (r/c)².
+  solvers::Contributions of(const Tensor& r) const {
+    return solvers::contributions(options.loss.kind(), (r / options.loss.scale()).square());
   }
 
   // B. Triggs, P. F. McLauchlan, R. I. Hartley, A. W. Fitzgibbon, Bundle adjustment, a modern synthesis (2000), 4.3:
@@ -116,7 +98,7 @@ struct Fit {
     const Tensor& r = values[0];
     Tensor cost = 0.5 * at::dot(r, r), first = r, curvature;
     if (is_robust()) {
-      const Contributions rho = of(r);
+      const solvers::Contributions rho = of(r);
       const double c = options.loss.scale();
       cost = 0.5 * c * c * rho.value.sum();
       first = rho.first * r;

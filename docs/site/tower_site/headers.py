@@ -25,7 +25,10 @@ GROUPS = [
     ("Control flow", "cond loops checkpoint"),
     ("Compiled functions", "compile graph native export_c"),
     ("Models that Python exported", "exported exported_tree"),
-    ("Solvers and sparse derivatives", "linear_solve implicit sparse odeint least_squares minimize"),
+    (
+        "Solvers and sparse derivatives",
+        "linear_solve implicit sparse odeint least_squares block_least_squares minimize",
+    ),
     ("Functions and operators with rules of their own", "function function_context custom_op higher_order decompose"),
     ("Processes", "mesh collectives"),
     ("Looking inside", "explain inspect coverage check_grads"),

@@ -1,0 +1,157 @@
+// Large sparse nonlinear least squares: the residuals of one block, written once and mapped over many, each of which
+// takes a few of many unknowns. Bundle adjustment, calibration, graphs of poses.
+//
+//   auto error = [](const Tensor& camera, const Tensor& point, const Tensor& seen) { return project(camera, point) - seen; };
+//   const tower::BlockLeastSquares solve({{.x0 = cameras}, {.x0 = points}},                          // rows are unknowns
+//                                        {tower::fit_term(error, {{0, camera_of}, {1, point_of}}, seen)},
+//                                        {.eliminate = 1});                                          // points first
+//   auto [x, cost, status, steps, covariance] = solve();
+//
+// Jacobians of blocks are compiled, the pattern of the normal equations is found once, and one kind of unknowns may be
+// eliminated first (the Schur complement). What is left is factored densely by LibTorch or sparsely by Eigen. For one
+// small dense fit, and many of them under vmap: tower/least_squares.h. docs/ensembles.md.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tower/least_squares.h"
+
+namespace tower {
+
+/// One kind of unknowns: the rows of a tensor.
+struct FitUnknowns {
+  /// Where they start: {count, …}, of a real floating point dtype, on the CPU.
+  at::Tensor x0;
+  /// Of one of them, x, and numbers d, what lies in the direction d from x, with retract(x, 0) = x: a rotation times a
+  /// small one. Empty: x + d.
+  std::function<at::Tensor(const at::Tensor& x, const at::Tensor& d)> retract = {};
+  /// How many numbers d has, where there is `retract`.
+  int64_t freedom = 0;
+  /// Bool {count}: which of them stay as they are. Undefined: none.
+  at::Tensor held = {};
+};
+
+/// That the blocks of a term take one of some unknowns.
+struct FitUse {
+  /// Which kind: its place in the list of unknowns.
+  std::size_t unknowns;
+  /// Of each block which one: int64 {blocks}.
+  at::Tensor rows;
+};
+
+/// Residuals of one form: many blocks, each of a few unknowns and data of its own.
+struct FitTerm {
+  /// Of one block: takes an unknown for each of `uses`, then its part of each of `data`; gives its residuals.
+  dynamic::Function residual;
+  /// Which unknowns the blocks take.
+  std::vector<FitUse> uses;
+  /// {blocks, …} each; what all blocks share is expanded.
+  dynamic::Tensors data = {};
+  /// What a block contributes, as a function of the sum of its squared residuals: c²/2 ρ(|r|²/c²).
+  Loss loss = Loss::squares();
+};
+
+/// How a fit of blocks finds its steps.
+enum class FitMethod {
+  levenberg_marquardt,  ///< normal equations that are damped
+  dogleg,               ///< Powell's: between the gradient and the step of Gauss and Newton, within a radius
+};
+
+/// How `BlockLeastSquares` goes.
+struct BlockFitOptions {
+  /// How steps are found.
+  FitMethod method = FitMethod::levenberg_marquardt;
+  /// Which kind of unknowns is eliminated first, by its place: no block takes two of it, and each of them is a small
+  /// system by itself. Empty: none.
+  std::optional<std::size_t> eliminate = std::nullopt;
+  /// The change of the cost, relative to it, at which a fit ends.
+  double ftol = 1e-8;
+  /// The length of a step, relative to x, at which a fit ends.
+  double xtol = 1e-8;
+  /// The cosine between residuals and a column of the Jacobian at which a fit ends.
+  double gtol = 1e-8;
+  /// The most steps, those that were not made because they led to a larger cost among them.
+  int64_t max_steps = 200;
+  /// The first damping, relative to the squared norms of the Jacobian's columns; of dogleg the first radius is the
+  /// square root of its inverse, in x scaled by these norms.
+  double first_damping = 1e-4;
+  /// Whether to compute the covariance.
+  bool covariance = false;
+};
+
+/// What a fit of blocks found. `x` has derivatives by the data; the others are reports.
+struct BlockFit {
+  std::vector<at::Tensor> x;  ///< of each kind of unknowns, like its x0
+  at::Tensor cost;            ///< half of the sum of squares, or what losses make of it
+  at::Tensor status;          ///< int64: a FitStatus
+  at::Tensor steps;           ///< int64: how many steps were tried
+  /// If it was asked for: of each kind {count, s, s}, the covariance of the s numbers of each unknown (of d, where it is
+  /// retracted), 2 cost / (m − n) times their block of (JᵀJ)⁻¹; zero for those that are held, nan where m ≤ n or where
+  /// JᵀJ is singular.
+  std::vector<at::Tensor> covariance;
+};
+/// A fit is a tree.
+constexpr auto tower_fields(const BlockFit&) {
+  return std::tuple(&BlockFit::x, &BlockFit::cost, &BlockFit::status, &BlockFit::steps, &BlockFit::covariance);
+}
+
+/// Nonlinear least squares of blocks: the pattern, and the compiled residuals and Jacobians, which are made once, for
+/// any number of fits to other data.
+///
+/// Steps are those of Levenberg and Marquardt, or of Powell's dogleg; the normal equations are made of the blocks'
+/// Jacobians, by forward or reverse mode, whatever takes fewer directions. Where unknowns are eliminated first, these
+/// are solved for in the others' equations (the Schur complement: B. Triggs and others, Bundle adjustment, a modern
+/// synthesis, 2000, section 6.1). The rest is factored densely where it is small or full, else by Eigen's sparse
+/// Cholesky factors, which Tower has where it was built with Eigen.
+///
+/// x has derivatives by the data, of any order and in both modes: those of the implicit function, whose linear systems
+/// are solved by conjugate gradients with the whole Hessian, preconditioned by the normal equations. Under vmap the
+/// fits are made one after the other; in a compiled function a fit is one call, of an object that was made outside. Where the fit found no minimum derivatives are nan; NoConvergenceError where the
+/// Hessian is singular, as that of a bundle adjustment is in which no camera is held.
+class BlockLeastSquares {
+ public:
+  /// For these `unknowns`, `terms` and `options`. Throws ArgumentError where sizes, dtypes, rows or options do not fit.
+  BlockLeastSquares(std::vector<FitUnknowns> unknowns, std::vector<FitTerm> terms, BlockFitOptions options = {});
+
+  /// The fit to the terms' own data.
+  BlockFit operator()() const;
+  /// The fit to other `data`: those of all terms, one term's after the other, of the sizes and dtypes of their own.
+  /// Throws UnsupportedError where residuals captured a tensor of a transform, or one that requires grad: that is data.
+  BlockFit operator()(const dynamic::Tensors& data) const;
+
+  /// How many numbers are sought, those that are held among them.
+  int64_t num_unknowns() const;
+  /// The size of the system that is left to factor, and the entries of its blocks on and above the diagonal.
+  std::pair<int64_t, int64_t> factored() const;
+
+ private:
+  struct Parts;
+  std::shared_ptr<const Parts> parts_;
+};
+
+/// A term of blocks whose residuals are `f(unknowns…, data…)`: of one block, a tensor for each of `uses`, and its part
+/// of each tree of `data`, whose tensors have the blocks as their first dimension; its value is a tree. `loss` may be
+/// set in what is returned.
+template <class F, std::size_t n, class... Data>
+FitTerm fit_term(F f, const FitUse (&uses)[n], const Data&... data) {
+  dynamic::Tensors leaves;
+  (append_leaves(data, leaves), ...);
+  auto flat = [f = std::move(f), like = detail::static_parts(std::tuple<Data...>(data...))](
+                  const dynamic::Tensors& all) mutable {
+    const auto middle = all.begin() + static_cast<std::ptrdiff_t>(n);
+    return [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return std::apply([&](const auto&... given) { return leaves_of(f(all[i]..., given...)); },
+                        with_leaves(like, dynamic::Tensors(middle, all.end())));
+    }(std::make_index_sequence<n>());
+  };
+  return {std::move(flat), std::vector<FitUse>(uses, uses + n), std::move(leaves)};
+}
+
+}  // namespace tower
