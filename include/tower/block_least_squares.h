@@ -1,8 +1,9 @@
 // Large sparse nonlinear least squares: the residuals of one block, written once and mapped over many, each of which
 // takes a few of many unknowns. Bundle adjustment, calibration, graphs of poses.
 //
-//   auto error = [](const Tensor& camera, const Tensor& point, const Tensor& seen) { return project(camera, point) - seen; };
-//   const tower::BlockLeastSquares solve({{.x0 = cameras}, {.x0 = points}},                          // rows are unknowns
+//   auto error = [](const Tensor& camera, const Tensor& point, const Tensor& seen) { return project(camera, point) -
+//   seen; }; const tower::BlockLeastSquares solve({{.x0 = cameras}, {.x0 = points}},                          // rows
+//   are unknowns
 //                                        {tower::fit_term(error, {{0, camera_of}, {1, point_of}}, seen)},
 //                                        {.eliminate = 1});                                          // points first
 //   auto [x, cost, status, steps, covariance] = solve();
@@ -92,9 +93,9 @@ struct BlockFit {
   at::Tensor cost;            ///< half of the sum of squares, or what losses make of it
   at::Tensor status;          ///< int64: a FitStatus
   at::Tensor steps;           ///< int64: how many steps were tried
-  /// If it was asked for: of each kind {count, s, s}, the covariance of the s numbers of each unknown (of d, where it is
-  /// retracted), 2 cost / (m − n) times their block of (JᵀJ)⁻¹; zero for those that are held, nan where m ≤ n or where
-  /// JᵀJ is singular.
+  /// If it was asked for: of each kind {count, s, s}, the covariance of the s numbers of each unknown (of d, where it
+  /// is retracted), 2 cost / (m − n) times their block of (JᵀJ)⁻¹; zero for those that are held, nan where m ≤ n or
+  /// where JᵀJ is singular.
   std::vector<at::Tensor> covariance;
 };
 /// A fit is a tree.
@@ -113,8 +114,9 @@ constexpr auto tower_fields(const BlockFit&) {
 ///
 /// x has derivatives by the data, of any order and in both modes: those of the implicit function, whose linear systems
 /// are solved by conjugate gradients with the whole Hessian, preconditioned by the normal equations. Under vmap the
-/// fits are made one after the other; in a compiled function a fit is one call, of an object that was made outside. Where the fit found no minimum derivatives are nan; NoConvergenceError where the
-/// Hessian is singular, as that of a bundle adjustment is in which no camera is held.
+/// fits are made one after the other; in a compiled function a fit is one call, of an object that was made outside.
+/// Where the fit found no minimum derivatives are nan; NoConvergenceError where the Hessian is singular, as that of a
+/// bundle adjustment is in which no camera is held.
 class BlockLeastSquares {
  public:
   /// For these `unknowns`, `terms` and `options`. Throws ArgumentError where sizes, dtypes, rows or options do not fit.
@@ -143,13 +145,14 @@ template <class F, std::size_t n, class... Data>
 FitTerm fit_term(F f, const FitUse (&uses)[n], const Data&... data) {
   dynamic::Tensors leaves;
   (append_leaves(data, leaves), ...);
-  auto flat = [f = std::move(f), like = detail::static_parts(std::tuple<Data...>(data...))](
-                  const dynamic::Tensors& all) mutable {
+  auto flat = [f = std::move(f),
+               like = detail::static_parts(std::tuple<Data...>(data...))](const dynamic::Tensors& all) mutable {
     const auto middle = all.begin() + static_cast<std::ptrdiff_t>(n);
     return [&]<std::size_t... i>(std::index_sequence<i...>) {
       return std::apply([&](const auto&... given) { return leaves_of(f(all[i]..., given...)); },
                         with_leaves(like, dynamic::Tensors(middle, all.end())));
-    }(std::make_index_sequence<n>());
+    }
+    (std::make_index_sequence<n>());
   };
   return {std::move(flat), std::vector<FitUse>(uses, uses + n), std::move(leaves)};
 }

@@ -12,6 +12,7 @@ void define_inspection(py::module_& module);
 void define_operators(py::module_& module);
 void define_control_flow(py::module_& module);
 void define_solvers(py::module_& module);
+void define_block_fits(py::module_& module);
 void define_hooks(py::module_& module);
 void define_new_operators(py::module_& module);
 void define_processes(py::module_& module);

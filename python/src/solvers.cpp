@@ -11,42 +11,10 @@
 
 #include "kept_function.h"
 #include "module.h"
+#include "options.h"
 
 namespace tower::python {
 namespace {
-
-template <class E>
-E chosen(const std::string& name, const char* argument, std::initializer_list<std::pair<const char*, E>> values) {
-  std::string all;
-  for (const auto& [known, value] : values) {
-    if (name == known) return value;
-    all += (all.empty() ? "'" : ", '") + std::string(known) + "'";
-  }
-  throw ArgumentError(std::string(argument) + " is '" + name + "'; it must be one of " + all + ".");
-}
-
-template <class T>
-constexpr const char* kKind = "a number";
-template <>
-constexpr const char* kKind<int64_t> = "a whole number";
-template <>
-constexpr const char* kKind<bool> = "True or False";
-template <>
-constexpr const char* kKind<std::string> = "a word";
-template <class T>
-constexpr const char* kKind<std::optional<T>> = kKind<T>;
-
-/// The option `name`, one of a T.
-template <class T>
-T option(const py::dict& given, const char* name) {
-  const py::object value = given[name];
-  try {
-    return value.cast<T>();
-  } catch (const py::cast_error&) {
-    throw ArgumentError(std::string(name) + " is " + py::repr(value).cast<std::string>() + "; it must be " + kKind<T> +
-                        ".");
-  }
-}
 
 /// A linear function of lists of tensors, as Python sees it.
 py::cpp_function to_python(const dynamic::Function& f) {
@@ -155,12 +123,7 @@ py::tuple minimize(py::object function, py::handle x0, const py::dict& given) {
 
 py::tuple least_squares(py::object residuals, py::handle x0, const py::dict& given) {
   LeastSquaresOptions options;
-  using Made = Loss (*)(double);
-  options.loss = chosen<Made>(option<std::string>(given, "loss"), "loss",
-                              {{"squares", [](double) { return Loss::squares(); }},
-                               {"huber", &Loss::huber},
-                               {"soft_l1", &Loss::soft_l1},
-                               {"cauchy", &Loss::cauchy}})(option<double>(given, "scale"));
+  options.loss = to_loss(given);
   options.ftol = option<double>(given, "ftol");
   options.xtol = option<double>(given, "xtol");
   options.gtol = option<double>(given, "gtol");
@@ -269,6 +232,7 @@ at::Tensor numbers(const std::vector<int64_t>& list) { return at::tensor(list, a
 }  // namespace
 
 void define_solvers(py::module_& module) {
+  define_block_fits(module);
   module.def("linear_solve", &linear_solve);
   module.def("iterate", &iterate);
   module.def("implicit", &implicit);

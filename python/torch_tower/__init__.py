@@ -6,8 +6,8 @@
 
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
 `compile`, `load`, `export_c`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`,
-`fixed_point`), differential equations (`odeint`, `odeint_until`), fits and minima (`least_squares`, `minimize`),
-`load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`,
+`fixed_point`), differential equations (`odeint`, `odeint_until`), fits and minima (`least_squares`,
+`BlockLeastSquares`, `minimize`), `load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`,
 `sparse_jacobian`, `sparse_hessian`), Taylor mode (`jet`, `derivatives_along`, `laplacian`, `biharmonic`,
 `differential_operator`, `stochastic_laplacian`, `stochastic_biharmonic`), control flow (`cond`, `while_loop`,
 `try_while_loop`, `fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`,
@@ -33,6 +33,7 @@ from . import (  # noqa: E402
     _torch_higher_order,
     memory,
 )
+from ._block_fits import BlockFit, BlockLeastSquares, FitTerm, FitUnknowns  # noqa: E402
 from ._compiled import compile, export_c, graph, load  # noqa: E402
 from ._containers import register_container, register_tensor_subclass  # noqa: E402
 from ._control_flow import (  # noqa: E402
@@ -112,9 +113,13 @@ from ._vmap import vmap  # noqa: E402
 __version__ = _C.version
 
 __all__ = [
+    "BlockFit",
+    "BlockLeastSquares",
     "CoverageRow",
     "ExportedModel",
     "FitStatus",
+    "FitTerm",
+    "FitUnknowns",
     "IterativeSolution",
     "LeastSquaresFit",
     "LoopResult",

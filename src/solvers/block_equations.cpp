@@ -1,10 +1,11 @@
-// From blocks to a step. Unknowns that are eliminated first, e, have matrices Hₑ of their own, and ties Wₑₒ to others, o:
+// From blocks to a step. Unknowns that are eliminated first, e, have matrices Hₑ of their own, and ties Wₑₒ to others,
+// o:
 //
 //   | Hₑ  W  | |xₑ|   |bₑ|         Hₑ = L Lᵀ,  Z = L⁻¹ W,   S = Hₒ − Zᵀ Z,   S xₒ = bₒ − Zᵀ L⁻¹ bₑ,
 //   | Wᵀ  Hₒ | |xₒ| = |bₒ|         xₑ = L⁻ᵀ (L⁻¹ bₑ − Z xₒ)
 //
-// (the Schur complement). assemble() makes Hₑ, W and Hₒ of the blocks' Jacobians, factor() L, Z and S, solve() the rest.
-// An unknown's part is written by one thread, so that sums have one order.
+// (the Schur complement). assemble() makes Hₑ, W and Hₒ of the blocks' Jacobians, factor() L, Z and S, solve() the
+// rest. An unknown's part is written by one thread, so that sums have one order.
 #include "solvers/block_equations.h"
 
 #include <ATen/Functions.h>
@@ -250,8 +251,7 @@ bool BlockEquations::factor(const BlockVector& added) {
   each_row(pattern_->num_others(), [&](int64_t row, double** blocks) {
     for (const auto& [column, start] : pattern_->entries().of(row)) blocks[column] = left_.data() + start;
     const int64_t size = pattern_->size(row);
-    for (int64_t i = 0; i < size; ++i)
-      blocks[row][i * size + i] += added.others[place(pattern_->offset(row) + i)];
+    for (int64_t i = 0; i < size; ++i) blocks[row][i * size + i] += added.others[place(pattern_->offset(row) + i)];
     subtract_eliminated(row, blocks);
   });
   return factors_->factor(left_.data());

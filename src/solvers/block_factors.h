@@ -1,5 +1,5 @@
-// Cholesky factors of the matrix that is left of a sparse fit's normal equations: dense ones by LibTorch, sparse ones by
-// Eigen.
+// Cholesky factors of the matrix that is left of a sparse fit's normal equations: dense ones by LibTorch, sparse ones
+// by Eigen.
 #pragma once
 
 #include <memory>

@@ -69,7 +69,8 @@ void check_unknowns(const std::vector<FitUnknowns>& unknowns) {
       refuse_fit(name + " have freedom " + std::to_string(kind.freedom) +
                  (kind.retract ? "; it is the number of numbers that their retract takes."
                                : ", and no retract, whose numbers these are."));
-    if (solvers::numbers_of_step(kind) == 0) refuse_fit(name + " are " + describe(x0) + ": one of them has no numbers.");
+    if (solvers::numbers_of_step(kind) == 0)
+      refuse_fit(name + " are " + describe(x0) + ": one of them has no numbers.");
     if (kind.held.defined() &&
         (kind.held.scalar_type() != at::kBool || !kind.held.sizes().equals(x0.sizes().slice(0, 1)) ||
          is_followed(kind.held) || !kind.held.device().is_cpu()))
@@ -219,12 +220,13 @@ Tensors BlockLeastSquares::Parts::with_derivatives(const std::shared_ptr<const P
     const auto [x, all] = split({params.begin(), params.end() - 1});
     return self->preconditioner(x, all);
   };
-  const Tensors step = solvers::implicit_root_with_reports(kBlockFit, root, solver, joined(joined(at, given), {is_minimum}),
-                                                           /*reports=*/1, options);
+  const Tensors step =
+      solvers::implicit_root_with_reports(kBlockFit, root, solver, joined(joined(at, given), {is_minimum}),
+                                          /*reports=*/1, options);
   Tensors x;
   for (size_t k = 0; k < kinds; ++k)
     x.push_back(self->unknowns[k].retract ? solvers::all_retracted(self->unknowns[k], at[k], step[k])
-                                    : at[k] + step[k].view_as(at[k]));
+                                          : at[k] + step[k].view_as(at[k]));
   return x;
 }
 
@@ -265,10 +267,10 @@ BlockFit BlockLeastSquares::operator()(const Tensors& data) const {
                std::to_string(p.data.size()) + ".");
   for (size_t k = 0; k < data.size(); ++k)
     if (!data[k].defined() || !Meta(p.data[k]).matches(data[k]) || !data[k].device().is_cpu())
-      refuse_fit("data " + std::to_string(k) + " are " + (data[k].defined() ? describe(data[k]) : "an undefined tensor") +
-                 ", and the terms' own are " + describe(p.data[k]) + ".");
-  for (size_t t = 0; t < p.terms.size(); ++t)
-    residuals_of_block(p.terms[t], p.unknowns, "term " + std::to_string(t));
+      refuse_fit("data " + std::to_string(k) + " are " +
+                 (data[k].defined() ? describe(data[k]) : "an undefined tensor") + ", and the terms' own are " +
+                 describe(p.data[k]) + ".");
+  for (size_t t = 0; t < p.terms.size(); ++t) residuals_of_block(p.terms[t], p.unknowns, "term " + std::to_string(t));
   Tensors operands;
   for (const FitUnknowns& kind : p.unknowns) operands.push_back(kind.x0);
   for (const Tensor& t : data) operands.push_back(t.detach());
@@ -286,7 +288,8 @@ BlockFit BlockLeastSquares::operator()(const Tensors& data) const {
   Tensors found = HigherOrderOperator(rules)(operands);
   const auto end = [&](size_t k) { return found.begin() + static_cast<std::ptrdiff_t>(k); };
   const size_t kinds = p.unknowns.size();
-  BlockFit fit{{found.begin(), end(kinds)}, found[kinds], found[kinds + 1], found[kinds + 2], {end(kinds + 3), found.end()}};
+  BlockFit fit{
+      {found.begin(), end(kinds)}, found[kinds], found[kinds + 1], found[kinds + 2], {end(kinds + 3), found.end()}};
   if (std::any_of(data.begin(), data.end(), is_followed)) {
     const Tensor is_minimum = fit.status <= static_cast<int64_t>(FitStatus::small_step);
     fit.x = Parts::with_derivatives(parts_, fit.x, is_minimum, data);

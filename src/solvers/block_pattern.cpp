@@ -16,9 +16,7 @@ Lists<T> listed(int64_t count, const Each& each) {
   std::partial_sum(lists.starts.begin(), lists.starts.end(), lists.starts.begin());
   lists.all.resize(static_cast<size_t>(lists.starts.back()));
   std::vector<int64_t> next = lists.starts;
-  each([&](int64_t k, const T& value) {
-    lists.all[static_cast<size_t>(next[static_cast<size_t>(k)]++)] = value;
-  });
+  each([&](int64_t k, const T& value) { lists.all[static_cast<size_t>(next[static_cast<size_t>(k)]++)] = value; });
   return lists;
 }
 

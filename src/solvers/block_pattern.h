@@ -42,7 +42,8 @@ struct BlockTerm {
   std::vector<BlockUse> uses;
 };
 
-/// The pattern. Unknowns have numbers: of those that are eliminated first 0, 1, …, and so have all others, kind by kind.
+/// The pattern. Unknowns have numbers: of those that are eliminated first 0, 1, …, and so have all others, kind by
+/// kind.
 class BlockPattern {
  public:
   BlockPattern(std::vector<BlockKind> kinds, std::vector<BlockTerm> terms, std::optional<int64_t> eliminate);

@@ -29,8 +29,8 @@ struct BlockStep {
 };
 
 // One fit. J. J. Moré, The Levenberg–Marquardt algorithm: implementation and theory (1978), for scales, ends and the
-// first radius; H. B. Nielsen, Damping parameter in Marquardt's method (1999), for the damping; M. J. D. Powell, A hybrid
-// method for nonlinear equations (1970), for the dogleg.
+// first radius; H. B. Nielsen, Damping parameter in Marquardt's method (1999), for the damping; M. J. D. Powell, A
+// hybrid method for nonlinear equations (1970), for the dogleg.
 class BlockSteps {
  public:
   BlockSteps(const BlockProblem& problem, Tensors x, const Tensors& data)
@@ -72,10 +72,12 @@ class BlockSteps {
       values_.push_back({r.to(at::kDouble).contiguous(), jacobians.to(at::kDouble).contiguous()});
     }
     equations_.assemble(values_);
-    const double all = equations_.gradient().dot(equations_.gradient()) +
-                       equations_.diagonal().dot(equations_.diagonal());
+    const double all =
+        equations_.gradient().dot(equations_.gradient()) + equations_.diagonal().dot(equations_.diagonal());
     if (!std::isfinite(all)) return std::numeric_limits<double>::quiet_NaN();
-    const auto larger = [](double scale, double square) { return std::max(scale, square > 0 ? std::sqrt(square) : 1.); };
+    const auto larger = [](double scale, double square) {
+      return std::max(scale, square > 0 ? std::sqrt(square) : 1.);
+    };
     if (scales_.others.empty() && scales_.eliminated.empty()) scales_ = equations_.zeros();
     scales_ = scales_.with(equations_.diagonal(), larger);
     return cost;
@@ -256,9 +258,10 @@ Tensors BlockProblem::data_of(size_t term, const Tensors& data) const {
 BlockSolution BlockProblem::solve(const Tensors& x0, const Tensors& data) const {
   const at::NoGradGuard no_grad;
   if (options.covariance && pattern->num_remaining() > kMostToInvert)
-    throw UnsupportedError("block_least_squares: covariances take the inverse of the matrix that is left to factor, of " +
-                           std::to_string(pattern->num_remaining()) + " numbers; at most " +
-                           std::to_string(kMostToInvert) + " can be. Eliminate more of the unknowns first.");
+    throw UnsupportedError(
+        "block_least_squares: covariances take the inverse of the matrix that is left to factor, of " +
+        std::to_string(pattern->num_remaining()) + " numbers; at most " + std::to_string(kMostToInvert) +
+        " can be. Eliminate more of the unknowns first.");
   return BlockSteps(*this, x0, data).run();
 }
 

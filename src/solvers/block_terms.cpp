@@ -54,8 +54,8 @@ int64_t numbers_of_step(const FitUnknowns& unknowns) {
 
 Tensor all_retracted(const FitUnknowns& unknowns, const Tensor& x, const Tensor& step) {
   if (!unknowns.retract) return x + step.view_as(x);
-  return dynamic::vmap([&](const Tensors& at) { return Tensors{unknowns.retract(at[0], at[1])}; }, {0, 0}, {0})(
-      {x, step})[0];
+  return dynamic::vmap([&](const Tensors& at) { return Tensors{unknowns.retract(at[0], at[1])}; }, {0, 0},
+                       {0})({x, step})[0];
 }
 
 Tensor block_residuals(const FitTerm& term, const Tensors& unknowns_and_data) {

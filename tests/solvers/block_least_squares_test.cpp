@@ -34,7 +34,8 @@ constexpr double kTiny = 1e-13;
 // each unknown is drawn to zero a little.
 struct LinearBlocks {
   int64_t left = 7, right = 5, blocks = 40;
-  Tensor of_left = (at::arange(blocks) * 3) % left, of_right = (at::arange(blocks) * 2 + at::floor_divide(at::arange(blocks), 7)) % right;
+  Tensor of_left = (at::arange(blocks) * 3) % left,
+         of_right = (at::arange(blocks) * 2 + at::floor_divide(at::arange(blocks), 7)) % right;
   Tensor a = waves({blocks, 2, 2}, 0.3), b = waves({blocks, 2, 3}, 1.1), seen = waves({blocks, 2}, 2.3);
   Tensor held = at::zeros({left}, at::kBool);
 
@@ -65,7 +66,8 @@ struct LinearBlocks {
   // Of the free numbers, those of held unknowns being one.
   Tensor expected(const Tensor& seen_) const {
     const auto [matrix, to] = dense(seen_);
-    const Tensor fixed = at::cat({held.unsqueeze(1).expand({left, 2}).reshape({-1}), at::zeros({3 * right}, at::kBool)});
+    const Tensor fixed =
+        at::cat({held.unsqueeze(1).expand({left, 2}).reshape({-1}), at::zeros({3 * right}, at::kBool)});
     const Tensor free = fixed.logical_not().nonzero().squeeze(1), part = matrix.index_select(1, free);
     const Tensor rest = to - at::mv(matrix, fixed.to(at::kDouble));
     return fixed.to(at::kDouble).index_add(0, free, at::linalg_solve(part.t().mm(part), at::mv(part.t(), rest)));
@@ -79,8 +81,10 @@ TEST(BlockLeastSquares, LinearFitsAreThoseOfTheDenseMatrixWhicheverUnknownsGoFir
     if (some_held) linear.held[2] = linear.held[5] = true;
     const Tensor expected = linear.expected(linear.seen);
     for (const FitMethod method : {FitMethod::levenberg_marquardt, FitMethod::dogleg})
-      for (const std::optional<size_t> eliminate : {std::optional<size_t>(), std::optional<size_t>(0), std::optional<size_t>(1)}) {
-        const BlockFitOptions options{.method = method, .eliminate = eliminate, .first_damping = 1e-12, .covariance = true};
+      for (const std::optional<size_t> eliminate :
+           {std::optional<size_t>(), std::optional<size_t>(0), std::optional<size_t>(1)}) {
+        const BlockFitOptions options{
+            .method = method, .eliminate = eliminate, .first_damping = 1e-12, .covariance = true};
         const BlockLeastSquares solve = linear.problem(options, linear.seen);
         EXPECT_EQ(solve.num_unknowns(), 29);
         EXPECT_EQ(solve.factored().first, eliminate ? (*eliminate == 0 ? 15 : 14) : 29);
@@ -102,7 +106,8 @@ TEST(BlockLeastSquares, LinearFitsAreThoseOfTheDenseMatrixWhicheverUnknownsGoFir
           EXPECT_LT(largest(fit.covariance[0][k] - variance * inverse.narrow(0, 2 * k, 2).narrow(1, 2 * k, 2)), 1e-9);
         for (int64_t k = 0; k < linear.right; ++k)
           EXPECT_LT(
-              largest(fit.covariance[1][k] - variance * inverse.narrow(0, 14 + 3 * k, 3).narrow(1, 14 + 3 * k, 3)), 1e-9);
+              largest(fit.covariance[1][k] - variance * inverse.narrow(0, 14 + 3 * k, 3).narrow(1, 14 + 3 * k, 3)),
+              1e-9);
       }
   }
 }
@@ -114,10 +119,10 @@ TEST(BlockLeastSquares, SparseFactorsAreThoseOfTheDenseMatrix) {
   const auto difference = [](const Tensor& a, const Tensor& b, const Tensor& d) { return b - a - d; };
   const auto there = [](const Tensor& a, const Tensor& seen) { return a - seen; };
   const Tensor ends = vec({1, 2, 3, 4}).view({2, 2});
-  const auto fit = BlockLeastSquares({{.x0 = at::zeros({n, 2}, at::kDouble)}},
-                                     {tower::fit_term(difference, {{0, from}, {0, from + 1}}, step),
-                                      tower::fit_term(there, {{0, at_ends}}, ends)},
-                                     {.ftol = 0, .xtol = 0, .gtol = kTiny})();
+  const auto fit = BlockLeastSquares(
+      {{.x0 = at::zeros({n, 2}, at::kDouble)}},
+      {tower::fit_term(difference, {{0, from}, {0, from + 1}}, step), tower::fit_term(there, {{0, at_ends}}, ends)},
+      {.ftol = 0, .xtol = 0, .gtol = kTiny})();
   Tensor matrix = at::zeros({n + 1, n}, at::kDouble);
   for (int64_t k = 0; k + 1 < n; ++k) matrix[k][k] = -1, matrix[k][k + 1] = 1;
   matrix[n - 1][0] = matrix[n][n - 1] = 1;
@@ -259,9 +264,9 @@ TEST(BlockLeastSquares, TheStatusSaysHowItEndedAndWithoutAMinimumDerivativesAreN
 
 TEST(BlockLeastSquares, SinglePrecisionIsFitted) {
   const auto residual = [](const Tensor& x, const Tensor& d) { return x * x - d; };
-  const auto fit = BlockLeastSquares({{.x0 = at::ones({2, 1})}},
-                                     {tower::fit_term(residual, {{0, at::arange(2)}}, at::full({2, 1}, 4.f))},
-                                     {.eliminate = 0})();
+  const auto fit =
+      BlockLeastSquares({{.x0 = at::ones({2, 1})}},
+                        {tower::fit_term(residual, {{0, at::arange(2)}}, at::full({2, 1}, 4.f))}, {.eliminate = 0})();
   EXPECT_EQ(fit.x[0].scalar_type(), at::kFloat);
   EXPECT_LT(largest(fit.x[0] - 2), 1e-4);
 }
@@ -269,7 +274,9 @@ TEST(BlockLeastSquares, SinglePrecisionIsFitted) {
 TEST(BlockLeastSquares, WrongArgumentsAreRefused) {
   const Tensor x = at::ones({3, 2}, at::kDouble), rows = at::arange(3);
   const auto residual = [](const Tensor& a, const Tensor& d) { return a - d; };
-  const auto term = [&](const Tensor& which, const Tensor& data) { return tower::fit_term(residual, {{0, which}}, data); };
+  const auto term = [&](const Tensor& which, const Tensor& data) {
+    return tower::fit_term(residual, {{0, which}}, data);
+  };
   const auto refused = [](const std::vector<FitUnknowns>& unknowns, const std::vector<FitTerm>& terms,
                           const BlockFitOptions& options = {}) {
     return message_of<tower::ArgumentError>([&] { BlockLeastSquares(unknowns, terms, options)(); });
@@ -279,10 +286,12 @@ TEST(BlockLeastSquares, WrongArgumentsAreRefused) {
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {}), "there are no terms."));
   EXPECT_TRUE(contains(refused({{.x0 = rows}}, {good}), "the unknowns 0 start at Long [3]"));
   EXPECT_TRUE(contains(refused({{.x0 = x, .freedom = 2}}, {good}), "have freedom 2, and no retract"));
-  EXPECT_TRUE(contains(refused({{.x0 = x, .held = rows}}, {good}), "held of the unknowns 0 is Long [3]; it is Bool [3]"));
+  EXPECT_TRUE(
+      contains(refused({{.x0 = x, .held = rows}}, {good}), "held of the unknowns 0 is Long [3]; it is Bool [3]"));
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {term(rows + 1, x)}), "take the unknowns 0 from 1 to 3, and there are 3."));
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {term(x, x)}), "take is Double [3, 2]; it is Long [blocks]"));
-  EXPECT_TRUE(contains(refused({{.x0 = x}}, {term(rows, x.slice(0, 0, 2))}), "data of term 0 are Double [2, 2], and it has 3"));
+  EXPECT_TRUE(
+      contains(refused({{.x0 = x}}, {term(rows, x.slice(0, 0, 2))}), "data of term 0 are Double [2, 2], and it has 3"));
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.eliminate = 1}), "eliminate is 1, and there are 1 kinds"));
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.ftol = -1}), "ftol is -1"));
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.first_damping = 0}), "first_damping is 0"));
@@ -292,7 +301,8 @@ TEST(BlockLeastSquares, WrongArgumentsAreRefused) {
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {{.residual = good.residual, .uses = {{3, rows}}, .data = {x}}}),
                        "takes of the unknowns 3, and there are 1 kinds"));
   const auto to_float = [](const Tensor& a) { return a.to(at::kFloat); };
-  EXPECT_TRUE(contains(refused({{.x0 = x}}, {tower::fit_term(to_float, {{0, rows}})}), "gives Float [2], and unknowns are"));
+  EXPECT_TRUE(
+      contains(refused({{.x0 = x}}, {tower::fit_term(to_float, {{0, rows}})}), "gives Float [2], and unknowns are"));
   const BlockLeastSquares solve({{.x0 = x}}, {good});
   EXPECT_TRUE(contains(message_of<tower::ArgumentError>([&] { solve({x.slice(0, 1)}); }),
                        "data 0 are Double [2, 2], and the terms' own are Double [3, 2]"));

@@ -1,0 +1,86 @@
+"""BlockLeastSquares. Oracles: closed forms, dense solutions."""
+
+import pytest
+import torch
+import torch_tower
+from torch_tower import BlockLeastSquares, FitStatus, FitTerm, FitUnknowns, grad, jacrev, vmap
+
+f64 = {"dtype": torch.float64}
+# Four places on a line; distances between all pairs, and the first is held.
+truth = torch.tensor([[0.0], [1.0], [3.0], [4.5]], **f64)
+left = torch.tensor([0, 0, 0, 1, 1, 2])
+right = torch.tensor([1, 2, 3, 2, 3, 3])
+first = torch.tensor([True, False, False, False])
+seen = truth[right] - truth[left] + 0.1 * torch.sin(torch.arange(6.0, **f64)).unsqueeze(1)
+
+
+def difference(a, b, distance):
+    return b - a - distance
+
+
+def chain(data=seen, **options):
+    places = FitUnknowns(torch.zeros(4, 1, **f64), held=first)
+    return BlockLeastSquares([places], [FitTerm(difference, [(0, left), (0, right)], [data])], **options)
+
+
+def matrix():
+    rows = torch.zeros(6, 4, **f64)
+    rows[torch.arange(6), right] = 1
+    rows[torch.arange(6), left] -= 1
+    return rows[:, 1:]
+
+
+@pytest.mark.parametrize("method", ["levenberg_marquardt", "dogleg"])
+def test_a_fit_is_that_of_the_dense_matrix_and_so_are_its_derivatives(method):
+    solve = chain(method=method, first_damping=1e-12, covariance=True)
+    assert solve.num_unknowns == 4 and solve.factored[0] == 4
+    fit = solve()
+    expected = torch.linalg.lstsq(matrix(), seen).solution
+    assert isinstance(fit, torch_tower.BlockFit) and fit.status <= FitStatus.small_step
+    torch.testing.assert_close(fit.x[0][1:], expected)
+    assert fit.x[0][0] == 0
+    variance = 2 * fit.cost / 3 * torch.linalg.inv(matrix().T @ matrix()).diagonal()
+    torch.testing.assert_close(fit.covariance[0][1:, 0, 0], variance)
+    by_data = jacrev(lambda d: solve(d).x[0][1:, 0])(seen)[:, :, 0]
+    torch.testing.assert_close(by_data, torch.linalg.pinv(matrix()), atol=1e-8, rtol=0)
+    many = vmap(lambda d: solve(d).x[0])(torch.stack([seen, 2 * seen]))
+    torch.testing.assert_close(many[1], 2 * many[0], atol=1e-8, rtol=0)
+    leaf = seen.clone().requires_grad_()
+    solve(leaf).x[0].sum().backward()
+    torch.testing.assert_close(leaf.grad[:, 0], torch.linalg.pinv(matrix()).sum(0), atol=1e-8, rtol=0)
+
+
+def test_retracted_unknowns_stay_on_the_circle_and_losses_forgive():
+    def retract(x, d):
+        c, s = d[0].cos(), d[0].sin()
+        return torch.stack([c * x[0] - s * x[1], s * x[0] + c * x[1]])
+
+    towards = torch.tensor([[0.6, 0.8], [0.6, 0.8], [0.6, 0.8], [-1.0, 0.0]], **f64)
+    start = torch.tensor([[1.0, 0.0]], **f64)
+
+    def fit(**loss):
+        term = FitTerm(lambda x, d: x - d, [(0, torch.zeros(4, dtype=torch.int64))], [towards], **loss)
+        return BlockLeastSquares([FitUnknowns(start, retract, 1)], [term])().x[0][0]
+
+    mean = towards.sum(0) / towards.sum(0).norm()
+    torch.testing.assert_close(fit(), mean, atol=1e-6, rtol=0)
+    assert abs(fit().norm() - 1) < 1e-12
+    assert (fit(loss="cauchy", scale=0.05) - towards[0]).norm() < 0.01 < (mean - towards[0]).norm()
+
+
+def test_wrong_calls_say_what_to_do():
+    def says(match, call):
+        with pytest.raises((ValueError, TypeError, RuntimeError), match=match):
+            call()
+
+    says("method is 'newton'; it must be one of 'levenberg_marquardt', 'dogleg'", lambda: chain(method="newton"))
+    says("takes two of the unknowns 0, which are to be eliminated first", lambda: chain(eliminate=0))
+    says("eliminate is -1", lambda: chain(eliminate=-1))
+    says("data of term 0 are .*and it has 6 blocks", lambda: chain(seen[:5]))
+    says("data 0 are", lambda: chain()(seen[:5]))
+
+    def captures(scale):
+        term = FitTerm(lambda x, d: scale * x - d, [(0, left)], [seen])
+        return BlockLeastSquares([FitUnknowns(truth)], [term])().x[0].sum()
+
+    says("captured a tensor of a transform", lambda: grad(captures)(torch.ones((), **f64)))
