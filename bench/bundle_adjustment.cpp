@@ -134,14 +134,16 @@ class ByTower {
     const double processor = processor_seconds();
     took_.whole = std::min(took_.whole, seconds_of([&] { fit = (*solve_)(); }));
     took_.processor = std::min(took_.processor, processor_seconds() - processor);
+    at::set_num_threads(1);
     for (int k = 0; k < 5; ++k) took_.jacobian = std::min(took_.jacobian, seconds_of([&] { jacobian(); }));
+    at::set_num_threads(2);
     took_.cost = fit.cost.item<double>();
     took_.steps = fit.steps.item<int64_t>();
   }
   const Took& took() const { return took_; }
 
  private:
-  void jacobian() { functions_.jacobians({p_.cameras, p_.points}, {p_.seen}); }
+  void jacobian() const { functions_.jacobians({p_.cameras, p_.points}, {p_.seen}); }
 
   const Problem& p_;
   tower::FitTerm term_;
@@ -169,7 +171,7 @@ struct Reprojection {
 
 class ByCeres {
  public:
-  explicit ByCeres(const Problem& p) : p_(p) {}
+  explicit ByCeres(const Problem& p) : p_(p), entries_(at::empty({p.seen.size(0), 26}, at::kDouble)) {}
 
   void round() {
     ceres::Solver::Summary summary;
@@ -177,14 +179,27 @@ class ByCeres {
     took_.processor = std::min(took_.processor, processor_seconds() - processor);
     if (took_.first == 0) took_.first = whole;
     took_.whole = std::min(took_.whole, whole);
-    const double jacobian = summary.jacobian_evaluation_time_in_seconds / summary.num_jacobian_evaluations;
-    took_.jacobian = std::min(took_.jacobian, jacobian);
+    for (int k = 0; k < 5; ++k) took_.jacobian = std::min(took_.jacobian, seconds_of([&] { jacobian(); }));
     took_.cost = summary.final_cost;
     took_.steps = summary.num_successful_steps + summary.num_unsuccessful_steps - 1;
   }
   const Took& took() const { return took_; }
 
  private:
+  // The cost functions one after the other, as Ceres evaluates them, without what it does with the matrix.
+  void jacobian() const {
+    const auto *camera_of = p_.camera_of.const_data_ptr<int64_t>(), *point_of = p_.point_of.const_data_ptr<int64_t>();
+    const double *cameras = p_.cameras.const_data_ptr<double>(), *points = p_.points.const_data_ptr<double>();
+    const auto* seen = p_.seen.const_data_ptr<double>();
+    double* entries = entries_.mutable_data_ptr<double>();
+    for (int64_t k = 0; k < p_.seen.size(0); ++k, entries += 26) {
+      const ceres::AutoDiffCostFunction<Reprojection, 2, 9, 3> cost(new Reprojection{seen[2 * k], seen[2 * k + 1]});
+      const double* parameters[] = {cameras + 9 * camera_of[k], points + 3 * point_of[k]};
+      double* jacobians[] = {entries + 2, entries + 20};
+      cost.Evaluate(parameters, entries, jacobians);
+    }
+  }
+
   ceres::Solver::Summary solve() const {
     Tensor cameras = p_.cameras.clone(), points = p_.points.clone();
     const auto *camera_of = p_.camera_of.const_data_ptr<int64_t>(), *point_of = p_.point_of.const_data_ptr<int64_t>();
@@ -214,6 +229,7 @@ class ByCeres {
   }
 
   const Problem& p_;
+  Tensor entries_;
   Took took_;
 };
 #endif

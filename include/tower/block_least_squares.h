@@ -80,8 +80,8 @@ struct BlockFitOptions {
   double gtol = 1e-8;
   /// The most steps, those that were not made because they led to a larger cost among them.
   int64_t max_steps = 200;
-  /// The first damping, relative to the squared norms of the Jacobian's columns; of dogleg the first radius is the
-  /// square root of its inverse, in x scaled by these norms.
+  /// The first damping, relative to the squared norms of the Jacobian's columns. Of dogleg its inverse's square root is
+  /// the first radius, relative to the length of x, scaled by these norms, or of the residuals, whatever is longer.
   double first_damping = 1e-4;
   /// Whether to compute the covariance.
   bool covariance = false;

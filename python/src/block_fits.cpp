@@ -10,7 +10,8 @@ namespace tower::python {
 namespace {
 
 FitUnknowns to_unknowns(const py::dict& given) {
-  FitUnknowns unknowns{to_tensor(given["x0"])};
+  FitUnknowns unknowns;
+  unknowns.x0 = to_tensor(given["x0"]);
   if (const py::object retract = given["retract"]; !retract.is_none())
     unknowns.retract = [f = keep_function(retract)](const at::Tensor& x, const at::Tensor& d) {
       py::gil_scoped_acquire gil;
@@ -22,7 +23,7 @@ FitUnknowns to_unknowns(const py::dict& given) {
 }
 
 FitTerm to_term(const py::dict& given) {
-  FitTerm term{of_lists(given["residual"])};
+  FitTerm term{of_lists(given["residual"]), {}};
   for (const py::handle use : given["uses"]) {
     const auto pair = use.cast<py::tuple>();
     term.uses.push_back({pair[0].cast<std::size_t>(), to_tensor(pair[1])});

@@ -243,15 +243,14 @@ BlockLeastSquares::BlockLeastSquares(std::vector<FitUnknowns> unknowns, std::vec
     const std::string name = "term " + std::to_string(t);
     check_term(terms[t], unknowns, name, options);
     parts->data = joined(std::move(parts->data), terms[t].data);
+    // Each fit has data of its own: of these the sizes are kept.
+    for (Tensor& own : terms[t].data) own = at::empty({}, own.options()).expand(own.sizes());
     const int64_t residuals = residuals_of_block(terms[t], unknowns, name);
     parts->functions.push_back(std::make_shared<const solvers::BlockFunctions>(terms[t], unknowns, residuals));
     parts->num_residuals += residuals * blocks_of(terms[t]);
   }
   parts->pattern = pattern_of(unknowns, terms, options.eliminate);
   for (FitUnknowns& kind : unknowns) kind.x0 = kind.x0.detach();
-  // Each fit has data of its own: of these the sizes are kept.
-  for (FitTerm& term : terms)
-    for (Tensor& t : term.data) t = at::empty({}, t.options()).expand(t.sizes());
   parts->unknowns = std::move(unknowns);
   parts->terms = std::move(terms);
   parts->options = options;

@@ -44,7 +44,7 @@ class BlockSteps {
   BlockSolution run() {
     cost_ = evaluate();
     if (!std::isfinite(cost_)) return solution(FitStatus::not_finite);
-    radius_ = length_of_x() / std::sqrt(damping_);
+    radius_ = reach() / std::sqrt(damping_);
     FitStatus status = is_flat() ? FitStatus::small_gradient : FitStatus::max_steps;
     while (status == FitStatus::max_steps && steps_ < problem_.options.max_steps) {
       ++steps_;
@@ -133,7 +133,7 @@ class BlockSteps {
     if (settled) return FitStatus::small_change;
     if (near) return FitStatus::small_step;
     if (good) return FitStatus::max_steps;
-    const bool given_up = damped ? damping_ > 1 / (epsilon_ * epsilon_) : radius_ < epsilon_ * epsilon_ * length_of_x();
+    const bool given_up = damped ? damping_ > 1 / (epsilon_ * epsilon_) : radius_ < epsilon_ * epsilon_ * reach();
     return !given_up ? FitStatus::max_steps : is_finite ? FitStatus::stuck : FitStatus::not_finite;
   }
 
@@ -214,6 +214,9 @@ class BlockSteps {
     }
     return length(scaled(equations_.vector(numbers)));
   }
+
+  // What a long step is: as x, or, where that is near zero, as one that takes residuals away.
+  double reach() const { return std::max(length_of_x(), std::sqrt(2 * cost_)); }
 
   BlockSolution solution(FitStatus status) {
     BlockSolution found{x_, cost_, status, steps_, {}};
