@@ -23,9 +23,12 @@
 #include <ctime>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #if TOWER_BENCH_CERES
 #include <ceres/ceres.h>

@@ -44,7 +44,8 @@ BlockLeastSquares block_least_squares(const std::vector<py::dict>& unknowns, con
       chosen<FitMethod>(option<std::string>(given, "method"), "method",
                         {{"levenberg_marquardt", FitMethod::levenberg_marquardt}, {"dogleg", FitMethod::dogleg}});
   if (const auto first = option<std::optional<int64_t>>(given, "eliminate")) {
-    if (*first < 0) throw ArgumentError("eliminate is " + std::to_string(*first) + "; kinds of unknowns are from 0 on.");
+    if (*first < 0)
+      throw ArgumentError("eliminate is " + std::to_string(*first) + "; kinds of unknowns are from 0 on.");
     options.eliminate = static_cast<std::size_t>(*first);
   }
   options.ftol = option<double>(given, "ftol");
