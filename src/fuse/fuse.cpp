@@ -110,7 +110,7 @@ struct Groups {
     remove_identities(graph);
     contract_summed_products(graph);
     read_before_expanding(graph);
-    graph.simplify();
+    graph.simplify_across_vmaps();
     know_lookups(graph);
     join_axes(graph);
     unrolled.emplace(graph);

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -223,14 +224,26 @@ void write_exactly(std::ostream& out, const IValue& v) {
   }
 }
 
+// Whether what a call computes depends on which vmap it is under. LibTorch's own operators know nothing of vmaps.
+bool knows_its_vmaps(const Call& call) {
+  if (!call.op->handle() || call.op->foreign()) return true;
+  const Operator* op = call.bound;
+  while (const auto image = image_of(*op)) {
+    if (image->make_level) return true;
+    op = &image->base;
+  }
+  return false;
+}
+
 // Equal texts: equal calls.
-std::string key_of(const Call& call) {
+std::string key_of(const Call& call, bool across_vmaps) {
   std::ostringstream key;
   key << call.op << ' ' << call.records;
   for (ValueId id : call.operands) key << ',' << plain(id);
   for (const LeafRef& place : call.places) key << ';' << place.arg << '.' << place.element;
+  const bool by_vmap = !across_vmaps || knows_its_vmaps(call);
   for (const Mapped& mapped : call.vmaps) {
-    key << '|' << mapped.axis << ':' << mapped.batch_size;
+    key << '|' << (by_vmap ? std::to_string(mapped.axis) : "") << ':' << mapped.batch_size;
     for (int64_t dim : mapped.dims) key << ',' << dim;
   }
   for (size_t i = 0; i < call.args.size(); ++i)
@@ -238,11 +251,30 @@ std::string key_of(const Call& call) {
   return key.str();
 }
 
-void share_equal_calls(Graph& graph) {
+// Of each constant, one with the same bits that lies as it does: the first. Those that somebody may write to, or that
+// leave, are their own.
+void find_equal_constants(const Graph& graph, ById<ValueId, bool> leaves, ById<ValueId, ValueId>& stands_for) {
+  for (const Call& call : graph.calls)
+    if (call.opaque() || call.effect)
+      for (const ValueId id : call.operands) leaves[id] = true;
+  std::map<std::tuple<at::ScalarType, bool, Sizes, Sizes>, std::vector<ValueId>> known;
+  for (const ValueId id : graph.values.ids()) {
+    const Value& v = graph.values[id];
+    if (v.origin != Origin::constant || !v.tensor.defined() || leaves[id] || !v.device.is_cpu()) continue;
+    std::vector<ValueId>& alike = known[{v.dtype, v.number, v.sizes, v.strides}];
+    const auto first = std::find_if(alike.begin(), alike.end(),
+                                    [&](ValueId other) { return same_bits(graph.values[other].tensor, v.tensor); });
+    if (first == alike.end()) alike.push_back(id);
+    else stands_for[id] = *first;
+  }
+}
+
+void share_equal_calls(Graph& graph, bool across_vmaps = false) {
   const ById<ValueId, bool> leaves = values_that_leave(graph);
   std::unordered_map<std::string, Call*> seen;
   ById<ValueId, ValueId> stands_for(graph.values.size());
   for (const ValueId id : stands_for.ids()) stands_for[id] = id;
+  if (across_vmaps) find_equal_constants(graph, leaves, stands_for);
   std::vector<Call> kept;
   kept.reserve(graph.calls.size());  // `seen` points into it
   for (Call& call : graph.calls) {
@@ -251,7 +283,7 @@ void share_equal_calls(Graph& graph) {
     for (ValueId id : call.results) own = own || (id != kNoValue && leaves[id]);
     if (call.effect) seen.clear();  // what was read before may have changed
     if (!own) {
-      const auto [first, is_new] = seen.try_emplace(key_of(call), nullptr);
+      const auto [first, is_new] = seen.try_emplace(key_of(call, across_vmaps), nullptr);
       if (!is_new) {
         for (size_t k = 0; k < call.results.size(); ++k)
           if (call.results[k] != kNoValue) stands_for[call.results[k]] = first->second->results[k];
@@ -412,6 +444,11 @@ void Graph::simplify() {
   share_equal_calls(*this);
   let_makers_check(*this);
   remove_dead_calls(*this);
+}
+
+void Graph::simplify_across_vmaps() {
+  share_equal_calls(*this, /*across_vmaps=*/true);
+  simplify();
 }
 
 }  // namespace tower::compiler

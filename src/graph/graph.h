@@ -134,6 +134,10 @@ struct Graph {
   /// Without what is not needed: calls whose results nobody reads, and all but one of several equal calls. Those that
   /// may raise are needed.
   void simplify();
+  /// The same, where it does not matter any more which vmap a call is under, but only of how many examples: constants
+  /// with equal bits are one, and calls under different vmaps may be. (Derivatives of derivatives have the same
+  /// tangents along the directions of each.)
+  void simplify_across_vmaps();
 };
 
 /// Whether the results share the operands' memory.
