@@ -32,6 +32,9 @@ namespace {
 
 using Draft = PointerProgram::Draft;
 
+// Columns that are multiplied by a captured matrix, for which it is transposed first: some two cycles an element, which
+// a product in single numbers takes for three columns.
+constexpr int64_t kFewestOfTransposed = 3;
 constexpr size_t kFirstMade = size_t{1} << 32;  // the memories' numbers, until it is known how many constants there are
 
 class DraftWriter {
@@ -204,7 +207,8 @@ class DraftWriter {
 
   // A product's kernel takes vectors of columns. Where those of the result are apart, and its rows next to each other,
   // the transposed product is computed, to the same bits: Cᵀ = Sᵀ + BᵀAᵀ. A constant matrix, whose rows are apart then,
-  // is kept transposed. (For any number of examples that could not be the same each time.)
+  // is kept transposed; one that is captured is transposed in each call, if several columns are multiplied by it. (For
+  // any number of examples that could not be the same each time.)
   void let_columns_follow(Draft::Step& step) {
     const size_t dims = step.sizes.size(), row = dims - 3, column = dims - 2, term = dims - 1;
     const LaneElement& element = step.kernel->lane_code().elements[0];
@@ -224,32 +228,56 @@ class DraftWriter {
     std::swap(step.places[a], step.places[b]);
   }
 
-  // The rows of a constant A next to each other, term by term; false where it is none, or differs among products.
+  // The rows of a constant A next to each other, term by term; false where it is none, or differs among products. (A
+  // step that is made before makes all that `add_step` has made live for one step more. Nothing begins there.)
   bool transpose_constant(Draft::Step& step, size_t dims, int64_t bytes) {
     const auto number = static_cast<size_t>(step.places[0].memory) - first_constant();
     if (static_cast<size_t>(step.places[0].memory) < first_constant() || number >= draft_.constants.size())
       return false;
     const auto [tensor, captured] = draft_.constants[number];
-    for (size_t d = 0; d + 3 < dims; ++d)
+    int64_t columns = step.sizes[dims - 2].fixed;
+    for (size_t d = 0; d + 3 < dims; ++d) {
       if (step.strides[d].fixed != 0) return false;
-    if (captured || tensor.element_size() != bytes) return false;
+      columns *= step.sizes[d].fixed;
+    }
+    if (tensor.element_size() != bytes) return false;
     const int64_t rows = step.sizes[dims - 3].fixed, terms = step.sizes[dims - 1].fixed;
     int64_t &row = step.strides[dims - 3].fixed, &term = step.strides[dims - 1].fixed;
     const int64_t first = step.places[0].offset.fixed;
-    const auto [known, is_new] = transposed_.try_emplace({number, first, row, term, rows, terms});
-    if (is_new) {
-      Tensor transposed = at::detail::empty_cpu({terms, rows}, tensor.scalar_type());
-      const auto* from = static_cast<const char*>(tensor.const_data_ptr()) + first;
-      auto* to = static_cast<char*>(transposed.mutable_data_ptr());
-      for (int64_t k = 0; k < terms; ++k)
-        for (int64_t i = 0; i < rows; ++i, to += bytes)
-          std::memcpy(to, from + i * row + k * term, static_cast<size_t>(bytes));
-      known->second = add_constant(std::move(transposed), false);
+    const std::tuple key{number, first, row, term, rows, terms};
+    auto known = transposed_.find(key);
+    if (known == transposed_.end()) {
+      if (captured && columns < kFewestOfTransposed) return false;
+      Draft::Step copy{kStepOfCopies, nullptr, bytes, fixed(1)};
+      copy.sizes = {fixed(terms), fixed(rows)};
+      copy.strides = {fixed(term), fixed(row), fixed(rows * bytes), fixed(bytes)};
+      known = transposed_
+                  .emplace(key, captured ? make(terms * rows * bytes, draft_.steps.size() + 1)
+                                         : add_constant(transposed(tensor, copy, first), false))
+                  .first;
+      if (captured) {
+        copy.places = {step.places[0], {static_cast<int64_t>(known->second), fixed(0), fixed(0)}};
+        draft_.steps.push_back(std::move(copy));
+      }
     }
+    // It is there for this step, which is the next one.
+    if (captured) draft_.made[known->second - kFirstMade].last = draft_.steps.size();
     row = bytes;
     term = rows * bytes;
     step.places[0] = {static_cast<int64_t>(known->second), fixed(0), fixed(0)};
     return true;
+  }
+
+  // A tensor's elements, from a byte on, as a step copies them.
+  static Tensor transposed(const Tensor& tensor, const Draft::Step& copy, int64_t first) {
+    Tensor result = at::detail::empty_cpu({copy.sizes[0].fixed, copy.sizes[1].fixed}, tensor.scalar_type());
+    const int64_t sizes[] = {copy.sizes[0].fixed, copy.sizes[1].fixed};
+    const int64_t from[] = {copy.strides[0].fixed, copy.strides[1].fixed};
+    const int64_t to[] = {copy.strides[2].fixed, copy.strides[3].fixed};
+    int64_t place[2];
+    copy_elements(static_cast<const char*>(tensor.const_data_ptr()) + first,
+                  static_cast<char*>(result.mutable_data_ptr()), copy.bytes, 2, sizes, from, to, place);
+    return result;
   }
 
   // What the graph gives is written where the caller wants it, and else in the workspace.

@@ -261,20 +261,51 @@ typedef struct ProductNumbers {
   int64_t columns, terms, row_of_a, term_of_a, term_of_b, column_of_b, row_of_s, column_of_s, row_of_c, column_of_c;
 } ProductNumbers;
 
+// Has dimension `d` of products in that of their rows (`into`), which all have one B, or of their columns, which have
+// one A (`shared` is its number), where these follow each other: all of them are one product. Zero if they do not.
+static inline int join_products(int64_t dims, int64_t* sizes, int64_t* strides, int64_t d, int64_t into,
+                                int64_t shared) {
+  int64_t k;
+  if (sizes[d] == 1) return 1;
+  if (strides[shared * dims + d] != 0) return 0;
+  for (k = 0; k < 4 && sizes[into] != 1; ++k)
+    if (strides[k * dims + d] != sizes[into] * strides[k * dims + into]) return 0;
+  for (k = 0; k < 4 && sizes[into] == 1; ++k) strides[k * dims + into] = strides[k * dims + d];
+  sizes[into] *= sizes[d];
+  return 1;
+}
+
 // Products of the matrices at a, b, s (null: there is none) and c. `sizes`: of dimensions, the last of which are rows,
-// columns, and terms; `strides`: of a, b, s and c along each of them, in bytes. `place`: a number for each dimension.
-static inline void run_products(const LaneCode* code, int64_t dims, const int64_t* sizes, const int64_t* strides,
+// columns, and terms; `strides`: of a, b, s and c along each of them, in bytes: both are used up. `place`: a number for
+// each dimension.
+static inline void run_products(const LaneCode* code, int64_t dims, int64_t* sizes, int64_t* strides,
                                 const void* const* operands, void* c, int64_t* place, uint8_t* fault) {
-  const int64_t outer = dims - 3;
+  const int64_t row = dims - 3, column = dims - 2, term = dims - 1;
   const int64_t *const of_a = strides, *const of_b = of_a + dims, *const of_s = of_b + dims, *const of_c = of_s + dims;
-  const ProductNumbers numbers = {sizes[outer + 1], sizes[outer + 2], of_a[outer], of_a[outer + 2],
-                                  of_b[outer + 2],  of_b[outer + 1],  of_s[outer], of_s[outer + 1],
-                                  of_c[outer],      of_c[outer + 1]};
   const void* inputs[4];
   void* output = c;
-  int64_t d, count = 1;
-  inputs[0] = operands[0];
-  inputs[1] = operands[1];
+  int64_t d, rows, outer = row, count = 1, first = 0;
+  ProductNumbers numbers;
+  while (outer > 0 && (join_products(dims, sizes, strides, outer - 1, row, 1) ||
+                       join_products(dims, sizes, strides, outer - 1, column, 0)))
+    --outer;
+  // Several rows are computed at a time, and columns where they follow each other: else more rows are better.
+  if (sizes[column] > sizes[row] &&
+      (of_b[column] != code->elements[0].bytes || of_c[column] != code->elements[0].bytes))
+    first = 1;
+  rows = sizes[first ? column : row];
+  numbers.columns = sizes[first ? row : column];
+  numbers.terms = sizes[term];
+  numbers.row_of_a = first ? of_b[column] : of_a[row];
+  numbers.term_of_a = first ? of_b[term] : of_a[term];
+  numbers.term_of_b = first ? of_a[term] : of_b[term];
+  numbers.column_of_b = first ? of_a[row] : of_b[column];
+  numbers.row_of_s = of_s[first ? column : row];
+  numbers.column_of_s = of_s[first ? row : column];
+  numbers.row_of_c = of_c[first ? column : row];
+  numbers.column_of_c = of_c[first ? row : column];
+  inputs[first] = operands[0];
+  inputs[1 - first] = operands[1];
   inputs[2] = operands[2];
   inputs[3] = &numbers;
   for (d = 0; d < outer; ++d) {
@@ -282,11 +313,11 @@ static inline void run_products(const LaneCode* code, int64_t dims, const int64_
     count *= sizes[d];
   }
   for (; count > 0; --count) {
-    code->function(0, sizes[outer], inputs, &output, fault);
+    code->function(0, rows, inputs, &output, fault);
     for (d = outer; d-- > 0;) {
       const int64_t by = ++place[d] < sizes[d] ? 1 : 1 - sizes[d];
-      inputs[0] = (const char*)inputs[0] + by * of_a[d];
-      inputs[1] = (const char*)inputs[1] + by * of_b[d];
+      inputs[first] = (const char*)inputs[first] + by * of_a[d];
+      inputs[1 - first] = (const char*)inputs[1 - first] + by * of_b[d];
       if (inputs[2]) inputs[2] = (const char*)inputs[2] + by * of_s[d];
       output = (char*)output + by * of_c[d];
       if (by == 1) break;

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "kernels/by_pointers.h"
 #include "kernels/template.h"
 
 namespace tower::compiler {
@@ -10,14 +11,17 @@ namespace {
 constexpr int64_t kTermsOfBlock = 256;  // as kTerms in kernels/gemm.cpp
 // A sum waits for its last product: of so many rows, others are made meanwhile.
 constexpr int64_t kRowsOfBlock = 8;
+// In a tile, as many as leave registers for what is read: of AVX-512 there are 32, of AVX2 and SSE 16.
+constexpr int64_t kRowsOfTile = 2, kRowsOfWideTile = 4;
 
 // The members of ProductNumbers.
 constexpr std::array<const char*, 10> kNamesOfNumbers = {"columns",  "terms", "row.a",    "term.a", "term.b",
                                                          "column.b", "row.s", "column.s", "row.c",  "column.c"};
 
-// A row of the result, from its first column on: tiles of columns as long as there are enough, where they follow each
-// other, and then single ones. Where there are no tiles, as in the product with a vector, several rows at a time; of
-// fewer that are left, the last one is computed several times.
+// Rows of the result, from their first column on: tiles of columns as long as there are enough, where they follow each
+// other, and then single ones. A tile is of several rows, if there are two, which share what is read of B; of fewer
+// that are left, the last one is computed several times. Where there are no tiles, as in the product with a vector,
+// more rows are taken at a time.
 constexpr const char* kFirstText = R"(
 define void @{name}(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {
 start:
@@ -41,6 +45,7 @@ start:
   %few = icmp slt i64 %columns, {columns_of_tile}
   %apart = xor i1 %follow, true
   %no.tiles = or i1 %few, %apart
+  %most.rows = select i1 %no.tiles, i64 {rows_of_block}, i64 {rows_of_tile}
   %some = icmp slt i64 %begin, %end
   br i1 %some, label %row, label %end.of.rows
 row:
@@ -48,9 +53,9 @@ row:
   %rows.left = sub i64 %end, %i
   %last.row = sub i64 %rows.left, 1
 {rows}
-  %are.rows = icmp sgt i64 %rows.left, {rows_of_block}
-  %rows.there = select i1 %are.rows, i64 {rows_of_block}, i64 %rows.left
-  %rows.now = select i1 %no.tiles, i64 %rows.there, i64 1
+  %are.rows = icmp sgt i64 %rows.left, %most.rows
+  %rows.now = select i1 %are.rows, i64 %most.rows, i64 %rows.left
+  %is.one.row = icmp eq i64 %rows.now, 1
   %i.a = mul i64 %i, %row.a
   %i.s = mul i64 %i, %row.s
   %i.c = mul i64 %i, %row.c
@@ -59,7 +64,7 @@ row:
   %c.i = getelementptr i8, ptr %c, i64 %i.c
   br label %column
 column:
-  %j = phi i64 [ 0, %row ], [ %j.tile, %done.tile ], [ %j.several, %done.several ], [ %j.one, %done.one ]
+  %j = phi i64 [ 0, %row ]{next_columns}
   %left = sub i64 %columns, %j
   %goes.on = icmp sgt i64 %left, 0
   br i1 %goes.on, label %choose, label %end.of.row
@@ -72,9 +77,13 @@ choose:
   %c.ij = getelementptr i8, ptr %c.i, i64 %j.c
   %fits = icmp sge i64 %left, {columns_of_tile}
   %takes.tile = and i1 %fits, %follow
-  br i1 %no.tiles, label %block.several, label %choose.columns
-choose.columns:
-  br i1 %takes.tile, label %block.tile, label %block.one
+  br i1 %takes.tile, label %choose.tile, label %choose.single
+choose.tile:
+  br i1 %is.one.row, label %block.tile, label %block.tiles
+choose.single:
+  br i1 %is.one.row, label %block.one, label %choose.rows
+choose.rows:
+  br i1 %no.tiles, label %block.several, label %block.few
 )";
 
 constexpr const char* kLastText = R"(
@@ -87,7 +96,8 @@ end.of.rows:
 }
 )";
 
-// The columns of a tile, or one, or one of several rows: {tile}. What is done for each vector or row stands between.
+// Some rows and columns of the result, {tile}. What is done for each vector of columns, each row, and each of both
+// stands between.
 constexpr const char* kTilesText = R"(
 block.{tile}:
   %first.{tile} = phi i64 [ 0, %{chosen} ], [ %last.{tile}, %stored.{tile} ]
@@ -105,7 +115,8 @@ term.{tile}:
   %k.b.{tile} = mul i64 %k.{tile}, %term.b
   %p.x.{tile} = getelementptr i8, ptr %a.i, i64 %k.a.{tile}
   %p.y.{tile} = getelementptr i8, ptr %b.j, i64 %k.b.{tile}
-{shared}
+{of_b}
+{of_a}
 {products}
   %k1.{tile} = add i64 %k.{tile}, 1
   br label %terms.{tile}
@@ -131,83 +142,84 @@ done.{tile}:
   br label %column
 )";
 
-// What differs among a tile's vectors of columns, and among rows.
-struct Parts {
-  const char *chosen, *shared, *product, *before, *store;
-};
-constexpr Parts kOfColumns = {"choose.columns",
-                              R"(
-  %x.one.{tile} = load {T}, ptr %p.x.{tile}
-  %x.first.{tile} = insertelement {V} poison, {T} %x.one.{tile}, i32 0
-  %x.{tile} = shufflevector {V} %x.first.{tile}, {V} poison, {S} zeroinitializer
-)",
-                              R"(
+// Of a vector of columns.
+constexpr const char* kOfBText = R"(
   %p.y{v}.{tile} = getelementptr i8, ptr %p.y.{tile}, i64 {offset}
   %y{v}.{tile} = load {E}, ptr %p.y{v}.{tile}, align {align}
-  %next{v}.{tile} = call {E} {fma}({E} %x.{tile}, {E} %y{v}.{tile}, {E} %sum{v}.{tile})
-)",
-                              R"(
-  %p.before{v}.{tile} = getelementptr i8, ptr %from.{tile}, i64 {offset}
-)",
-                              R"(
-  %p.result{v}.{tile} = getelementptr i8, ptr %c.ij, i64 {offset}
-)"};
-constexpr Parts kOfRows = {"choose",
-                           R"(
-  %y.{tile} = load {T}, ptr %p.y.{tile}
-)",
-                           R"(
-  %row{v}.a.{tile} = mul i64 %row.a, %row{v}
-  %p.x{v}.{tile} = getelementptr i8, ptr %p.x.{tile}, i64 %row{v}.a.{tile}
-  %x{v}.{tile} = load {T}, ptr %p.x{v}.{tile}
-  %next{v}.{tile} = call {E} {fma}({E} %x{v}.{tile}, {E} %y.{tile}, {E} %sum{v}.{tile})
-)",
-                           R"(
-  %row{v}.from.{tile} = mul i64 %row.from.{tile}, %row{v}
-  %p.before{v}.{tile} = getelementptr i8, ptr %from.{tile}, i64 %row{v}.from.{tile}
-)",
-                           R"(
-  %row{v}.c.{tile} = mul i64 %row.c, %row{v}
-  %p.result{v}.{tile} = getelementptr i8, ptr %c.ij, i64 %row{v}.c.{tile}
-)"};
-constexpr Parts kOfOne = {"choose.columns", "\n  %x.{tile} = load {T}, ptr %p.x.{tile}\n", kOfColumns.product,
-                          kOfColumns.before, kOfColumns.store};
+)";
+// Of a row.
+constexpr const char* kOfAText = R"(
+  %p.x{r}.{tile} = getelementptr i8, ptr %p.x.{tile}, i64 %row{r}.a
+)";
+constexpr const char* kNumberOfAText = R"(
+  %x{r}.{tile} = load {T}, ptr %p.x{r}.{tile}
+)";
+constexpr const char* kVectorOfAText = R"(
+  %x{r}.one.{tile} = load {T}, ptr %p.x{r}.{tile}
+  %x{r}.first.{tile} = insertelement {V} poison, {T} %x{r}.one.{tile}, i32 0
+  %x{r}.{tile} = shufflevector {V} %x{r}.first.{tile}, {V} poison, {S} zeroinitializer
+)";
 
-// `count`: vectors of `lanes` columns, or rows.
-std::string print_tile(Type type, const std::string& tile, const Parts& of, int64_t lanes, int64_t count,
-                       const Holes& more) {
-  const std::string element = lanes == 1 ? scalar(type) : vector_of(type, lanes);
-  const std::string fma = "@llvm.fma." + (lanes == 1 ? std::string() : "v" + std::to_string(lanes)) + mangled(type);
-  Holes holes = holes_of(type, lanes);
+/// Rows and columns that are computed together.
+struct Tile {
+  const char *name, *chosen;     // what leads to it
+  int64_t rows, vectors, lanes;  // of columns, and what a vector has of them
+};
+
+std::string print_tile(Type type, const Tile& tile, const Holes& more) {
+  const bool is_vector = tile.lanes > 1;
+  const std::string element = is_vector ? vector_of(type, tile.lanes) : scalar(type);
+  const std::string fma = "@llvm.fma." + (is_vector ? "v" + std::to_string(tile.lanes) : std::string()) + mangled(type);
+  Holes holes = holes_of(type, tile.lanes);
   holes.emplace_back("E", element);
-  holes.emplace_back("tile", tile);
+  holes.emplace_back("tile", tile.name);
   holes.emplace_back("fma", fma);
   holes.emplace_back("align", std::to_string(size_of(type)));
-  holes.emplace_back("zero", lanes == 1 ? "0.0" : "zeroinitializer");
-  holes.emplace_back("chosen", of.chosen);
-  const auto for_each = [&](const std::string& text) {
+  holes.emplace_back("zero", is_vector ? "zeroinitializer" : "0.0");
+  holes.emplace_back("chosen", tile.chosen);
+  const auto for_rows = [&](const std::string& text, int64_t v = 0) {
     std::string all;
-    for (int64_t v = 0; v < count; ++v)
-      all += filled(text, holes, {{"v", std::to_string(v)}, {"offset", std::to_string(v * lanes * size_of(type))}});
+    for (int64_t r = 0; r < tile.rows; ++r)
+      all += filled(text, holes,
+                    {{"r", std::to_string(r)},
+                     {"v", std::to_string(v)},
+                     {"offset", std::to_string(v * tile.lanes * size_of(type))}});
     return all;
   };
-  const Holes parts = {
-      {"sums", for_each(R"(
-  %sum{v}.{tile} = phi {E} [ {zero}, %block.{tile} ], [ %next{v}.{tile}, %term.{tile} ]
+  const auto for_all = [&](const std::string& text) {
+    std::string all;
+    for (int64_t v = 0; v < tile.vectors; ++v) all += for_rows(text, v);
+    return all;
+  };
+  std::string of_b;
+  for (int64_t v = 0; v < tile.vectors; ++v)
+    of_b +=
+        filled(kOfBText, holes, {{"v", std::to_string(v)}, {"offset", std::to_string(v * tile.lanes * size_of(type))}});
+  const Holes parts = {{"sums", for_all(R"(
+  %sum{r}.{v}.{tile} = phi {E} [ {zero}, %block.{tile} ], [ %next{r}.{v}.{tile}, %term.{tile} ]
 )")},
-      {"shared", filled(of.shared, holes)},
-      {"products", for_each(of.product)},
-      {"before",
-       for_each(of.before + std::string(R"(  %before{v}.{tile} = load {E}, ptr %p.before{v}.{tile}, align {align}
-  %with{v}.{tile} = fadd {E} %sum{v}.{tile}, %before{v}.{tile}
-)"))},
-      {"results", for_each(R"(
-  %result{v}.{tile} = phi {E} [ %sum{v}.{tile}, %added.{tile} ], [ %with{v}.{tile}, %before.{tile} ]
+                       {"of_b", of_b},
+                       {"of_a", for_rows(kOfAText + std::string(is_vector ? kVectorOfAText : kNumberOfAText))},
+                       {"products", for_all(R"(
+  %next{r}.{v}.{tile} = call {E} {fma}({E} %x{r}.{tile}, {E} %y{v}.{tile}, {E} %sum{r}.{v}.{tile})
 )")},
-      {"stores",
-       for_each(of.store + std::string(R"(  store {E} %result{v}.{tile}, ptr %p.result{v}.{tile}, align {align}
-)"))},
-      {"columns_of_this", std::to_string(&of == &kOfRows ? 1 : lanes * count)}};
+                       {"before", for_rows(R"(
+  %row{r}.from.{tile} = mul i64 %row.from.{tile}, %row{r}
+)") + for_all(R"(
+  %p.row{r}.{v}.{tile} = getelementptr i8, ptr %from.{tile}, i64 %row{r}.from.{tile}
+  %p.before{r}.{v}.{tile} = getelementptr i8, ptr %p.row{r}.{v}.{tile}, i64 {offset}
+  %before{r}.{v}.{tile} = load {E}, ptr %p.before{r}.{v}.{tile}, align {align}
+  %with{r}.{v}.{tile} = fadd {E} %sum{r}.{v}.{tile}, %before{r}.{v}.{tile}
+)")},
+                       {"results", for_all(R"(
+  %result{r}.{v}.{tile} = phi {E} [ %sum{r}.{v}.{tile}, %added.{tile} ], [ %with{r}.{v}.{tile}, %before.{tile} ]
+)")},
+                       {"stores", for_all(R"(
+  %p.c{r}.{v}.{tile} = getelementptr i8, ptr %c.ij, i64 %row{r}.c
+  %p.result{r}.{v}.{tile} = getelementptr i8, ptr %p.c{r}.{v}.{tile}, i64 {offset}
+  store {E} %result{r}.{v}.{tile}, ptr %p.result{r}.{v}.{tile}, align {align}
+)")},
+                       {"columns_of_this", std::to_string(tile.lanes * tile.vectors)}};
   holes.insert(holes.end(), parts.begin(), parts.end());
   return filled(kTilesText, holes, more);
 }
@@ -228,10 +240,22 @@ KernelText print_product(Type type, const std::string& name, int64_t vector_byte
     rows += filled(R"(
   %is.row{v} = icmp slt i64 {v}, %rows.left
   %row{v} = select i1 %is.row{v}, i64 {v}, i64 %last.row
+  %row{v}.a = mul i64 %row.a, %row{v}
+  %row{v}.c = mul i64 %row.c, %row{v}
 )",
                    Holes{{"v", std::to_string(v)}});
+  const int64_t rows_of_tile = vector_bytes < kBytesOfVector ? kRowsOfTile : kRowsOfWideTile;
+  const std::array<Tile, 5> tiles = {{{"tiles", "choose.tile", rows_of_tile, kVectorsOfTile, lanes},
+                                      {"tile", "choose.tile", 1, kVectorsOfTile, lanes},
+                                      {"several", "choose.rows", kRowsOfBlock, 1, 1},
+                                      {"few", "choose.rows", rows_of_tile, 1, 1},
+                                      {"one", "choose.single", 1, 1, 1}}};
+  std::string next_columns;
+  for (const Tile& tile : tiles) next_columns += filled(", [ %j.{tile}, %done.{tile} ]", Holes{{"tile", tile.name}});
   const Holes all = {{"name", name},
                      {"rows", rows},
+                     {"next_columns", next_columns},
+                     {"rows_of_tile", std::to_string(rows_of_tile)},
                      {"loads", loads},
                      {"bytes", std::to_string(size_of(type))},
                      {"columns_of_tile", std::to_string(lanes * kVectorsOfTile)},
@@ -243,9 +267,9 @@ KernelText print_product(Type type, const std::string& name, int64_t vector_byte
     text += "declare " + element + " @llvm.fma." + (of == 1 ? std::string() : "v" + std::to_string(of)) +
             mangled(type) + "(" + element + ", " + element + ", " + element + ")\n";
   }
-  text += filled(kFirstText, all) + print_tile(type, "tile", kOfColumns, lanes, kVectorsOfTile, all) +
-          print_tile(type, "several", kOfRows, 1, kRowsOfBlock, all) + print_tile(type, "one", kOfOne, 1, 1, all) +
-          kLastText;
+  text += filled(kFirstText, all);
+  for (const Tile& tile : tiles) text += print_tile(type, tile, all);
+  text += kLastText;
   text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
   return {{std::move(text), name}, 1, 1, 1};
 }
