@@ -106,14 +106,15 @@ void remove_unused_values(Graph& graph) {
 
 // The graph as kernels take it, and which of its calls are to be one kernel.
 struct Groups {
-  Groups(Graph given, Worth worth) : graph(std::move(given)), fewest(worth == Worth::joined ? 2 : 1) {
+  Groups(Graph given, Worth worth, int64_t most_operations)
+      : graph(std::move(given)), fewest(worth == Worth::joined ? 2 : 1) {
     remove_identities(graph);
     contract_summed_products(graph);
     read_before_expanding(graph);
     graph.simplify_across_vmaps();
     know_lookups(graph);
     join_axes(graph);
-    unrolled.emplace(graph);
+    unrolled.emplace(graph, most_operations);
     for (const auto& calls : Regions::in_order(graph, unrolled->joining(), {}))
       if (unrolled->are_worth_it(calls, worth) || unrolled->are_worth_their_sums(calls)) of_unrolled.push_back(calls);
     unrolled->settle(graph, of_unrolled);
@@ -144,13 +145,13 @@ struct Groups {
 };
 
 // Of operators that kernels do not know, those are opened of which kernels take all that they are made of.
-std::unique_ptr<Groups> groups_of(const Graph& graph, Worth worth) {
+std::unique_ptr<Groups> groups_of(const Graph& graph, Worth worth, int64_t most_operations) {
   Opened opened(graph);
   while (true) {
     DispatchGuard keys;
     // Passes run operators on numbers of elements, to see what they move where: that is nobody's affair.
     keys.see_no_operator();
-    auto groups = std::make_unique<Groups>(opened.graph(), worth);
+    auto groups = std::make_unique<Groups>(opened.graph(), worth, most_operations);
     std::set<size_t> left;
     for (const auto& calls : groups->all) {
       if (groups->is_unrolled(calls) || groups->is_of_rows(calls)) continue;
@@ -208,11 +209,11 @@ class BetweenKernels {
 
 }  // namespace
 
-FusedGraph fuse(const Graph& traced, Kernels& kernels, Worth worth) {
+FusedGraph fuse(const Graph& traced, Kernels& kernels, Worth worth, int64_t most_operations) {
   Graph functional = traced;
   functional.makers.clear();
   functional.constants.clear();
-  const std::unique_ptr<Groups> groups = groups_of(functional, worth);
+  const std::unique_ptr<Groups> groups = groups_of(functional, worth, most_operations);
   const Graph& graph = groups->graph;
   DispatchGuard keys;
   keys.see_no_operator();

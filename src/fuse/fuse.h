@@ -41,6 +41,7 @@
 
 #include "fuse/kernel_calls.h"
 #include "fuse/report.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 
@@ -53,7 +54,9 @@ struct FusedGraph {
   /// is not.
   Report report() const;
 };
-/// `worth`: of which calls kernels are made. Throws a CompileError where LLVM fails, or where there is none.
-FusedGraph fuse(const Graph& graph, Kernels& kernels, Worth worth = Worth::joined);
+/// `worth`: of which calls kernels are made; those of examples have `most_operations` at most. Throws a CompileError where
+/// LLVM fails, or where there is none.
+FusedGraph fuse(const Graph& graph, Kernels& kernels, Worth worth = Worth::joined,
+                int64_t most_operations = thresholds().most_operations);
 
 }  // namespace tower::compiler

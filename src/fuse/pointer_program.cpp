@@ -13,6 +13,7 @@
 
 #include "core/bytes.h"
 #include "fuse/program_draft.h"
+#include "fuse/shared_numbers.h"
 #include "graph/lifetimes.h"
 #include "kernels/compile_error.h"
 #include "kernels/loop_memory.h"
@@ -173,21 +174,34 @@ void gather_made(Draft& draft) {
 // Kernels that know where their lanes are, in place of those that are told: NOTE [Lanes in places]. Where there is no
 // LLVM, and their code is not among what was saved, those stay that are there.
 void PointerProgram::place_lanes(Draft& draft) const {
+  const bool has_memory = !draft.made.empty();
+  const auto handed_on = static_cast<int64_t>(draft.arguments.size() + draft.results.size() + draft.constants.size());
+  const int64_t offset = has_memory ? in_lines(draft.made[0].bytes.fixed) : 0;
+  int64_t most_handed_on = 0;
+  std::vector<Draft::Step> steps;
   for (Draft::Step& step : draft.steps) {
     const Region* const region = step.kind == kStepOfLanes ? step.kernel->region() : nullptr;
-    if (!region || step.lanes.fixed <= 0 || step.kernel->lane_code().loops > 0) continue;
+    if (!region || step.lanes.fixed <= 0 || step.kernel->lane_code().loops > 0) {
+      steps.push_back(std::move(step));
+      continue;
+    }
     Region placed = *region;
     placed.placed = {step.lanes.fixed, {}};
     for (const ProgramPlace& place : step.places)
       placed.placed->places.push_back({place.memory, place.offset.fixed, place.stride.fixed});
+    const auto apart =
+        compiled_by_->source().math() == Math::strict ? shared_apart(placed, handed_on, offset) : std::nullopt;
     try {
-      step.kernel = compiled_by_->get(placed);
+      std::vector<std::shared_ptr<const Kernel>> kernels = {compiled_by_->get(apart ? apart->shared : placed)};
+      if (apart && apart->lanes) kernels.push_back(compiled_by_->get(*apart->lanes));
+      for (const auto& kernel : kernels) steps.push_back({kStepInPlaces, kernel, step.bytes, step.lanes});
+      if (apart) most_handed_on = std::max(most_handed_on, apart->bytes);
     } catch (const CompileError&) {
-      continue;
+      steps.push_back(std::move(step));
     }
-    step.kind = kStepInPlaces;
-    step.places.clear();
   }
+  draft.steps = std::move(steps);
+  if (most_handed_on > 0) draft.made = {{fixed(offset + most_handed_on), 0, std::numeric_limits<size_t>::max()}};
 }
 
 void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps) {

@@ -18,6 +18,7 @@
 #include "kernels/compile_error.h"
 #include "kernels/product_kernel.h"
 #include "numbers/small.h"
+#include "numbers/thresholds.h"
 #include "tower/errors.h"
 
 namespace tower::compiler {
@@ -32,6 +33,10 @@ namespace {
 
 using Draft = PointerProgram::Draft;
 
+// Operations of a region of examples, where there is one number of these: its kernels' lanes are few, so that what they
+// hand on to each other, and compute again, is worth more than it is for many. (Of gradient and Hessian of an arm of 14
+// joints there are 2 kernels in place of 19, which take LLVM no longer.)
+constexpr int64_t kMostOperations = 20000;
 // Columns that are multiplied by a captured matrix, for which it is transposed first: some two cycles an element, which
 // a product in single numbers takes for three columns.
 constexpr int64_t kFewestOfTransposed = 3;
@@ -373,7 +378,8 @@ PointerProgram::Draft draft_of(Graph traced, Kernels& kernels, const char* who, 
   if (frozen)
     for (Value& v : traced.values)
       if (v.origin == Origin::captured) v.origin = Origin::constant;
-  return draft_of_fused(fuse(traced, kernels, Worth::all).graph, kernels, who, examples);
+  const int64_t most_operations = examples ? thresholds().most_operations : kMostOperations;
+  return draft_of_fused(fuse(traced, kernels, Worth::all, most_operations).graph, kernels, who, examples);
 } catch (const CompileError& e) {
   throw UnsupportedError(std::string(who) + ": there is no machine code: " + e.what() + ".");
 }

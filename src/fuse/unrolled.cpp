@@ -27,7 +27,7 @@ bool is_in_rows(const Operator& op) {
 
 // ---- what can be in a region ----
 
-Unrolled::Unrolled(const Graph& graph)
+Unrolled::Unrolled(const Graph& graph, int64_t most_operations)
     : graph_(graph), axes_(graph), leaves_(values_that_leave(graph)), maker_(graph.values.size()) {
   for (const Call& call : graph.calls) writes_ = writes_ || call.effect;
   is_read_.resize(graph.values.size());
@@ -36,7 +36,7 @@ Unrolled::Unrolled(const Graph& graph)
   for (const ValueId id : graph.results)
     if (id != kNoValue) is_read_[id] = true;
   std::fill(maker_.begin(), maker_.end(), graph.calls.size());
-  joining_.most = thresholds().most_operations;
+  joining_.most = most_operations;
   joining_.reads_inside = [this](const Call& call, size_t k) {
     const ValueId id = call.operands[k];
     const size_t maker = maker_[id];
@@ -245,7 +245,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, Worth worth) const
   if (std::any_of(calls.begin(), calls.end(), is_inside) && std::all_of(calls.begin(), calls.end(), has_no_directions))
     return false;
   const auto most_of = [&](size_t n) { return has_lanes ? thresholds().most_of_call : most_of_one_lane(n); };
-  bool same = true, computes = false, in_rows = true, has_matrices = false, is_slow = false;
+  bool same = true, computes = false, in_rows = true, has_small_forms = false, has_matrices = false, is_slow = false;
   int64_t cost = 0, most = 0;
   // From the lanes on: what is the same along all directions is not of another size.
   const auto sizes = [&](size_t n) {
@@ -254,6 +254,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, Worth worth) const
   };
   for (const size_t n : calls) {
     const Operator& op = *graph_.calls[n].op;
+    has_small_forms = has_small_forms || has_small_form(op);
     same = same && !has_small_form(op) && sizes(n) == sizes(calls[0]);
     computes = computes || op.moves == Moves::no;
     has_matrices = has_matrices || factors(n);
@@ -266,7 +267,8 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, Worth worth) const
   if (calls.size() < fewest && !is_slow) return false;
   // One example: where kernels of rows can be, elements are better lanes than numbers of one lane.
   if (has_lanes ? same : in_rows) return false;
-  return worth == Worth::all || ((computes || worth == Worth::any) && cost <= most);
+  if (worth == Worth::all) return !has_lanes || has_small_forms || cost <= most;
+  return (computes || worth == Worth::any) && cost <= most;
 }
 
 Call Unrolled::write(const std::vector<size_t>& calls, const std::vector<size_t>& summed, const Readers& readers,

@@ -15,7 +15,7 @@ namespace tower::compiler {
 /// Which calls of a graph can be in such regions, and the kernels of those that are.
 class Unrolled {
  public:
-  explicit Unrolled(const Graph& graph);
+  Unrolled(const Graph& graph, int64_t most_operations);
 
   const Joining& joining() const { return joining_; }
   /// Whether a kernel of this call is better than LibTorch's, or may be with others.

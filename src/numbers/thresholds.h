@@ -112,7 +112,10 @@ struct Thresholds {
   /// Characters of a block in LLVM's language, some 60 an instruction: NOTE [Short blocks].
   int64_t longest_block = 16384;
 
-  // ---- kernels: kernels/emit.cpp, print_folds.cpp, kernel.cpp ----
+  // ---- kernels: kernels/emit.cpp, print_folds.cpp, kernel.cpp; fuse/shared_numbers.cpp ----
+
+  /// Operations that all of a kernel's few lanes share, for which these are a kernel of their own.
+  int64_t fewest_shared = 32;
 
   /// Vectors in a turn of a pass over rows, which is another's work for each other's time: a power of two.
   int64_t together = 4;

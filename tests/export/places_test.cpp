@@ -127,16 +127,118 @@ TEST(LanesInPlaces, LoopAndSolveEachForItself) {
     expect_in_places(f, {at::arange(1, lanes + 1, at::kDouble).pow(5), waves({lanes, 3, 3})});
 }
 
+// What all lanes have in common is a kernel of one lane: of numbers, of what is true, and of results.
+TEST(LanesInPlaces, HaveWhatTheyShareFromOneLane) {
+  TOWER_NEEDS_LLVM();
+  const auto energy = [](const Tensor& x) {
+    Tensor y = x;
+    for (int k = 0; k < 3; ++k) y = at::where(y > 0.1, y * y.sin() - 0.25, (y + k).tanh() * y.flip(0)) * x.mean();
+    return y.sum();
+  };
+  const auto scaled = [=](const Tensor& x) { return energy(x) * (energy(2 * x) > 0).to(x.scalar_type()); };
+  for (const auto& [dtype, size] : {std::pair{at::kDouble, 3}, {at::kFloat, 8}, {at::kDouble, 11}}) {
+    const Tensors args = {waves({size}).to(dtype), waves({size}, 1).to(dtype)};
+    const Function f = [=](const Tensors& x) {
+      return Tensors{energy(x[0]), tower::grad(scaled)(x[0]), tower::hessian(energy)(x[0]) * (x[1] > energy(x[1]))};
+    };
+    expect_in_places(f, args, dtype == at::kFloat ? 1e-5 : 1e-12);
+    const auto program = program_of(td::compile(f), args);
+    bool of_one = false, of_many = false;
+    for (const auto& kernel : program->kernels())
+      if (kernel) (kernel->lane_code().vector == 1 ? of_one : of_many) = true;
+    EXPECT_TRUE(of_one && of_many);
+  }
+}
+
+std::shared_ptr<const PointerProgram> program_with_products(const Function& compiled) {
+  return tower::compiler::specialisations_of(compiled, "test").by_pointers("test");
+}
+
+// Derivatives of derivatives have the same tangents along the directions of each: one product of each layer for all.
+TEST(LanesInPlaces, ComputeTangentsOfBothDerivativesOnce) {
+  TOWER_NEEDS_LLVM();
+  constexpr int64_t kWidth = 40;
+  const Tensor first = waves({kWidth, 3}, 3), second = waves({kWidth, kWidth}, 4), third = waves({5, kWidth}, 5);
+  const auto layers = [=](const Tensor& x) { return third.mv(second.mv(first.mv(x).tanh()).tanh()); };
+  const Function f = [=](const Tensors& x) {
+    return Tensors{layers(x[0]), tower::jacfwd(layers)(x[0]), tower::jacfwd(tower::jacfwd(layers))(x[0])};
+  };
+  const Tensors args = {waves({3})};
+  const Function compiled = td::compile(f);
+  const Tensors expected = compiled(args), plain = f(args);
+  const auto program = program_with_products(compiled);
+  int64_t products = 0;
+  for (int64_t s = 0; s < program->tables().steps; ++s) {
+    const auto& step = program->tables().step[s];
+    products += step.kind == tower::compiler::kStepOfProducts && step.sizes[step.dims - 1].fixed == kWidth;
+  }
+  EXPECT_EQ(products, 2 * 3);  // of two layers: values, tangents, and second derivatives
+  const Tensors results = run(*program, args, expected);
+  for (size_t k = 0; k < expected.size(); ++k) EXPECT_TRUE(at::allclose(results[k], plain[k], 1e-12, 1e-12)) << k;
+}
+
+// In tiles of several rows and of one, and column by column; of matrices that lie by rows and by columns; several with
+// one matrix in common; with sums that are continued.
+TEST(LanesInPlaces, HaveBetweenThemProductsOfAllSizes) {
+  TOWER_NEEDS_LLVM();
+  for (const auto dtype : {at::kDouble, at::kFloat}) {
+    Tensors args;
+    for (const int64_t terms : {1, 257}) {
+      for (const int64_t rows : {1, 2, 3, 9}) args.push_back(waves({3, rows, terms}, rows).to(dtype));
+      for (const int64_t columns : {1, 3, 33, 70}) args.push_back(waves({terms, columns}, columns).to(dtype));
+    }
+    const Function f = [](const Tensors& x) {
+      Tensors results;
+      for (const Tensor& all : x)
+        for (const Tensor& b : x) {
+          if (all.dim() != 3 || b.dim() != 2 || all.size(2) != b.size(0)) continue;
+          const Tensor a = all[1];
+          results.push_back(a.mm(b));
+          results.push_back(at::addmm(a.mm(b) * 2, a, b));
+          results.push_back(td::vmap([&](const Tensors& y) { return Tensors{y[0].mm(b)}; }, {0}, {0})({all})[0]);
+          results.push_back(b.t().mm(a.t()));
+        }
+      return results;
+    };
+    const Function compiled = td::compile(f);
+    const Tensors expected = compiled(args), results = run(*program_with_products(compiled), args, expected);
+    for (Tensor& t : args) t = t.to(at::kDouble);
+    const Tensors plain = f(args);
+    for (size_t k = 0; k < plain.size(); ++k) {
+      const double near = dtype == at::kFloat ? 1e-4 : 1e-12;
+      EXPECT_TRUE(at::allclose(results[k].to(at::kDouble), plain[k], near, near)) << k << ' ' << plain[k].sizes();
+    }
+  }
+}
+
+TEST(LanesInPlaces, LeaveEqualConstantsApartThatAreGiven) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& x) {
+    const at::TensorOptions f64 = at::kDouble;
+    return Tensors{at::ones({3}, f64) * 2, at::ones({3}, f64) * 2,
+                   x[0] * at::full({3}, 2, f64) + at::full({3}, 2, f64)};
+  };
+  const Function compiled = td::compile(f);
+  for (int call = 0; call < 2; ++call) {
+    const Tensors results = compiled({waves({3})});
+    results[0].zero_();
+    EXPECT_TRUE(at::equal(results[1], at::full({3}, 2, at::kDouble)));
+    EXPECT_TRUE(at::equal(results[2], waves({3}) * 2 + 2));
+  }
+}
+
 TEST(LanesInPlaces, AreInACLibraryWithCapturedTensorsAsNumbersOrArguments) {
   TOWER_NEEDS_C();
   const Tensor weight = waves({40, 7}, 3), bias = waves({40}, 4), last = waves({5, 40}, 5);
   const auto layer = [=](const Tensor& x) { return last.mv((weight.mv(x) + bias).tanh()); };
   const Function f = [=](const Tensors& x) {
-    return Tensors{layer(x[0]), tower::jacfwd(layer)(x[0]), x[0].sin() * bias.narrow(0, 3, 7)};
+    return Tensors{layer(x[0]), tower::jacfwd(layer)(x[0]), x[0].sin() * bias.narrow(0, 3, 7),
+                   tower::jacfwd(tower::jacfwd(layer))(x[0])};
   };
   const Tensors args = {waves({7})};
   const Function compiled = td::compile(f);
-  const Tensors expected = compiled(args);
+  compiled(args);
+  const Tensors expected = f(args);
   for (const auto captured : {tower::ExportOptions::Captured::constants, tower::ExportOptions::Captured::arguments}) {
     const CLibrary library(compiled, {.captured = captured});
     Tensors all = args, results;
