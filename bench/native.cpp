@@ -1,5 +1,5 @@
-// Compiled functions as C libraries and by pointers, beside CasADi's generated C (-O3 -march=native) and C++ by hand,
-// one thread. All are called from C++ with memory that is there:
+// Compiled functions as C libraries and by pointers, beside CasADi's generated C (-O3 -march=native), C++ by hand and
+// jax.jit, one thread. All but the last, which Python calls, are called from C++ with memory that is there:
 //
 //   Newton      ten corrections of examples/material_newton, a call each, at one point, and at 10,000
 //   perceptron  3-64-64-64-3 with tanh, its Jacobian and Hessian, at one point
@@ -126,13 +126,20 @@ struct Contender {
 };
 struct Row {
   std::string name;
-  std::vector<Contender> contenders;        // Tower's exported function first
-  std::map<std::string, double> made = {};  // seconds until it could be called
+  std::vector<Contender> contenders;         // Tower's exported function first
+  std::map<std::string, double> made = {};   // seconds until it could be called
+  std::optional<double> jax = std::nullopt;  // nanoseconds
 };
 
 Doubles numbers(const Tensor& t) {
   const Tensor c = t.contiguous();
   return {c.const_data_ptr<double>(), c.const_data_ptr<double>() + c.numel()};
+}
+
+void write_numbers(const std::string& name, const std::vector<Doubles>& parts) {
+  std::ofstream file(folder() / name, std::ios::binary);
+  for (const Doubles& d : parts)
+    file.write(reinterpret_cast<const char*>(d.data()), static_cast<std::streamsize>(d.size() * sizeof(double)));
 }
 
 // ---- Newton ----
@@ -213,7 +220,12 @@ Contender by_hand(const Points& p, const Material& material) {
 Row newton(int64_t count, bool forward, const Pointers& of_casadi, double gcc) {
   static const Material material{material_newton::Constants{}};
   static std::map<int64_t, Points> all;
-  const Points& p = all.try_emplace(count, points(material, count)).first->second;
+  const auto [found, is_new] = all.try_emplace(count);
+  Points& p = found->second;
+  if (is_new) {
+    p = points(material, count);
+    write_numbers(fmt::format("points_{}", count), {p.start, p.strain, p.duration, p.stress, p.plastic});
+  }
   const auto correct = [forward](const Tensor& x, const Tensor& strain, const Tensor& duration, const Tensor& stress,
                                  const Tensor& plastic) {
     const auto residual = [&](const Tensor& at) {
@@ -369,14 +381,44 @@ double apart(const Doubles& a, const Doubles& b) {
   return a.size() == b.size() ? std::sqrt(difference / norm) : 1;
 }
 
-void write_casadis_functions() {
-  std::ofstream file(folder() / "weights", std::ios::binary);
-  for (const Tensor& t : layers())
-    file.write(static_cast<const char*>(t.const_data_ptr()), static_cast<std::streamsize>(t.nbytes()));
-  file.close();
+// A program of Python's that reads or writes files in the folder.
+void run_python(const char* program, const std::string& arguments) {
   const std::string python = TOWER_BENCH_PYTHON;
-  if (python.empty()) throw std::runtime_error("LibTorch is that of no Python, which CasADi could be in");
-  shell(fmt::format("'{}' '{}/native/casadi_functions.py' '{}'", python, TOWER_BENCH_DIR, folder().string()));
+  if (python.empty()) throw std::runtime_error("LibTorch is that of no Python, which CasADi and JAX could be in");
+  shell(fmt::format("'{}' '{}/native/{}' '{}' {}", python, TOWER_BENCH_DIR, program, folder().string(), arguments));
+}
+
+void write_casadis_functions() {
+  std::vector<Doubles> weights;
+  for (const Tensor& t : layers()) weights.push_back(numbers(t));
+  write_numbers("weights", weights);
+  run_python("casadi_functions.py", "");
+}
+
+Doubles numbers_in(const std::string& name) {
+  std::ifstream file(folder() / name, std::ios::binary | std::ios::ate);
+  Doubles d(static_cast<size_t>(file.tellg()) / sizeof(double));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(d.data()), static_cast<std::streamsize>(d.size() * sizeof(double)));
+  return d;
+}
+
+// How long each row takes there; how many of them differ.
+int race_jax(std::vector<Row>& rows, const std::string& wanted) {
+  run_python("jax_functions.py", "'" + wanted + "'");
+  std::ifstream times(folder() / "jax_times");
+  double microseconds = 0;
+  int differ = 0, number = 0;
+  for (std::string name; times >> microseconds && std::getline(times >> std::ws, name); ++number)
+    for (Row& row : rows) {
+      if (row.name != name) continue;
+      row.jax = microseconds * 1e3;
+      const double difference = apart(row.contenders[0].result(), numbers_in(fmt::format("jax_{}", number)));
+      if (difference < 1e-9) continue;
+      fmt::print("{}: jax.jit DIFFERS by {:.1e}\n", row.name, difference);
+      ++differ;
+    }
+  return differ;
 }
 
 std::string in_microseconds(double ns) { return fmt::format("{:.{}f}", ns * 1e-3, ns < 1e5 ? 2 : 0); }
@@ -411,8 +453,11 @@ int main(int argc, char** argv) {
       }
       race.add(row.name + "/" + c.name, c.call);
     }
-  const std::map<std::string, double> ns = race.run();
-  const std::vector<std::string> columns{"exported", "native", "compiled", "CasADi", "by hand"};
+  std::map<std::string, double> ns = race.run();
+  differ += race_jax(rows, wanted);
+  for (const Row& row : rows)
+    if (row.jax) ns[row.name + "/jax.jit"] = *row.jax;
+  const std::vector<std::string> columns{"exported", "native", "compiled", "CasADi", "by hand", "jax.jit"};
   std::vector<std::string> header{"µs"};
   header.insert(header.end(), columns.begin(), columns.end());
   header.emplace_back("exported : CasADi");
