@@ -1,11 +1,12 @@
 // Large sparse nonlinear least squares: the residuals of one block, written once and mapped over many, each of which
 // takes a few of many unknowns. Bundle adjustment, calibration, graphs of poses.
 //
-//   auto error = [](const Tensor& camera, const Tensor& point, const Tensor& seen) { return project(camera, point) -
-//   seen; }; const tower::BlockLeastSquares solve({{.x0 = cameras}, {.x0 = points}},                          // rows
-//   are unknowns
+//   auto error = [](const Tensor& camera, const Tensor& point, const Tensor& seen) {
+//     return project(camera, point) - seen;
+//   };
+//   const tower::BlockLeastSquares solve({{.x0 = cameras}, {.x0 = points}},  // rows are unknowns
 //                                        {tower::fit_term(error, {{0, camera_of}, {1, point_of}}, seen)},
-//                                        {.eliminate = 1});                                          // points first
+//                                        {.eliminate = 1});  // points first
 //   auto [x, cost, status, steps, covariance] = solve();
 //
 // Jacobians of blocks are compiled, the pattern of the normal equations is found once, and one kind of unknowns may be
