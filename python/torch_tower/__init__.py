@@ -7,12 +7,13 @@
 Every name of torch.func that transforms functions is here with the same signature and meaning; beyond them there are
 `compile`, `load`, `export_c`, `graph`, `hvp`, solvers (`linear_solve`, `cg`, `bicgstab`, `gmres`, `implicit_root`,
 `fixed_point`), differential equations (`odeint`, `odeint_until`), fits and minima (`least_squares`,
-`BlockLeastSquares`, `minimize`), `load_exported` for models that torch.export.save wrote, sparse derivatives (`jacobian_sparsity`, `hessian_sparsity`,
-`sparse_jacobian`, `sparse_hessian`), Taylor mode (`jet`, `derivatives_along`, `laplacian`, `biharmonic`,
-`differential_operator`, `stochastic_laplacian`, `stochastic_biharmonic`), control flow (`cond`, `while_loop`,
-`try_while_loop`, `fori_loop`, `scan`, `associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`,
-`set_fallback_is_error`, `linear_backward`, `register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`,
-`register_container` and `register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which
+`BlockLeastSquares`, `minimize`), `load_exported` for models that torch.export.save wrote, sparse derivatives
+(`jacobian_sparsity`, `hessian_sparsity`, `sparse_jacobian`, `sparse_hessian`), Taylor mode (`jet`,
+`derivatives_along`, `laplacian`, `biharmonic`, `differential_operator`, `stochastic_laplacian`,
+`stochastic_biharmonic`), control flow (`cond`, `while_loop`, `try_while_loop`, `fori_loop`, `scan`,
+`associative_scan`, `checkpoint`), `check_grads`, `coverage`, `explain`, `set_fallback_is_error`, `linear_backward`,
+`register_sparsity`, `register_higher_order`, `is_batched`, `is_tracked`, `register_container` and
+`register_tensor_subclass`, named axes and processes (`Mesh`, `psum`, …), and `memory`, which
 bounds and empties the cache of temporaries.
 """
 

@@ -58,9 +58,9 @@ class BlockLeastSquares:
 
     `unknowns` are FitUnknowns, `terms` FitTerms. The `method` is "levenberg_marquardt" or "dogleg"; `eliminate` names
     the kind of unknowns, of which no block takes two, that goes first: what is left, its Schur complement, is factored
-    densely or by Eigen. `ftol`, `xtol`, `gtol`, `max_steps` and `first_damping` are as in `least_squares`. Residuals are
-    compiled once, so what is mapped or differentiated is data, and not captured. x has derivatives by the data, of any
-    order; under vmap fits are made one after the other.
+    densely or by Eigen. `ftol`, `xtol`, `gtol`, `max_steps` and `first_damping` are as in `least_squares`. Residuals
+    are compiled once, so what is mapped or differentiated is data, and not captured. x has derivatives by the data, of
+    any order; under vmap fits are made one after the other.
     """
 
     __slots__ = ("_fit",)
