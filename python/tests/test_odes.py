@@ -250,6 +250,34 @@ def test_where_a_system_does_not_arrive_the_continuous_adjoint_is_nan():
         odeint(lambda t, y: -y, one, ts, adjoint="exact")
 
 
+def test_derivatives_are_along_the_steps_that_were_made_whoever_makes_them_again():
+    # Errors near those of rounding choose the steps: a rule that made others would be off by 1e-5 and more.
+    matrix = torch.tensor([[-0.4, 0.9], [-0.7, 0.1]], dtype=torch.double)
+    start, times = torch.tensor([1.0, -0.5], dtype=torch.double), torch.tensor([0, 0.2, 2.2], dtype=torch.double)
+
+    def states(a):
+        return odeint(lambda t, y: a @ y, start, times, method="rodas5p", rtol=1e-10, atol=1e-9).ys
+
+    def solution(a):
+        return torch.stack([torch.linalg.matrix_exp(a * t) @ start for t in times])
+
+    weights = torch.linspace(-1, 2, 6, dtype=torch.double).view(3, 2)
+    expected = torch.func.grad(lambda a: (solution(a) * weights).sum())(matrix)
+    fast = compile(states)
+    functions = {
+        "plain": grad(lambda a: (states(a) * weights).sum()),
+        "compiled": compile(grad(lambda a: (states(a) * weights).sum())),
+        "of a compiled one": grad(lambda a: (fast(a) * weights).sum()),
+        "in forward mode": compile(lambda a: (jacfwd(states)(a) * weights[..., None, None]).sum((0, 1))),
+        "of a compiled one, in forward mode": lambda a: (jacfwd(fast)(a) * weights[..., None, None]).sum((0, 1)),
+        "of a compiled one, mapped": lambda a: vmap(grad(lambda a: (fast(a) * weights).sum()))(a[None])[0],
+    }
+    for name, gradient in functions.items():
+        for _ in range(3):
+            error = (gradient(matrix) - expected).abs().max()
+            assert error < 1e-8, name
+
+
 def test_functions_that_write_to_their_state_are_refused_and_the_callers_tensors_stay():
     state, times = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 1.0], dtype=torch.float64)
     refused = pytest.raises(RuntimeError, match="writes to the time or the state that it is given")

@@ -15,6 +15,7 @@
 #include "core/bind.h"
 #include "core/level.h"
 #include "core/tensor_lists.h"
+#include "core/wrapper.h"
 #include "fuse/fused_plan.h"
 #include "graph/operand_dims.h"
 #include "graph/raises.h"
@@ -117,14 +118,46 @@ Tensors Loop::run_written_out(const Tensors& operands) const {
   return all;
 }
 
+namespace {
+
+// NOTE [One trajectory]
+// Rounding may decide what a loop's next state is: an integrator chooses a step's length by an error that is hardly
+// more. Rules make the loop's steps again, under a level for derivatives, where operators may be others (a solve is
+// opened into triangular ones), and derivatives along other states than those that the loop gave would be wrong. So
+// values are those of the step as the loop makes it, below the level, and of what the level makes only derivatives are
+// taken.
+Tensors along_values_below(const Function& step, const Tensors& all) {
+  const Level* level = top();
+  if (!level || (level->kind() != Kind::vjp && level->kind() != Kind::jvp)) return step(all);
+  Tensors outs = step(all);
+  Tensors below = all;
+  for (Tensor& t : below)
+    if (Wrapper* w = as_wrapper_of(t, *level)) t = Tensor(w->payload().value);
+  const Tensors values = [&] {
+    const Below only_those(*level);
+    return along_values_below(step, below);
+  }();
+  for (size_t k = 0; k < outs.size(); ++k) {
+    if (!outs[k].defined() || !has_derivative(outs[k])) continue;
+    // A difference of zero, which leaves the sign of a zero.
+    const Tensor value = values[k] - (outs[k].detach() - outs[k]);
+    outs[k] = at::where(at::isfinite(outs[k].detach()), value, outs[k]);
+  }
+  return outs;
+}
+
+}  // namespace
+
 Tensors Loop::run(const Tensors& operands) const {
   if (const TiledLoop* tiled = is_plain(operands) ? in_tiles() : nullptr; tiled && tiled->takes(operands))
     return tiled->run(operands);
   const auto split = operands.begin() + static_cast<std::ptrdiff_t>(states_ + stacked());
   const auto part = [self = shared_from_this()](bool step) -> Function {
-    return [self, step](const Tensors& all) {
+    const Function once = [self, step](const Tensors& all) {
       return self->compiles_ ? self->compiled(step).run(all) : (step ? self->step_ : *self->predicate_).run(all);
     };
+    if (!step || self->random || self->foreign) return once;
+    return [once](const Tensors& all) { return along_values_below(once, all); };
   };
   if (steps_) return repeat(part(true), states_, Tensors(operands.begin(), split), Tensors(split, operands.end()));
   return repeat(part(false), part(true), Tensors(operands.begin(), split), Tensors(split, operands.end()));
@@ -159,7 +192,9 @@ Tensors Loop::push_forward(const Tensors& operands, const Tensors& tangents) con
     const auto from = [&](size_t k) { return all.begin() + static_cast<std::ptrdiff_t>(k); };
     const Tensors along = joined(joined(in_places(moves, from(self->states_)), in_places(stacked_move, from(elements))),
                                  in_places(fixed_moves, from(last_fixed)));
-    auto [outs, found] = dynamic::jvp([self](const Tensors& x) { return self->step_.run(x); }, primal(all), along);
+    const Function once = [self](const Tensors& x) { return self->step_.run(x); };
+    const Tensors found = dynamic::jvp(once, primal(all), along).second;
+    const Tensors outs = once(primal(all));  // NOTE [One trajectory]
     Tensors next = part(outs, 0, self->states_);
     for (size_t k = 0; k < outs.size(); ++k)
       if (has_derivative(outs[k])) next.push_back(or_zeros(found[k], outs[k]));

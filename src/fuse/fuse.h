@@ -54,8 +54,8 @@ struct FusedGraph {
   /// is not.
   Report report() const;
 };
-/// `worth`: of which calls kernels are made; those of examples have `most_operations` at most. Throws a CompileError where
-/// LLVM fails, or where there is none.
+/// `worth`: of which calls kernels are made; those of examples have `most_operations` at most. Throws a CompileError
+/// where LLVM fails, or where there is none.
 FusedGraph fuse(const Graph& graph, Kernels& kernels, Worth worth = Worth::joined,
                 int64_t most_operations = thresholds().most_operations);
 

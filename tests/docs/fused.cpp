@@ -12,6 +12,7 @@
 #include "fuse/rows.h"
 #include "fuse/unrolled.h"
 #include "graph/trace.h"
+#include "numbers/thresholds.h"
 #include "sampled.h"
 
 namespace docs {
@@ -24,7 +25,7 @@ constexpr int64_t kExamples = 8;
 
 // The calls that no kernel takes.
 std::vector<compiler::Call> left_of(const compiler::Graph& graph) {
-  const compiler::Unrolled unrolled(graph);
+  const compiler::Unrolled unrolled(graph, compiler::thresholds().most_operations);
   const compiler::Rows rows(graph);
   std::vector<compiler::Call> left;
   for (size_t n = 0; n < graph.calls.size(); ++n) {
