@@ -138,10 +138,14 @@ Tensors along_values_below(const Function& step, const Tensors& all) {
     return along_values_below(step, below);
   }();
   for (size_t k = 0; k < outs.size(); ++k) {
-    if (!outs[k].defined() || !has_derivative(outs[k])) continue;
-    // A difference of zero, which leaves the sign of a zero.
-    const Tensor value = values[k] - (outs[k].detach() - outs[k]);
-    outs[k] = at::where(at::isfinite(outs[k].detach()), value, outs[k]);
+    Wrapper* w = as_wrapper_of(outs[k], *level);
+    if (!w || !has_derivative(outs[k])) {
+      outs[k] = values[k];
+      continue;
+    }
+    // A difference of zero, which leaves the sign of a zero, and what levels below make of both.
+    const Tensor made(w->payload().value), value = values[k] - (made - outs[k]);
+    outs[k] = at::where(at::isfinite(made), value, outs[k]);
   }
   return outs;
 }

@@ -90,20 +90,28 @@ class Backend:
 
 class Compiled(Backend):
     """Tower, with all transforms compiled. Each function is called twice: the first call traces, what it gives is
-    thrown away, and the second runs what was compiled. Both draw the same random numbers."""
+    thrown away, and the second runs what was compiled. Both draw the same random numbers. (A function inside of another
+    is called once by it: what puts random numbers back is not compiled.)"""
 
     def __init__(self):
         super().__init__(TOWER)
         self.name = COMPILED
+        self._inside = False
 
     def _twice(self, function):
         compiled = self.library.compile(function)
 
         def second(*arguments):
-            drawn_before = torch.get_rng_state()
-            compiled(*arguments)
-            torch.set_rng_state(drawn_before)
-            return compiled(*arguments)
+            if self._inside:
+                return compiled(*arguments)
+            self._inside = True
+            try:
+                drawn_before = torch.get_rng_state()
+                compiled(*arguments)
+                torch.set_rng_state(drawn_before)
+                return compiled(*arguments)
+            finally:
+                self._inside = False
 
         return second
 
