@@ -5,6 +5,8 @@ import torch
 import torch_tower
 from torch_tower import BlockLeastSquares, FitStatus, FitTerm, FitUnknowns, grad, jacrev, vmap
 
+pytestmark = pytest.mark.cpu("fits of blocks are for the CPU")
+
 f64 = {"dtype": torch.float64}
 # Four places on a line; distances between all pairs, and the first is held.
 truth = torch.tensor([[0.0], [1.0], [3.0], [4.5]], **f64)

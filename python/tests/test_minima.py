@@ -39,6 +39,7 @@ KINKED = {
 }
 
 
+@pytest.mark.cpu("hundreds of steps: a minute without kernels")
 @pytest.mark.parametrize("name", KINKED)
 def test_a_kink_is_not_taken_for_a_minimum(name):
     f = KINKED[name]

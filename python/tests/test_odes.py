@@ -80,6 +80,7 @@ def test_a_system_that_does_not_arrive_says_why():
     assert odeint(lambda t, y: -y, one, [1, 0], step=0.125).steps == 8
 
 
+@pytest.mark.cpu("thousands of steps: a minute without kernels")
 def test_a_system_that_does_not_arrive_has_nan_for_derivatives_and_leaves_the_others_theirs():
     # y' = k y² from 1: y(1) is 1 / (1 − k), with the derivative 1 / (1 − k)² by k, where k < 1. Else there is none.
     ks = torch.tensor([0.5, 3.0], dtype=torch.float64)
@@ -250,6 +251,7 @@ def test_where_a_system_does_not_arrive_the_continuous_adjoint_is_nan():
         odeint(lambda t, y: -y, one, ts, adjoint="exact")
 
 
+@pytest.mark.cpu("of kernels, which are the CPU's, and what is without")
 def test_derivatives_are_along_the_steps_that_were_made_whoever_makes_them_again():
     # Errors near those of rounding choose the steps: a rule that made others would be off by 1e-5 and more.
     matrix = torch.tensor([[-0.4, 0.9], [-0.7, 0.1]], dtype=torch.double)

@@ -7,6 +7,8 @@ import torch
 from support import assert_same, randn
 from torch_tower import compile, vmap, while_loop
 
+pytestmark = pytest.mark.cpu("the generators are the CPU's")
+
 outside = torch.Generator()
 holder = types.SimpleNamespace(generator=torch.Generator())
 

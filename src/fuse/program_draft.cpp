@@ -13,6 +13,7 @@
 
 #include "fuse/memory_steps.h"
 #include "fuse/small_graph.h"
+#include "graph/addresses.h"
 #include "graph/operand_dims.h"
 #include "graph/viewed.h"
 #include "kernels/compile_error.h"
@@ -128,6 +129,8 @@ class DraftWriter {
   void add_view(const Call& call) {
     // Such as aten::narrow.Tensor: the place depends on a value.
     if (call.operands.size() != 1) refuse_program(who_, call.op->name() + " (a view that depends on another tensor)");
+    if (is_given_addresses(*call.op))
+      refuse_program(who_, call.op->name() + " (which is given addresses in memory that begins elsewhere)");
     const InNumbered lies = *values_[call.operands[0]];
     const auto seen = lie_in_operand(graph_, call, lies);
     if (!seen) refuse_program(who_, call.op->name() + " (which copies what it would view)");

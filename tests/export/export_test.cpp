@@ -440,6 +440,8 @@ TEST(ExportedC, IsRefusedByNameWhereSomethingIsNoKernel) {
                  }),
                  {waves({5, 10}), at::full({5}, 2, at::kLong)}, {"export_c", "aten::narrow"});
   expect_refused(of_one([](const Tensor& x) { return x.add_(1); }), {waves({100})}, {"export_c", "write"});
+  expect_refused(of_one([](const Tensor& x) { return x.as_strided({4}, {2}, 7).sin() * 2; }),
+                 {waves({100}).slice(0, 5)}, {"export_c", "as_strided", "addresses"});
   expect_refused(of_one([](const Tensor& x) { return (x > 0).any().item<bool>() ? x * 2 + 1 : x; }), {waves({100})},
                  {"export_c", "read a value"});
 }
