@@ -19,7 +19,7 @@ GROUPS = [
     ("compiled", "Compiled functions", "_compiled"),
     ("exported", "Exported models", "_exported"),
     ("solvers", "Solvers", "_solvers"),
-    ("minima", "Fits and minima", "_minima"),
+    ("minima", "Fits and minima", "_minima _block_fits"),
     ("odes", "Differential equations", "_odes"),
     ("sparse", "Sparse derivatives", "_sparse"),
     ("functions", "Functions and operators of your own", "_functions _higher_order"),
