@@ -1,6 +1,6 @@
 // Runs every test of Tower: the ordinary ones, the matrix of operators × transforms (matrix.h), how results lie in
 // memory (layout.h), decompositions against their operators (decompositions.h), and calls that throw (wrong_calls.h).
-// TOWER_TEST_DEVICE says on which device (support/device.h).
+// TOWER_TEST_DEVICE says on which device (support/device.h). With --batches: support/batches.h.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
@@ -14,6 +14,7 @@
 #include "matrix/layout.h"
 #include "matrix/matrix.h"
 #include "matrix/wrong_calls.h"
+#include "support/batches.h"
 #include "support/device.h"
 #include "support/warnings.h"
 #include "support/watch.h"
@@ -28,10 +29,22 @@ class SeedsEach : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo&) override { at::manual_seed(0); }
 };
 
+const int threads = at::get_num_threads();
+
+int run() {
+  at::set_num_threads(threads);
+  warm_up();
+  const int result = RUN_ALL_TESTS();
+  matrix::print_totals();
+  support::print_left_out();
+  return result;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  warm_up();
+  const bool batches = support::take_batches(argc, argv);
+  if (batches) at::set_num_threads(1);  // none are to be there when it forks
   testing::InitGoogleTest(&argc, argv);
   support::fail_where_kernels_are_refused();
   support::watch_device();
@@ -43,8 +56,5 @@ int main(int argc, char** argv) {
   wrong_calls::register_tests(folder != nullptr ? folder : TOWER_OP_DB_DIR);
   custom_ops::define();
   if (folder == nullptr) matrix::register_tests(TOWER_CUSTOM_OPS_DIR);
-  const int result = RUN_ALL_TESTS();
-  matrix::print_totals();
-  support::print_left_out();
-  return result;
+  return batches && !testing::GTEST_FLAG(list_tests) ? support::run_batches(run) : run();
 }

@@ -1,21 +1,53 @@
 """A plugin of pytest's: each test prints GoogleTest's lines, which script/in_processes reads.
 
-pytest -qq --no-summary -p in_lines
+pytest -qq --no-summary -p in_lines [--batches]
+
+With --batches: for each line of the standard input, a list of tests' names in JSON, a process that runs those is
+forked from this one, which has imported and collected all that was named. After each a line "[ ENDED    ] N": the
+process's exit status, or, of one that a signal ended, the signal's number with a minus. The line `null` asks for a
+line "[ LISTED   ] …" with all names.
 """
+
+import gc
+import json
+import os
 
 import pytest
 
 outcomes, seconds = {}, {}
+asked = os.dup(0)  # what pytest captures of a test has nothing to read
+
+
+def pytest_addoption(parser):
+    parser.addoption("--batches", action="store_true", help="the tests of each line of the standard input")
+
+
+def pytest_collectreport(report):
+    if report.failed:
+        print(report.longreprtext, flush=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    if not session.config.option.batches or session.testsfailed:
+        return None
+    gc.freeze()  # no child is to look at it, and so to copy it
+    with open(asked) as batches:
+        for names in map(json.loads, batches):
+            if names is None:
+                print(f"[ LISTED   ] {json.dumps([item.nodeid for item in session.items])}", flush=True)
+                continue
+            child = os.fork()
+            if child == 0:
+                session.items = [item for item in session.items if item.nodeid in set(names)]
+                return None  # and goes on as if these had been collected
+            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            print(f"[ ENDED    ] {ended}", flush=True)
+    return True
 
 
 def pytest_report_teststatus(report):
     return report.outcome, "", ""
-
-
-def pytest_collection_finish(session):
-    if session.config.option.collectonly:
-        for item in session.items:
-            print(f"[ LISTED   ] {item.nodeid}", flush=True)
 
 
 def pytest_runtest_logstart(nodeid):

@@ -165,3 +165,11 @@ def test_pytest_runs_in_processes_too(tmp_path):
     assert "test_broken: ValueError: afterwards" in said
     assert "no NumPy" in said
     assert "2 passed, 2 failed, 1 died, 1 left out, 0 not run, of 6" in said
+
+
+def test_a_file_that_cannot_be_imported_is_no_file_without_tests(tmp_path):
+    (tmp_path / "test_good.py").write_text("def test_good(): pass\n")
+    (tmp_path / "test_broken.py").write_text("import no_such_module\n")
+    status, said = in_processes(sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", cwd=tmp_path)
+    assert status == 1
+    assert "the tests cannot be listed" in said and "No module named 'no_such_module'" in said
