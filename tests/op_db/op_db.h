@@ -41,6 +41,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <optional>
@@ -89,6 +90,11 @@ struct Entry {
   std::string full_name() const { return (name.find("::") == std::string::npos ? "aten::" : "") + name; }
   bool has(const std::string& note) const { return notes.count(note) != 0; }
   bool refuses(const std::string& check) const { return has("refuses " + check); }
+  /// How many samples the operator takes.
+  size_t good_samples() const {
+    return static_cast<size_t>(std::count_if(sample_texts.begin(), sample_texts.end(),
+                                             [](const std::string& text) { return text[0] != '!'; }));
+  }
 };
 
 /// The database: every *.ops file of the folder, filtered by the regular expression in TOWER_OPS. Throws
