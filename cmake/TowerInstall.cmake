@@ -7,9 +7,12 @@ configure_package_config_file(cmake/TowerConfig.cmake.in TowerConfig.cmake INSTA
 write_basic_package_version_file(TowerConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 
 install(TARGETS tower EXPORT TowerTargets COMPONENT tower LIBRARY NAMELINK_COMPONENT link)
-set_target_properties(tower_inspect tower_export PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-install(TARGETS tower_inspect COMPONENT inspect OPTIONAL)
-install(TARGETS tower_export COMPONENT export OPTIONAL)
+foreach(tool IN ITEMS inspect export)
+  if(TARGET tower_${tool})
+    set_target_properties(tower_${tool} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+    install(TARGETS tower_${tool} COMPONENT ${tool} OPTIONAL)
+  endif()
+endforeach()
 install(EXPORT TowerTargets NAMESPACE Tower:: DESTINATION ${config_dir} COMPONENT tower)
 install(DIRECTORY include/tower DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT tower FILES_MATCHING PATTERN "*.h")
 install(FILES cmake/FindLibTorch.cmake ${CMAKE_CURRENT_BINARY_DIR}/TowerConfig.cmake

@@ -1,5 +1,5 @@
 // tower-export FILE [options]: a model that Python exported (tower/exported.h), or a derivative of it, as a C library
-// (tower/export_c.h). docs/c_libraries.md has the options; without any, it says them.
+// (tower/export_c.h). docs/c_libraries.md has the options, and --help.
 #include <ATen/Functions.h>
 #include <c10/util/accumulate.h>
 #include <tower/dynamic.h>
@@ -7,6 +7,7 @@
 #include <tower/export_c.h>
 #include <tower/exported.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <exception>
@@ -21,21 +22,6 @@
 namespace {
 
 namespace td = tower::dynamic;
-
-constexpr const char* kUsage = R"(tower-export FILE [options]
-
-  --derivative KIND   none (the model itself), grad, jacfwd, jacrev or hessian; grad and hessian are of a model whose
-                      result is one number
-  --by NAMES          what that is by: arguments by their names, x,y; without it, all that are of floats
-  --batch NAMES       what each example has of its own; without it, all arguments, and "none" for one example a call
-  --size NAME=NUMBER  what a size is that varies in the file; may be repeated
-  --name NAME         of the C function; without it, the file's name
-  --folder FOLDER     where the library is written
-  --target TARGET     x86-64, x86-64-v2, x86-64-v3, x86-64-v4 or aarch64; without it, this CPU
-  --also KINDS        ll, s: the kernels as LLVM's text and as assembler
-  --casadi            as CasADi calls external functions, which are of one example
-  --model NAME        which model of the file
-)";
 
 struct Options {
   std::string file, derivative = "none", model;
@@ -55,43 +41,55 @@ std::vector<std::string> parts_of(const std::string& list) {
   return parts;
 }
 
-int64_t number_of(const std::string& text) {
-  // Beyond nine digits nothing has memory.
-  if (text.empty() || text.size() > 9 ||
-      !std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
-    fail("'" + text + "' is no size.");
-  return std::stoll(text);
+// Beyond nine digits nothing has memory.
+bool is_size(const std::string& text) {
+  return !text.empty() && text.size() <= 9 &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-Options options_of(const std::vector<std::string>& words) {
-  Options options;
-  for (size_t k = 0; k < words.size(); ++k) {
-    const std::string& word = words[k];
-    const auto next = [&]() -> const std::string& {
-      if (k + 1 == words.size()) fail(word + " needs a word behind it.");
-      return words[++k];
-    };
-    if (word == "--derivative") options.derivative = next();
-    else if (word == "--by") options.by = next();
-    else if (word == "--batch") options.batch = next();
-    else if (word == "--name") options.name = next();
-    else if (word == "--folder") options.library.folder = next();
-    else if (word == "--target") options.library.target = next();
-    else if (word == "--also") options.library.also = parts_of(next());
-    else if (word == "--casadi") options.library.abi = tower::CAbi::casadi;
-    else if (word == "--model") options.model = next();
-    else if (word == "--size") {
-      const std::string& size = next();
-      const size_t equals = size.find('=');
-      if (equals == std::string::npos) fail("--size is NAME=NUMBER, not " + size + ".");
-      options.sizes[size.substr(0, equals)] = number_of(size.substr(equals + 1));
-    } else if (word.rfind("--", 0) == 0) fail("there is no option " + word + ".\n\n" + kUsage);
-    else if (!options.file.empty()) fail("there are two files, " + options.file + " and " + word + ".");
-    else options.file = word;
-  }
-  if (options.file.empty()) fail(std::string("which file?\n\n") + kUsage);
-  if (options.name.empty()) options.name = std::filesystem::path(options.file).stem().string();
-  return options;
+std::string why_no_named_size(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos) return "it is NAME=NUMBER, not " + text;
+  const std::string number = text.substr(equals + 1);
+  return is_size(number) ? "" : "'" + number + "' is no size";
+}
+
+void describe(CLI::App& app, Options& options) {
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  app.add_option("FILE", options.file, "of torch.export.save")->required();
+  app.add_option("--derivative", options.derivative,
+                 "the model itself, or what of it; grad and hessian are of a model whose result is one number")
+      ->check(CLI::IsMember({"none", "grad", "jacfwd", "jacrev", "hessian"}))
+      ->capture_default_str();
+  app.add_option("--by", options.by, "arguments that the derivative is by, x,y; without it, all that are of floats");
+  app.add_option("--batch", options.batch,
+                 "arguments that each example has of its own, x,y; without it, all, and with none a call is for one "
+                 "example");
+  app.add_option_function<std::vector<std::string>>(
+         "--size",
+         [&](const std::vector<std::string>& sizes) {
+           for (const std::string& size : sizes) {
+             const size_t equals = size.find('=');
+             options.sizes[size.substr(0, equals)] = std::stoll(size.substr(equals + 1));
+           }
+         },
+         "a size that varies in the file; may be repeated")
+      ->check(why_no_named_size)
+      ->type_name("NAME=NUMBER")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  app.add_option("--name", options.name, "of the C function; without it, the file's name");
+  app.add_option("--folder", options.library.folder, "where the library is written")->capture_default_str();
+  app.add_option("--target", options.library.target,
+                 "x86-64, x86-64-v2, x86-64-v3, x86-64-v4 or aarch64; without it, this CPU");
+  app.add_option("--also", options.library.also, "ll,s: the kernels as LLVM's text and as assembler")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  app.add_flag_callback(
+      "--casadi", [&] { options.library.abi = tower::CAbi::casadi; },
+      "as CasADi calls external functions, which are of one example");
+  app.add_option("--model", options.model, "which model of the file");
 }
 
 // A tensor among the model's arguments.
@@ -115,10 +113,10 @@ Argument argument_of(const std::string& name, const std::string& text, const std
   for (std::string size : parts_of(text.substr(open + 1, close - open - 1))) {
     size.erase(0, size.find_first_not_of(' '));
     const auto given = varying.find(size);
-    if (given == varying.end() && !std::isdigit(static_cast<unsigned char>(size[0])))
+    if (given == varying.end() && !is_size(size))
       fail("the size " + size + " of " + name + ", " + text + ", varies: say what it is by --size " + size +
            "=NUMBER. (The number of examples need not vary in the file: export the model for one.)");
-    argument.sizes.push_back(given == varying.end() ? number_of(size) : given->second);
+    argument.sizes.push_back(given == varying.end() ? std::stoll(size) : given->second);
   }
   return argument;
 }
@@ -162,8 +160,7 @@ td::Function derivative_of(const td::Function& model, const Options& options, co
   if (options.derivative == "grad") return td::grad(model, by);
   if (options.derivative == "jacfwd") return td::jacfwd(model, by);
   if (options.derivative == "jacrev") return td::jacrev(model, by);
-  if (options.derivative == "hessian") return td::hessian(model, by);
-  fail("--derivative is none, grad, jacfwd, jacrev or hessian, not " + options.derivative + ".");
+  return td::hessian(model, by);
 }
 
 // Values that nothing fails for, as far as that can be: floats about one, indices of what is first.
@@ -209,8 +206,13 @@ void write(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Writes a model that Python exported, or a derivative of it, as a C library.", "tower-export");
+  describe(app, options);
+  CLI11_PARSE(app, argc, argv);
+  if (options.name.empty()) options.name = std::filesystem::path(options.file).stem().string();
   try {
-    write(options_of({argv + 1, argv + argc}));
+    write(options);
     return 0;
   } catch (const std::exception& e) {
     std::cerr << e.what() << "\n";

@@ -2,16 +2,19 @@
 // operator is served under the transforms; or why it cannot be loaded.
 #include <tower/exported.h>
 
+#include <CLI/CLI.hpp>
 #include <exception>
 #include <iostream>
+#include <string>
 
 int main(int argc, char** argv) {
-  if (argc != 2 && argc != 3) {
-    std::cerr << "tower-inspect FILE [MODEL]\n";
-    return 2;
-  }
+  std::string file, model;
+  CLI::App app("Says what a model that Python exported takes, gives and calls.", "tower-inspect");
+  app.add_option("FILE", file, "of torch.export.save")->required();
+  app.add_option("MODEL", model, "which of the file's models");
+  CLI11_PARSE(app, argc, argv);
   try {
-    std::cout << tower::dynamic::load_exported(argv[1], {.model = argc == 3 ? argv[2] : ""}).report();
+    std::cout << tower::dynamic::load_exported(file, {.model = model}).report();
     return 0;
   } catch (const std::exception& e) {
     std::cerr << e.what() << "\n";
