@@ -79,6 +79,10 @@ function(compiled_together target count)
       math(EXPR at "${at} + 1")
     endforeach()
   endforeach()
+  compiled_in_groups(${target})
+endfunction()
+# What of the target has a UNITY_GROUP.
+function(compiled_in_groups target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP UNITY_BUILD_RELOCATABLE ON)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # It takes a file that another includes for a header.

@@ -16,7 +16,7 @@ using MappedDims = std::vector<std::optional<int64_t>>;
 
 constexpr const char* kAxis = "data";
 
-Tensor waves(at::IntArrayRef sizes, double phase) { return support::waves(sizes, phase).to(support::device()); }
+Tensor waves_there(at::IntArrayRef sizes, double phase) { return support::waves(sizes, phase).to(support::device()); }
 
 Program program(std::string name, std::vector<int64_t> example, std::function<Tensor(const Tensor&, const Tensor&)> one,
                 std::function<Tensor(const Tensor&, const Tensor&)> batched) {
@@ -26,7 +26,7 @@ Program program(std::string name, std::vector<int64_t> example, std::function<Te
 
 std::vector<Program> make() {
   const std::vector<std::pair<int64_t, int64_t>> all{{0, 2}, {1, 0}, {2, 4}, {3, 1}, {4, 3}}, some{{0, 2}, {4, 1}};
-  const Tensor weights = waves({kBatch, 2}, 0.9);
+  const Tensor weights = waves_there({kBatch, 2}, 0.9);
   const auto moved = [](const Tensor& t, const auto& pairs) {
     std::vector<Tensor> rows(kBatch, at::zeros_like(t[0]));
     for (const auto& [from, to] : pairs) rows[static_cast<size_t>(to)] = t[from];
@@ -141,7 +141,7 @@ std::vector<int64_t> whole_sizes(const Tensor& t, std::optional<int64_t> mapped)
 Tensors directions(const Tensors& like, const MappedDims& mapped, double phase, const Part& part) {
   Tensors result;
   for (size_t k = 0; k < like.size(); ++k) {
-    const Tensor whole = waves(whole_sizes(like[k], mapped[k]), phase + static_cast<double>(k));
+    const Tensor whole = waves_there(whole_sizes(like[k], mapped[k]), phase + static_cast<double>(k));
     result.push_back(mapped[k] ? part.of(whole, *mapped[k]) : whole);
   }
   return result;
@@ -151,7 +151,8 @@ Tensors directions(const Tensors& like, const MappedDims& mapped, double phase, 
 Tensors repeated_directions(const Tensors& like, double phase) {
   Tensors result;
   for (size_t k = 0; k < like.size(); ++k)
-    result.push_back(waves(like[k].sizes().slice(1), phase + static_cast<double>(k)).unsqueeze(0).expand_as(like[k]));
+    result.push_back(
+        waves_there(like[k].sizes().slice(1), phase + static_cast<double>(k)).unsqueeze(0).expand_as(like[k]));
   return result;
 }
 
@@ -221,7 +222,7 @@ Result run(const Program& program, const std::string& outside, const std::string
     sizes.insert(sizes.begin(), static_cast<size_t>(inner), kLocal);
     if (!shared) sizes.insert(sizes.begin(), kBatch);
     sizes.insert(sizes.begin(), static_cast<size_t>(outer), kLocal);
-    in.push_back(waves(sizes, shared ? 0.4 : 0.1));
+    in.push_back(waves_there(sizes, shared ? 0.4 : 0.1));
   }
   in[0] = part.of(in[0], outer);
 
