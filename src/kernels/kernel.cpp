@@ -172,17 +172,18 @@ void Kernel::with_room(uint8_t* fault, InRoom run) const {
   const int64_t vector = facts_.vector_lanes;
   // As many lanes a block as the memory takes.
   alignas(kBytesOfVector) char few[kBlockBytes];
-  std::unique_ptr<char[]> many;
+  std::unique_ptr<VectorMemory[]> many;
   int64_t block = kBlockBytes / (kBytesOfColumn * std::max<int64_t>(columns_, 1)) / vector * vector;
   if (block == 0) {
     block = vector;
-    many = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(kBytesOfColumn * columns_ * vector));
+    many = std::make_unique_for_overwrite<VectorMemory[]>(
+        static_cast<size_t>(kBytesOfColumn * columns_ * vector / kBytesOfVector + 1));
   }
   c10::SmallVector<const void*, 32> from(inputs_.size());
   c10::SmallVector<void*, 32> to(outputs_.size());
   const LoopMemories memories(loops_.size());
   for (size_t k = 0; k < loops_.size(); ++k) to.push_back(memories.data() + k);
-  run(from.data(), to.data(), many ? many.get() : few, block);
+  run(from.data(), to.data(), many ? many.get()->bytes : few, block);
   if (memories.failed()) *fault |= kNoMemory;
 }
 

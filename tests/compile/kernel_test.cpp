@@ -82,6 +82,37 @@ TEST(Kernel, MayWriteToTheMemoryThatItReads) {
   EXPECT_TRUE(b.equal(product));
 }
 
+// Elements of an example that follow each other are copied in squares (NOTE [Examples row by row]): of any number of
+// examples and elements, with what is beside them, and columns of several types.
+TEST(Kernel, ReadsAndWritesExamplesThatLieRowByRow) {
+  TOWER_NEEDS_LLVM();
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kInt, at::kLong, at::kBool})
+    for (const int64_t width : {1, 2, 3, 4, 7, 9}) {
+      const auto elements = static_cast<size_t>(width);
+      std::vector<at::ScalarType> types(elements, dtype);
+      types.push_back(at::kDouble);  // of rows of its own
+      const Kernel kernel(region_of(
+          types, [](Expressions&, const std::vector<Id>& in) { return std::vector<Id>(in.rbegin(), in.rend()); }));
+      const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+      for (const int64_t n : {1, 3, 16, 37}) {
+        const at::Tensor x = at::randint(0, 2, {n, width + 2}, dtype), other = at::randn({n, 2}, at::kDouble),
+                         y = at::zeros({n, width + 3}, dtype), copied = at::zeros({n}, at::kDouble);
+        std::vector<Kernel::Source> from;
+        std::vector<Kernel::Target> to{{copied.mutable_data_ptr(), 1}};
+        for (int64_t k = 0; k < width; ++k) {
+          from.push_back({static_cast<const char*>(x.const_data_ptr()) + (1 + k) * bytes, width + 2});
+          to.push_back({static_cast<char*>(y.mutable_data_ptr()) + (2 + k) * bytes, width + 3});
+        }
+        from.push_back({other.const_data_ptr<double>() + 1, 2});
+        kernel.run(n, from, to);
+        at::Tensor expected = at::zeros_like(y);
+        expected.narrow(1, 2, width).copy_(x.narrow(1, 1, width).flip(1));
+        EXPECT_TRUE(y.equal(expected)) << dtype << " " << width << " " << n;
+        EXPECT_TRUE(copied.equal(other.select(1, 1))) << dtype << " " << width << " " << n;
+      }
+    }
+}
+
 TEST(Kernel, ComputesInSeveralTypesAtOnce) {
   TOWER_NEEDS_LLVM();
   const Region region = region_of(
