@@ -225,7 +225,9 @@ TOWER_INLINE void multiply_matrices(const Matrices<T>& m) {
   do {
     const int64_t terms = std::min(kTerms, m.inner.size - term);
     for (int64_t column = 0; column < all;) {
-      const int64_t columns = std::min(all - column, kVectors * L);
+      // Of four vectors, two and two: a tile of one reads more than it multiplies.
+      const int64_t vectors = (all - column + L - 1) / L, panels = (vectors + kVectors - 1) / kVectors;
+      const int64_t columns = std::min(all - column, (vectors + panels - 1) / panels * L);
       if (columns <= L) multiply_columns<T, B, 1>(m, column, columns, term, terms);
       else if (columns <= 2 * L) multiply_columns<T, B, 2>(m, column, columns, term, terms);
       else multiply_columns<T, B, 3>(m, column, columns, term, terms);
