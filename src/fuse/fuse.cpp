@@ -256,6 +256,8 @@ Report FusedGraph::report() const {
     report.operators += k.operators.size();
   }
   note_left(graph, report);
+  if (blocks)
+    report.add_below("in blocks of " + std::to_string(blocks->examples) + " examples", blocks->fused.report());
   return report;
 }
 

@@ -15,6 +15,8 @@
 //   rows.h, row_kernel.h                an element a lane; numbers/fold.h has what rows come to
 //   matrix_products.h                   the products that are left, on tensors as they lie
 //
+// Where calls over many examples hand on more than a cache has, they are made block by block (example_blocks.h).
+//
 // Operators that no kernel computes are opened first (opened.h), where kernels take all that they are made of; report.h
 // tells people what became of it all. pointer_program.h makes what runs without tensors, of a graph that is kernels
 // alone, and one_function.h has a small graph run so. tiled_loop.h makes all steps of a loop over large tensors for a
@@ -39,6 +41,8 @@
 //   meanwhile, and no mutex of a table of kernels is held while LLVM works.
 #pragma once
 
+#include <memory>
+
 #include "fuse/kernel_calls.h"
 #include "fuse/report.h"
 #include "numbers/thresholds.h"
@@ -49,10 +53,17 @@ namespace tower::compiler {
 struct FusedGraph {
   Graph graph;
   std::vector<Fused> kernels;
+  struct Blocks;
+  std::shared_ptr<const Blocks> blocks = nullptr;  // fuse/example_blocks.h; null: there are none
 
   /// What is in kernels, one line for each (operators, lanes, instructions, bytes, milliseconds to compile), and what
   /// is not.
   Report report() const;
+};
+/// What calls for a part of all examples have become.
+struct FusedGraph::Blocks {
+  int64_t examples;
+  FusedGraph fused;
 };
 /// `worth`: of which calls kernels are made; those of examples have `most_operations` at most. Throws a CompileError
 /// where LLVM fails, or where there is none.

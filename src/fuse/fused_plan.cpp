@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/bind.h"
+#include "fuse/example_blocks.h"
 #include "graph/kernel_operator.h"
 
 namespace tower::compiler {
@@ -44,6 +45,7 @@ FusedPlan::FusedPlan(Graph graph, std::shared_ptr<Kernels> kernels)
 FusedPlan::Compiled FusedPlan::compiled() const try {
   const bool is_small = is_small_graph(plain_.graph());
   FusedGraph fused = fuse(plain_.graph(), *kernels_, is_small ? Worth::any : Worth::joined);
+  if (auto in_blocks = fuse_in_blocks(plain_.graph(), fused, *kernels_)) fused = *std::move(in_blocks);
   Report report;
   // Kernels, and products of matrices.
   const auto is_made = [](const Call& call) { return dynamic_cast<const KernelOperator*>(call.bound) != nullptr; };
