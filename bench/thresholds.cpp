@@ -302,6 +302,18 @@ std::vector<Case> of_kernels() {
   };
   return {
       {"most_together", &Thresholds::most_together, {4, 16, 50, 100, 200}, functions},
+      {"most_of_formulas",
+       &Thresholds::most_of_formulas,
+       {25, 50, 100, 200, 400, 800},
+       [](int64_t n) {
+         constexpr int64_t kOfExponential = 25;
+         const Function f = [n](const Tensors& in) {
+           Tensor x = in[0];
+           for (int64_t i = 0; i < n / kOfExponential; ++i) x = at::exp(x * -0.5) + in[1];
+           return Tensors{x};
+         };
+         return compiled(f, {at::randn({4096}), at::randn({4096})});
+       }},
       // Of a lane there are 32, and what it costs to read and write it is taken for eight.
       {"grain_of_kernel",
        &Thresholds::grain_of_kernel,

@@ -69,10 +69,26 @@ Printer::Printer(const Region& region, int64_t lanes, Math math) : Lines(region.
   plan_stacks();
   place_nodes();
   plan_kept();
+  writes_functions_out_ = has_few_functions();
   if (region.has_rows()) plan_rows();
   many_ = region.inputs.size() + region.outputs.size() + kept_.size() > static_cast<size_t>(thresholds().few_accesses);
   reads_late_ = region.placed && many_ && inside_.size() == 1;
   if (!region.has_rows()) plan_stretches();
+}
+
+// NOTE [Functions that are written out]
+bool Printer::has_few_functions() const {
+  std::map<std::pair<Op, Type>, int64_t> known;
+  int64_t operations = 0;
+  for (const Id id : graph_.ids()) {
+    const Node& n = graph_[id];
+    if (!live_[id] || !is_function(n.op)) continue;
+    const auto [found, is_new] = known.try_emplace({n.op, n.type}, 0);
+    if (is_new) found->second = operations_of_function(n.op, n.type).value_or(0);
+    operations += found->second;
+    if (operations > thresholds().most_of_formulas) return false;
+  }
+  return true;
 }
 
 KernelText Printer::kernel(const std::string& name) {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "kernels/print_functions.h"
 
@@ -44,8 +45,8 @@ std::string integers(Type type, const char* value, int64_t lanes) {
 
 }  // namespace
 
-Lines::Lines(const Expressions& graph, int64_t lanes, Math math)
-    : graph_(graph), lanes_(lanes), permits_(math == Math::fast ? " contract arcp" : "") {}
+Lines::Lines(const Expressions& graph, int64_t lanes, Math math, std::string prefix)
+    : graph_(graph), lanes_(lanes), prefix_(std::move(prefix)), permits_(math == Math::fast ? " contract arcp" : "") {}
 
 std::string Lines::line(const std::string& what, std::string result) {
   if (result.empty()) result = fresh();
@@ -54,7 +55,7 @@ std::string Lines::line(const std::string& what, std::string result) {
 }
 
 void Lines::print(Type of, std::string_view text, const Holes& holes) {
-  body_ += filled(text, holes, holes_of(of, lanes_), "." + std::to_string(temporaries_++));
+  body_ += filled(text, holes, holes_of(of, lanes_), "." + prefix_ + std::to_string(temporaries_++));
 }
 
 std::string Lines::print_value(Type of, std::string_view text, Holes holes, std::string result) {
@@ -295,6 +296,11 @@ void Lines::print_division(const Node& n, const std::string* v, const std::strin
 
 void Lines::print_function(const Node& n, const std::string* v, const std::string& result) {
   const int arity = n.args[1] == kNone ? 1 : 2;
+  if (writes_functions_out_ && operations_of_function(n.op, n.type)) {
+    const std::string prefix = "f" + std::to_string(temporaries_++) + ".";
+    body_ += write_function_out(n.op, n.type, lanes_, v, result, prefix, declared_);
+    return;
+  }
   functions_.insert({n.op, n.type, arity});
   print_call(name_of_function(n.op, n.type, lanes_), type(n.type), v, arity, result);
 }

@@ -17,12 +17,13 @@ std::string literal(const Node& n);
 
 class Lines {
  public:
-  Lines(const Expressions& graph, int64_t lanes, Math math);
+  /// `prefix`: what names of values begin with that are nobody else's in what is printed.
+  Lines(const Expressions& graph, int64_t lanes, Math math, std::string prefix = {});
 
  protected:
   std::string type(Type t) const { return vector_of(t, lanes_); }
   std::string type(Id id) const { return type(graph_[id].type); }
-  std::string fresh() { return "%t" + std::to_string(temporaries_++); }
+  std::string fresh() { return "%" + prefix_ + "t" + std::to_string(temporaries_++); }
 
   /// A line whose result is `result`, or a new name.
   std::string line(const std::string& what, std::string result = {});
@@ -51,6 +52,7 @@ class Lines {
 
   const Expressions& graph_;
   const int64_t lanes_;
+  const std::string prefix_;
   std::string body_;
   std::string mask_;  // the lanes that count; empty: all
   std::set<std::string> declared_;
@@ -60,7 +62,8 @@ class Lines {
     int arity;
     auto operator<=>(const Function&) const = default;
   };
-  std::set<Function> functions_;  // called that are to be defined: kernels/print_functions.h
+  std::set<Function> functions_;       // called that are to be defined: kernels/print_functions.h
+  bool writes_functions_out_ = false;  // NOTE [Functions that are written out]
 
  private:
   void print_cast(Type from, Type to, const std::string& v, const std::string& result);

@@ -164,7 +164,8 @@ end:
 // The function's arguments are the inputs of the formula's graph.
 class FunctionPrinter : private Lines {
  public:
-  FunctionPrinter(Expressions& formula, int64_t lanes) : Lines(formula, lanes, Math::strict), formula_(formula) {}
+  FunctionPrinter(Expressions& formula, int64_t lanes, const std::string& prefix = {})
+      : Lines(formula, lanes, Math::strict, prefix), formula_(formula) {}
 
   void define(Op op, Type type, int arity, Definitions& definitions, std::set<std::string>& declared) {
     const std::string name = name_of_function(op, type, lanes_);
@@ -189,7 +190,26 @@ start:
     definitions.emplace(name, std::move(body_));
   }
 
+  // Of values that have the names `v`.
+  std::string write_out(Op op, Type type, const std::string* v, const std::string& result,
+                        std::set<std::string>& declared) {
+    arguments_ = v;
+    const Id given = formula(op, argument(type, 0), argument(type, 1)).id();
+    result_ = {given, result};
+    print_for({given});
+    declared.insert(declared_.begin(), declared_.end());
+    return std::move(body_);
+  }
+
+  int64_t operations(Op op, Type type) {
+    const ById<Id, bool> needed = formula_.needed({formula(op, argument(type, 0), argument(type, 1)).id()});
+    int64_t operations = 0;
+    for (const Id id : formula_.ids()) operations += needed[id] && is_computed(formula_[id]);
+    return operations;
+  }
+
  private:
+  static bool is_computed(const Node& n) { return n.op != Op::constant && n.op != Op::input; }
   E argument(Type type, uint64_t number) { return {formula_, formula_.input(type, number)}; }
 
   // Where a lane is far from zero, %x2 … %x4 are what the reduction gives instead of the formula.
@@ -267,8 +287,9 @@ done:
   std::string value(Id id) const {
     const Node& n = formula_[id];
     if (n.op == Op::constant) return splat(literal(n), lanes_);
-    if (n.op == Op::input) return "%x" + std::to_string(n.bits);
-    return "%v" + to_string(id);
+    if (n.op == Op::input) return arguments_ ? arguments_[n.bits] : "%x" + std::to_string(n.bits);
+    if (id == result_.first) return result_.second;
+    return "%" + prefix_ + "v" + to_string(id);
   }
 
   // What these need and is not there yet.
@@ -276,7 +297,7 @@ done:
     const ById<Id, bool> needed = formula_.needed(wanted);
     for (const Id id : formula_.ids()) {
       const Node& n = formula_[id];
-      if (!needed[id] || n.op == Op::constant || n.op == Op::input || !printed_.insert(id).second) continue;
+      if (!needed[id] || !is_computed(n) || !printed_.insert(id).second) continue;
       std::string v[3];
       for (size_t k = 0; k < 3; ++k)
         if (n.args[k] != kNone) v[k] = value(n.args[k]);
@@ -286,6 +307,8 @@ done:
 
   Expressions& formula_;
   std::set<Id> printed_;
+  const std::string* arguments_ = nullptr;        // their names, where it is written out, and …
+  std::pair<Id, std::string> result_{kNone, {}};  // … its result's
 };
 
 }  // namespace
@@ -298,6 +321,18 @@ void define_function(Op op, Type type, int arity, int64_t lanes, Definitions& de
                      std::set<std::string>& declared) {
   Expressions formula;
   FunctionPrinter(formula, lanes).define(op, type, arity, definitions, declared);
+}
+
+std::optional<int64_t> operations_of_function(Op op, Type type) {
+  if (is_circular(op) || op == Op::fmod) return std::nullopt;
+  Expressions formula;
+  return FunctionPrinter(formula, 1).operations(op, type);
+}
+
+std::string write_function_out(Op op, Type type, int64_t lanes, const std::string* v, const std::string& result,
+                               const std::string& prefix, std::set<std::string>& declared) {
+  Expressions formula;
+  return FunctionPrinter(formula, lanes, prefix).write_out(op, type, v, result, declared);
 }
 
 }  // namespace tower::compiler

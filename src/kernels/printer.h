@@ -25,6 +25,7 @@ class Printer : private Lines {
   void print_walk();
   void print_row_at(size_t input);
   std::set<uint64_t> inputs_read() const;
+  bool has_few_functions() const;
 
   // NOTE [Lanes in places]
   const Region::Place& place_of(const std::string& array, size_t i) const;

@@ -121,6 +121,8 @@ struct Thresholds {
   int64_t together = 4;
   /// Operations of a pass for which that is worth its registers; with more, a turn has one vector.
   int64_t most_together = 100;
+  /// Operations of all formulas of functions that a kernel has in its loop; with more, it calls them.
+  int64_t most_of_formulas = 200;
   /// Elements of a row, for which a kernel has the loop over rows: with more, to begin anew is little of the work.
   int64_t longest_walked_row = 512;
   /// Operations that are worth a thread: as LibTorch has it for its cheapest kernels.

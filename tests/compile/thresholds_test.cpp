@@ -7,6 +7,8 @@
 #include <tower/dynamic.h>
 #include <tower/tower.h>
 
+#include <limits>
+
 #include "compile/kernels.h"
 
 namespace {
@@ -68,10 +70,10 @@ Tensors of_rows(const Tensors& in) {
 TEST(Thresholds, OfRowsDecideOnlyWhoComputesThem) {
   TOWER_NEEDS_LLVM();
   const std::vector<Number> numbers{
-      NUMBER(shortest_row),           NUMBER(most_added),   NUMBER(shortest_of_many),    NUMBER(few_rows),
-      NUMBER(few_elements),           NUMBER(most_of_row),  NUMBER(most_for_one_thread), NUMBER(most_calls),
-      NUMBER(few_rows_for_any_depth), NUMBER(few_accesses), NUMBER(most_together),       NUMBER(shortest_walked_row),
-      NUMBER(longest_walked_row)};
+      NUMBER(shortest_row),           NUMBER(most_added),      NUMBER(shortest_of_many),    NUMBER(few_rows),
+      NUMBER(few_elements),           NUMBER(most_of_row),     NUMBER(most_for_one_thread), NUMBER(most_calls),
+      NUMBER(few_rows_for_any_depth), NUMBER(few_accesses),    NUMBER(most_together),       NUMBER(shortest_walked_row),
+      NUMBER(longest_walked_row),     NUMBER(most_of_formulas)};
   for (const int64_t length : {7, 32, 80}) expect_the_same(numbers, of_rows, {some({70, length}), some({70, 1})});
 }
 
@@ -142,12 +144,52 @@ TEST(Thresholds, OfSumsOverExamplesDecideOnlyWhoAddsUp) {
 TEST(Thresholds, OfKernelsDecideOnlyHowTheyRun) {
   TOWER_NEEDS_LLVM();
   const Function f = [](const Tensors& in) -> Tensors { return {at::tanh(in[0] * 2) + at::exp(in[0])}; };
-  expect_the_same({NUMBER(grain_of_kernel), NUMBER(most_together)}, f, {some({1003})});
+  expect_the_same({NUMBER(grain_of_kernel), NUMBER(most_together), NUMBER(most_of_formulas)}, f, {some({1003})});
   for (const int64_t together : {1, 2, 8}) {
     Thresholds others;
     others.together = together;
     expect_the_same_with(others, f, {some({1003})});
     expect_the_same_with(others, of_rows, {some({70, 80}), some({70, 1})});
+  }
+}
+
+TEST(Thresholds, OfFormulasDecideOnlyWhereTheyStand) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) -> Tensors {
+    const Tensor &x = in[0], &y = in[1];
+    return {at::exp(x),           at::exp2(x),     at::expm1(x),    at::log(x),
+            at::log2(x),          at::log10(x),    at::log1p(x),    at::sin(x),
+            at::asin(x),          at::acos(x),     at::atan(x),     at::sinh(x),
+            at::cosh(x),          at::tanh(x),     at::asinh(x),    at::acosh(x),
+            at::atanh(x),         at::erf(x),      at::erfc(x),     at::lgamma(x),
+            at::pow(x, y),        at::atan2(x, y), at::hypot(x, y), at::fmod(x, y),
+            at::softplus(x),      at::gelu(x),     at::silu(x),     at::softmax(at::exp(x), 1),
+            at::log_softmax(x, 1)};
+  };
+  Tensor special = at::tensor({0.0, -0.0, 1.0, -1.0, 1e-30, 87.0, -745.0, 1e4, 1e300}, at::kDouble);
+  special = at::cat({special, at::full({1}, std::numeric_limits<double>::infinity(), at::kDouble),
+                     at::full({1}, std::numeric_limits<double>::quiet_NaN(), at::kDouble)});
+  const Tensor all = at::cat({some({169}) * 3, special});
+  // In place of NaN, whose sign is the machine's affair, zeros.
+  const auto bits = [&](int64_t most, const Tensors& in) {
+    Thresholds numbers;
+    numbers.most_of_formulas = most;
+    const OtherThresholds others(numbers);
+    const Function compiled = td::compile(f);
+    compiled(in);
+    Tensors results = compiled(in);
+    for (Tensor& t : results) {
+      const at::ScalarType as = t.scalar_type() == at::kDouble  ? at::kLong
+                                : t.scalar_type() == at::kFloat ? at::kInt
+                                                                : at::kShort;
+      t = at::stack({t.isnan().to(as), at::where(t.isnan(), 0, t).view(as)});
+    }
+    return results;
+  };
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kHalf}) {
+    const Tensors in{all.to(dtype).view({2, 90}), all.roll(7).to(dtype).view({2, 90})};
+    const Tensors called = bits(1, in), written_out = bits(kAll, in);
+    for (size_t k = 0; k < called.size(); ++k) EXPECT_TRUE(at::equal(called[k], written_out[k])) << k << " " << dtype;
   }
 }
 
