@@ -26,12 +26,14 @@ const char* const kFamilies[] = {
     "cumulative",    "experts",
     "deep_o_net",    "fourier_layer",
     "no_grad",       "mapped",
+    "shuffle_net",   "swin_transformer",
 };
 
 class Families : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (!exported_models::why_not().empty()) GTEST_SKIP() << exported_models::why_not();
+    if (const std::string why = exported_models::why_not(GetParam()); !why.empty()) GTEST_SKIP() << why;
     model_.emplace(td::load_exported(exported_models::file(GetParam())));
     all_ = expected(GetParam());
     const auto args = part(0, "arg");

@@ -35,6 +35,7 @@ from torch.autograd import forward_ad
 from torch.export.pt2_archive._package import PT2ArchiveWriter
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from zoo import zoo
 
 EXAMPLES = 3
 BATCHES = (0, 1, 7, 64)
@@ -309,7 +310,12 @@ def main():
     gc.disable()
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
-    for name, (module, draw, batch) in families().items():
+    installed, absent = zoo()
+    for name in installed:
+        (folder / f"{name}.absent").unlink(missing_ok=True)
+    for name, why in absent.items():
+        (folder / f"{name}.absent").write_text(why)
+    for name, (module, draw, batch) in (families() | installed).items():
         try:
             make_family(folder, name, module, draw, batch)
         except Exception as e:

@@ -66,6 +66,12 @@ const std::string& why_not() {
   return why;
 }
 
+std::string why_not(const std::string& name) {
+  std::string why;
+  std::getline(std::ifstream(folder() / (name + ".absent")), why);
+  return why;
+}
+
 std::string file(const std::string& name) { return (folder() / (name + ".pt2")).string(); }
 
 std::map<std::string, at::Tensor> expected(const std::string& name) {

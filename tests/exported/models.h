@@ -12,6 +12,8 @@ namespace exported_models {
 
 /// Why there are none; empty where there are.
 const std::string& why_not();
+/// Why a model is not there, which needs what need not be installed; empty where it is.
+std::string why_not(const std::string& name);
 /// The file of a model.
 std::string file(const std::string& name);
 /// What Python says of a model: make_models.py has the names.
