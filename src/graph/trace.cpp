@@ -393,15 +393,21 @@ void Trace::note(const Operator& op, Stack& stack, bool recorded, const Tensor& 
   };
   // A step that is traced is not to fail for the values that it is traced from: NOTE [Steps that are traced].
   c10::intrusive_ptr<const Operator> unchecked;
-  if (const auto at = call.check_argument(); kernels_know_ && recorded && at && call.checks()) {
+  if (const auto at = call.check_argument(); kernels_know_ && recorded && at && call.args[*at].toBool()) {
     if (call.vmaps.empty()) stack[*at] = false;
     else unchecked = mapped_with(op, *at, false);
   }
   // A call that only checks its operands has no results whose shapes would be needed. Run one level down, it would
   // raise even if no step is made.
-  const auto run_unchecked = [&](Stack& operands) { run_below(*unchecked, operands); };
-  if (kernels_know_ && recorded && base.handle() && base.schema().returns().empty() && !op.mutates()) stack.clear();
-  else if (unchecked) run_for_shapes(*unchecked, stack, run_unchecked, make);
+  const auto run_unchecked = [&](Stack& operands) {
+    run_below(*unchecked, operands);
+    gives_what_gives(op, *unchecked);
+  };
+  if (kernels_know_ && recorded && base.handle() && base.schema().returns().empty() && !op.mutates()) {
+    gives_nothing(op);
+    stack.clear();
+    if (!op.handle()) stack.emplace_back(c10::List<Tensor>());
+  } else if (unchecked) run_for_shapes(*unchecked, stack, run_unchecked, make);
   else if (kernels_know_ && recorded && base.handle() && !op.mutates()) run_for_shapes(op, stack, run, make);
   else if (!recorded || !(kernels_know_ ? give_zeros(op, call, stack) : run_at_once(op, call, stack))) run(stack);
   if (draws) generators_.after();

@@ -124,6 +124,9 @@ class MappedOperator final : public MadeOperator {
   void know_outputs(std::vector<int64_t> list_sizes) const {
     std::call_once(outputs_known_, [&] { list_sizes_ = std::move(list_sizes); });
   }
+  /// What `another` has found out, which is of the same operator.
+  void know_outputs_of(const MappedOperator& another) const { know_outputs(another.list_sizes_); }
+  const Operator& base() const { return base_; }
 
  private:
   ImageOf image(const Operator& base, int64_t batch_size) const {
@@ -378,11 +381,26 @@ std::optional<ImageOf> image_of(const Operator& op) {
 }
 
 void gives_one_list(const Operator& image, int64_t tensors) {
-  for (const Operator* op = &image; !op->handle();) {
-    const auto* mapped = dynamic_cast<const MappedOperator*>(op);
-    if (!mapped) return;
-    mapped->know_outputs({tensors});
-    op = &mapped->image().base;
+  for (const auto* op = dynamic_cast<const MappedOperator*>(&image); op;
+       op = dynamic_cast<const MappedOperator*>(&op->base()))
+    op->know_outputs({tensors});
+}
+
+void gives_nothing(const Operator& image) {
+  for (const auto* op = dynamic_cast<const MappedOperator*>(&image); op;) {
+    const auto* inner = dynamic_cast<const MappedOperator*>(&op->base());
+    if (inner) op->know_outputs({0});  // its list
+    else op->know_outputs({});
+    op = inner;
+  }
+}
+
+void gives_what_gives(const Operator& image, const Operator& another) {
+  const auto *op = dynamic_cast<const MappedOperator*>(&image), *known = dynamic_cast<const MappedOperator*>(&another);
+  while (op && known) {
+    op->know_outputs_of(*known);
+    op = dynamic_cast<const MappedOperator*>(&op->base());
+    known = dynamic_cast<const MappedOperator*>(&known->base());
   }
 }
 

@@ -27,6 +27,10 @@ std::optional<ImageOf> image_of(const Operator& op);
 /// Tells an image that is not evaluated what it would have found out: the operator that it is of, through all vmaps,
 /// gives one list of so many tensors.
 void gives_one_list(const Operator& image, int64_t tensors);
+/// That it gives nothing.
+void gives_nothing(const Operator& image);
+/// That it gives what `another` gave, which is the image of a call with another argument, and was evaluated.
+void gives_what_gives(const Operator& image, const Operator& another);
 /// An image that is told in full.
 c10::intrusive_ptr<const Operator> image_from(const ImageOf& image);
 /// The same image over other numbers of examples, outermost first.

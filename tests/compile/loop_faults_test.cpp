@@ -214,4 +214,32 @@ TEST(LoopFaults, OfALoopInAStepThatNobodyMakesAreNone) {
   }
 }
 
+// Factorizations of several matrices in a step, by LibTorch of all at once.
+TEST(LoopFaults, FactorizationsThatAStepMapsItselfGiveWhatTheyGive) {
+  const std::vector<std::function<Tensor(const Tensor&)>> ops{
+      [](const Tensor& a) { return at::linalg_inv(a); },
+      [](const Tensor& a) { return std::get<0>(at::linalg_inv_ex(a, /*check_errors=*/true)); },
+      [](const Tensor& a) { return at::linalg_det(a).unsqueeze(-1).unsqueeze(-1) * a; },
+  };
+  const Tensor apart = at::tensor({0.0, 1.0}, at::kDouble).view({2, 1, 1, 1}) * at::eye(2, at::kDouble);
+  const Tensor start = at::tensor({3.0, 1.0, 1.0, 4.0}, at::kDouble).view({2, 2});
+  for (const auto& op : ops) {
+    const auto loop = [&](const auto& factored, const Tensor& x) {
+      return tower::while_loop([](const Tensor& s) { return s.sum() < 100; },
+                               [&](const Tensor& s) {
+                                 return s + factored(s + apart).sum({0, 1}).abs();
+                               },
+                               x);
+    };
+    const auto mapped = [&](const Tensor& x) { return loop(tower::vmap(tower::vmap(op)), x); };
+    const auto compiled = tower::compile(mapped);
+    const Tensor expected = loop(op, start);
+    for (int call = 0; call < 3; ++call) {
+      EXPECT_TRUE(at::allclose(compiled(start), expected));
+      if (&op != &ops.back()) EXPECT_THROW(compiled(start * 0), c10::Error);  // but for determinants
+      EXPECT_TRUE(at::equal(compiled(start * 100), start * 100));
+    }
+  }
+}
+
 }  // namespace
