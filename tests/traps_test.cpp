@@ -207,4 +207,55 @@ TEST(Traps, LazyConjugatesKeepWhatLibTorchsAutogradKnowsOfThem) {
   for (const auto& [f, x] : cases) EXPECT_TRUE(same(gradient(td::vmap(f, {0}, {0})({x})[0]), gradient(f({x})[0])));
 }
 
+// Differences of what is linear are its derivatives.
+TEST(Traps, OfWritesToOnePlaceTheLastOneHasTheGradient) {
+  const auto lists = [](const Tensor& a, const Tensor& b) { return c10::List<std::optional<Tensor>>({a, b}); };
+  const auto all = std::optional<Tensor>();
+  const Tensor base = at::arange(12, at::kDouble).view({4, 3}), weights = (base * base + 1).sqrt();
+  using Write = std::function<Tensor(const Tensor& source, const Tensor& index)>;
+  const Write writes[] = {
+      [&](auto& v, auto& i) {
+        return base.scatter(0, i.view({4, 1}).expand({4, 2}), v);
+      },
+      [&](auto& v, auto& i) {
+        return base.scatter(1, i.view({2, 2}) % 3, v);
+      },
+      [&](auto& v, auto& i) {
+        return base.index_copy(0, i, at::constant_pad_nd(v, {0, 1}));
+      },
+      [&](auto& v, auto& i) { return base.index_put({i}, v.select(1, 0).unsqueeze(1)); },
+      [&](auto& v, auto& i) { return base.index_put({i - 4}, v.select(0, 0).select(0, 0)); },
+      [&](auto& v, auto& i) { return base.index_put(lists(i, i % 3), v.select(1, 1)); },
+      [&](auto& v, auto& i) {
+        return base.index_put({all, i % 3}, v.t().repeat({2, 1}));
+      },
+      [&](auto& v, auto& i) {
+        return base.put(i.view({2, 2}), v.slice(0, 0, 2));
+      },
+      [&](auto& v, auto& i) { return base.put(i, v.select(1, 0), /*accumulate=*/true); },
+  };
+  const Tensor source = base.slice(1, 0, 2) * 3 + 1;
+  const Tensor indices = at::tensor({3, 1, 3, 3, 0, 1, 2, 3, 2, 2, 2, 2}, at::kLong).view({3, 4});
+  for (const Write& write : writes) {
+    const auto f = [&](const Tensor& v, const Tensor& i) { return (write(v, i) * weights).sum(); };
+    const auto gradient = tower::grad(f);
+    Tensor expected;
+    for (const Tensor& i : indices.unbind()) {
+      Tensor one = at::zeros_like(source);
+      for (int64_t k = 0; k < source.numel(); ++k) {
+        const Tensor along = at::one_hot(at::scalar_tensor(k, at::kLong), source.numel()).view_as(source);
+        one.view({-1})[k] = f(source + along, i) - f(source, i);
+      }
+      expected = expected.defined() ? at::cat({expected, one.unsqueeze(0)}) : one.unsqueeze(0);
+      EXPECT_TRUE(same(gradient(source, i), one));
+    }
+    const Tensor sources = source.expand({3, 4, 2});
+    EXPECT_TRUE(same(tower::vmap(gradient)(sources, indices), expected));
+    const auto summed = [&](const Tensor& v) { return tower::vmap(f)(v, indices).sum(); };
+    EXPECT_TRUE(same(tower::grad(summed)(sources), expected));
+    const auto compiled = tower::compile(tower::vmap(gradient));
+    for (int call = 0; call < 3; ++call) EXPECT_TRUE(same(compiled(sources, indices), expected));
+  }
+}
+
 }  // namespace

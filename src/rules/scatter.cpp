@@ -58,12 +58,26 @@ Tensor corner(Tensor src, const Tensor& index) {
 
 Tensor without_written(const Tensor& t, int64_t dim, const Tensor& index) { return t.scatter(dim, index, 0); }
 
+// NOTE [Places that are written twice]
+// Of what an index writes to one place the last stays; the others have no part in the result. So where an index may
+// name a place more than once, the gradient is that of the last of equals, when places are sorted: at no cost that
+// grows with what is written to. Of an index that is a constant a graph does that once.
+Tensor of_those_that_stay(const Tensor& gradient, const Tensor& place, int64_t dim, at::IntArrayRef shape) {
+  const auto [sorted, order] = place.sort(/*stable=*/true, dim, /*descending=*/false);
+  const Tensor is_last = sorted.ne(advanced(sorted, dim, -1));
+  return at::where(at::zeros_like(is_last).scatter(dim, order, is_last).view(shape), gradient, 0);
+}
+
 // The source's gradient first: then the cotangent with zeros where it went is the base's, and may be made in place.
 void pull_back_scatter(VjpFrame& f) {
   if (!f.cotangents[0].defined()) return;
   const int64_t dim = f.args[1].toInt();
-  const Tensor& index = f.args[2].toTensor();
-  if (f.wants(3)) f.give(3, read(f.cotangents[0], dim, index, f.meta(3).sizes));
+  const Tensor &index = f.args[2].toTensor(), &ct = f.cotangents[0];
+  if (f.wants(3)) {
+    Tensor gradient = ct.gather(dim, index);
+    if (index.dim() > 0 && index.size(dim) > 1) gradient = of_those_that_stay(gradient, index, dim, index.sizes());
+    f.give(3, padded(gradient, f.meta(3).sizes));
+  }
   if (f.wants(0)) f.give(0, overwritten<at::_ops::scatter_value>(taken_cotangent(f), dim, index, 0));
 }
 
@@ -252,8 +266,16 @@ Tensor read_slices(const Tensor& ct, int64_t dim, const Tensor& index, const Met
 void pull_back_slices(VjpFrame& f) {
   if (!f.cotangents[0].defined()) return;
   const int64_t dim = f.args[1].toInt();
-  const Tensor& index = f.args[2].toTensor();
-  if (f.wants(3)) f.give(3, read_slices(f.cotangents[0], dim, index, f.meta(3)));
+  const Tensor &index = f.args[2].toTensor(), &ct = f.cotangents[0];
+  if (f.wants(3)) {
+    Tensor gradient = ct.index_select(dim, index);
+    if (index.numel() > 1) {
+      Ints shape(static_cast<size_t>(ct.dim()), 1);
+      shape[static_cast<size_t>(at::maybe_wrap_dim(dim, ct.dim()))] = index.numel();
+      gradient = of_those_that_stay(gradient, index, 0, shape);
+    }
+    f.give(3, in_shape(gradient, f.meta(3).sizes));
+  }
   if (f.wants(0)) f.give(0, overwritten<at::_ops::index_fill_int_Scalar>(taken_cotangent(f), dim, index, 0));
 }
 
@@ -377,14 +399,42 @@ void index_put_vmap(VmapFrame& f) {
   f.result(f.stack[0].toTensor().permute(back));
 }
 
-Tensor gradient_of_values(const Tensor& ct, const std::vector<Tensor>& indices, const Meta& values) {
+// NOTE [Places that are written twice]: of values by index, masks among them.
+Tensor of_last_values(const Tensor& gradient, const Tensor& base, const std::vector<Tensor>& indices) {
+  Tensor place;  // among the dimensions that are indexed
+  int64_t dim = 0, indexed = 0, first = 0, behind = 0;
+  const auto add = [&](const Tensor& index) {
+    if (indexed++ == 0) first = dim;
+    const int64_t size = base.size(dim++);
+    const Tensor at = at::where(index.lt(0), index + size, index).to(at::kLong);
+    place = place.defined() ? place * size + at : at;
+    behind = base.dim() - dim;
+  };
+  for (const Tensor& index : indices) {
+    if (!index.defined()) ++dim;
+    else if (index.scalar_type() != at::kBool && index.scalar_type() != at::kByte) add(index);
+    else
+      for (const Tensor& of_mask : index.nonzero().unbind(1)) add(of_mask);
+  }
+  // Dimensions that are indexed side by side are replaced where they are, others in front.
+  const bool side_by_side = first + indexed + behind == base.dim();
+  Ints shape = place.sizes().vec();
+  shape.insert(shape.end(), static_cast<size_t>(side_by_side ? behind : base.dim() - indexed), 1);
+  return of_those_that_stay(gradient, place.reshape({-1}), 0, shape);
+}
+
+Tensor gradient_of_values(const Tensor& ct, const std::vector<Tensor>& indices, const Meta& values, bool accumulates) {
   const int64_t place = place_of_mask(indices);
   if (place >= 0) {
     const Tensor& mask = indices[static_cast<size_t>(place)];
     if (const auto sizes = beside_mask(values.sizes, mask.dim(), ct.dim() - place - mask.dim()))
       return summed_to(at::where(spread_mask(mask, 0, place, ct.dim()), ct, 0), *sizes).reshape(values.sizes);
   }
-  return summed_to(at::index(ct, optional_list(indices)), values.sizes);
+  Tensor gradient = at::index(ct, optional_list(indices));
+  const bool is_one = std::all_of(indices.begin(), indices.end(),
+                                  [](const Tensor& index) { return !index.defined() || index.numel() <= 1; });
+  if (place < 0 && !accumulates && !is_one) gradient = of_last_values(gradient, ct, indices);
+  return summed_to(gradient, values.sizes);
 }
 
 bool all_in_range(const Tensor& base, const OptionalTensors& indices) {
@@ -412,7 +462,7 @@ void pull_back_by_index(VjpFrame& f) {
   if (!f.cotangents[0].defined()) return;
   std::vector<Tensor> indices;
   for (const auto& index : f.args[1].toListRef()) indices.push_back(index.isTensor() ? index.toTensor() : Tensor());
-  if (f.wants(2)) f.give(2, gradient_of_values(f.cotangents[0], indices, f.meta(2)));
+  if (f.wants(2)) f.give(2, gradient_of_values(f.cotangents[0], indices, f.meta(2), f.args[3].toBool()));
   if (!f.wants(0)) return;
   Tensor ct = taken_cotangent(f);
   if (f.args[3].toBool()) return f.give(0, std::move(ct));
