@@ -70,6 +70,37 @@ def test_retracted_unknowns_stay_on_the_circle_and_losses_forgive():
     assert (fit(loss="cauchy", scale=0.05) - towards[0]).norm() < 0.01 < (mean - towards[0]).norm()
 
 
+def test_residuals_factor_matrices_of_unknowns_and_of_data():
+    each = torch.arange(3)
+    matrices = torch.eye(2, **f64) * torch.tensor([1.0, 2.0, 4.0], **f64).view(3, 1, 1) + 0.25
+    inverse = FitTerm(lambda x, y: torch.linalg.inv(x) - y, [(0, each)], [matrices])
+    fit = BlockLeastSquares([FitUnknowns(torch.eye(2, **f64).repeat(3, 1, 1))], [inverse])()
+    torch.testing.assert_close(fit.x[0], torch.linalg.inv(matrices), atol=1e-6, rtol=0)
+
+    def weighed(x, y, covariance):  # each of one unknown: the mean by their information
+        return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), (x - y).unsqueeze(1), upper=False)
+
+    y, whose = torch.arange(6.0, **f64).view(3, 2).sin(), torch.zeros(3, dtype=torch.int64)
+    mean = BlockLeastSquares([FitUnknowns(y[:1])], [FitTerm(weighed, [(0, whose)], [y, matrices])])
+    information = torch.linalg.inv(matrices)
+    expected = torch.linalg.solve(information.sum(0), (information @ y.unsqueeze(2)).sum(0))[:, 0]
+    torch.testing.assert_close(mean().x[0][0], expected, atol=1e-7, rtol=0)
+    slope = vmap(jacrev(lambda y: mean(y, matrices).x[0][0]))(torch.stack([y, 2 * y]))[1]
+    torch.testing.assert_close(slope, (torch.linalg.inv(information.sum(0)) @ information).movedim(0, 1))
+
+
+def test_what_is_held_stays_to_the_last_bit_where_retractions_round():
+    def retract(x, d):
+        y = x + torch.cat([d, d[:1] * 0]) * torch.tensor([1.0, 1.0, 0.5], **f64)
+        return y / y.norm()
+
+    start = torch.nn.functional.normalize(torch.arange(30.0, **f64).cos().view(10, 3), dim=1)
+    held = torch.arange(10) % 2 == 0
+    term = FitTerm(lambda x, y: x - y, [(0, torch.arange(10))], [start.flip(0)])
+    fit = BlockLeastSquares([FitUnknowns(start, retract, 2, held)], [term])()
+    assert torch.equal(fit.x[0][held], start[held]) and not torch.equal(fit.x[0][~held], start[~held])
+
+
 def test_wrong_calls_say_what_to_do():
     def says(match, call):
         with pytest.raises((ValueError, TypeError, RuntimeError), match=match):
@@ -80,6 +111,17 @@ def test_wrong_calls_say_what_to_do():
     says("eliminate is -1", lambda: chain(eliminate=-1))
     says("data of term 0 are .*and it has 6 blocks", lambda: chain(seen[:5]))
     says("data 0 are", lambda: chain()(seen[:5]))
+
+    def retracted(retract):
+        return lambda: BlockLeastSquares(
+            [FitUnknowns(truth, retract, 1)], [FitTerm(difference, [(0, left)] * 2, [seen])]
+        )
+
+    says(
+        r"retract of the unknowns 0 gives Double \[1, 1\], and one of them is Double",
+        retracted(lambda x, d: (x + d)[None]),
+    )
+    says("retract of the unknowns 0 gives Float", retracted(lambda x, d: (x + d).float()))
 
     def captures(scale):
         term = FitTerm(lambda x, d: scale * x - d, [(0, left)], [seen])

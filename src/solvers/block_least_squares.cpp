@@ -119,19 +119,39 @@ void check_term(const FitTerm& term, const std::vector<FitUnknowns>& unknowns, c
                  std::to_string(blocks_of(term)) + " blocks: these are the first dimension of data, on the CPU.");
 }
 
-// How many residuals a block has, by those of one at zeros, which LibTorch's autograd may not follow.
-int64_t residuals_of_block(const FitTerm& term, const std::vector<FitUnknowns>& unknowns, const std::string& name) {
+// What is called to see what it gives: the first of `all`, as it is where no transform follows it, so that matrices
+// that are inverted or factored can be.
+Tensor first_of(const Tensor& all, int64_t row) {
+  if (row < all.size(0) && !as_wrapper(all)) return all.detach()[row].clone();
+  const auto sizes = all.sizes().slice(1);
+  const bool is_square = sizes.size() >= 2 && sizes.back() == sizes[sizes.size() - 2];
+  return is_square ? at::eye(sizes.back(), all.options()).expand(sizes) : at::zeros(sizes, all.options());
+}
+Tensors first_block(const FitTerm& term, const std::vector<FitUnknowns>& unknowns) {
   Tensors block;
-  const auto add = [&](const Tensor& all) { block.push_back(at::zeros(all.sizes().slice(1), all.options())); };
-  for (const FitUse& use : term.uses) add(unknowns[use.unknowns].x0);
-  for (const Tensor& t : term.data) add(t);
-  const Tensor r = solvers::block_residuals(term, block);
+  for (const FitUse& use : term.uses)
+    block.push_back(first_of(unknowns[use.unknowns].x0, use.rows.numel() > 0 ? use.rows[0].item<int64_t>() : 0));
+  for (const Tensor& t : term.data) block.push_back(first_of(t, 0));
+  return block;
+}
+
+// How many residuals a block has, by those of one that LibTorch's autograd may not follow.
+int64_t residuals_of_block(const FitTerm& term, const Tensors& block, const std::string& name) {
+  const Tensor r = solvers::block_residuals(term, block), &x = block[0];
   const std::string residual = "the residual of " + name;
   solvers::check_nothing_followed(kBlockFit, residual.c_str(), {r});
-  if (r.scalar_type() != unknowns[0].x0.scalar_type() || r.numel() == 0)
-    refuse_fit(residual + " gives " + describe(r) + ", and unknowns are " + describe(unknowns[0].x0) +
+  if (r.scalar_type() != x.scalar_type() || r.numel() == 0)
+    refuse_fit(residual + " gives " + describe(r) + ", and unknowns are of " + c10::toString(x.scalar_type()) +
                ". It gives real numbers of their dtype, at least one.");
   return r.numel();
+}
+
+void check_retract(const FitUnknowns& kind, const std::string& name) {
+  if (!kind.retract) return;
+  const Tensor x = first_of(kind.x0, 0), moved = kind.retract(x, at::zeros({kind.freedom}, x.options()));
+  if (!moved.defined() || !moved.sizes().equals(x.sizes()) || moved.scalar_type() != x.scalar_type())
+    refuse_fit("retract of " + name + " gives " + (moved.defined() ? describe(moved) : "an undefined tensor") +
+               ", and one of them is " + describe(x) + ". It gives another one, of the same sizes and dtype.");
 }
 
 std::shared_ptr<const solvers::BlockPattern> pattern_of(const std::vector<FitUnknowns>& unknowns,
@@ -161,6 +181,7 @@ std::shared_ptr<const solvers::BlockPattern> pattern_of(const std::vector<FitUnk
 
 struct BlockLeastSquares::Parts : solvers::BlockProblem {
   Tensors data;
+  std::vector<Tensors> blocks;  // of each term one, to see what residuals give
 
   // What the operator gives: x, cost, status, steps, covariance.
   Tensors fitted(const Tensors& operands) const {
@@ -235,6 +256,9 @@ BlockLeastSquares::BlockLeastSquares(std::vector<FitUnknowns> unknowns, std::vec
   check_unknowns(unknowns);
   check_block_options(options, unknowns.size());
   if (terms.empty()) refuse_fit("there are no terms.");
+  for (size_t k = 0; k < unknowns.size(); ++k) check_retract(unknowns[k], "the unknowns " + std::to_string(k));
+  for (FitUnknowns& kind : unknowns)
+    if (kind.held.defined()) kind.held = value_under_all_levels(kind.held);
   for (FitTerm& term : terms)
     for (FitUse& use : term.uses)
       if (use.rows.defined() && !is_followed(use.rows)) use.rows = value_under_all_levels(use.rows);
@@ -243,9 +267,10 @@ BlockLeastSquares::BlockLeastSquares(std::vector<FitUnknowns> unknowns, std::vec
     const std::string name = "term " + std::to_string(t);
     check_term(terms[t], unknowns, name, options);
     parts->data = joined(std::move(parts->data), terms[t].data);
+    parts->blocks.push_back(first_block(terms[t], unknowns));
     // Each fit has data of its own: of these the sizes are kept.
     for (Tensor& own : terms[t].data) own = at::empty({}, own.options()).expand(own.sizes());
-    const int64_t residuals = residuals_of_block(terms[t], unknowns, name);
+    const int64_t residuals = residuals_of_block(terms[t], parts->blocks[t], name);
     parts->functions.push_back(std::make_shared<const solvers::BlockFunctions>(terms[t], unknowns, residuals));
     parts->num_residuals += residuals * blocks_of(terms[t]);
   }
@@ -269,7 +294,7 @@ BlockFit BlockLeastSquares::operator()(const Tensors& data) const {
       refuse_fit("data " + std::to_string(k) + " are " +
                  (data[k].defined() ? describe(data[k]) : "an undefined tensor") + ", and the terms' own are " +
                  describe(p.data[k]) + ".");
-  for (size_t t = 0; t < p.terms.size(); ++t) residuals_of_block(p.terms[t], p.unknowns, "term " + std::to_string(t));
+  for (size_t t = 0; t < p.terms.size(); ++t) residuals_of_block(p.terms[t], p.blocks[t], "term " + std::to_string(t));
   Tensors operands;
   for (const FitUnknowns& kind : p.unknowns) operands.push_back(kind.x0);
   for (const Tensor& t : data) operands.push_back(t.detach());

@@ -54,8 +54,13 @@ int64_t numbers_of_step(const FitUnknowns& unknowns) {
 
 Tensor all_retracted(const FitUnknowns& unknowns, const Tensor& x, const Tensor& step) {
   if (!unknowns.retract) return x + step.view_as(x);
-  return dynamic::vmap([&](const Tensors& at) { return Tensors{unknowns.retract(at[0], at[1])}; }, {0, 0},
-                       {0})({x, step})[0];
+  const Tensor moved = dynamic::vmap([&](const Tensors& at) { return Tensors{unknowns.retract(at[0], at[1])}; }, {0, 0},
+                                     {0})({x, step})[0];
+  if (!unknowns.held.defined()) return moved;
+  // A retraction by zero may round.
+  std::vector<int64_t> one_each(static_cast<size_t>(x.dim()), 1);
+  one_each[0] = x.size(0);
+  return at::where(unknowns.held.view(one_each), x, moved);
 }
 
 Tensor block_residuals(const FitTerm& term, const Tensors& unknowns_and_data) {
