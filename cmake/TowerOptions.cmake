@@ -28,6 +28,13 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # ccache compares precompiled headers by what they hold.
   target_compile_options(tower_options INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
 endif()
+# Compilers round a product and a sum once where the processor can. The x86-64 that is compiled for cannot, and for
+# others they are told not to: what C++ computes and what kernels compute have the same bits. TOWER_FUSED_PRODUCTS
+# is for files that ask for it.
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  target_compile_options(tower_options INTERFACE -ffp-contract=off)
+  set(TOWER_FUSED_PRODUCTS -ffp-contract=fast)
+endif()
 # For code that puts calls of operators together. Clang inlines functions of a dozen instructions there, not of fifty, and
 # takes a quarter less; in each call of an operator that would cost an eighth.
 add_library(calls_options INTERFACE)

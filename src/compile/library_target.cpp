@@ -30,10 +30,15 @@ std::shared_ptr<const PointerProgram> LibraryTarget::of(std::shared_ptr<const Po
   return kernels_ ? program->by(kernels_, "export_c") : program;
 }
 
+Machine LibraryTarget::machine() const {
+  return target_ ? target_->machine : Cpu::get().machine().value_or(Machine::x86_64);
+}
+
 std::string LibraryTarget::text() const {
   if (target_) return options_.target;
   const std::string features = c10::Join(", ", Cpu::get().features());
-  return "x86-64 with " + (features.empty() ? "no extensions" : features);
+  return (machine() == Machine::x86_64 ? "x86-64 with " : "aarch64 with ") +
+         (features.empty() ? "no extensions" : features);
 }
 
 std::vector<OtherFile> LibraryTarget::others(const std::string& name, const Kernel& kernel) const {

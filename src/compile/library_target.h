@@ -28,7 +28,7 @@ class LibraryTarget {
 
   /// What headers say that the machine code is for: "x86-64 with avx2, fma", "aarch64".
   std::string text() const;
-  Machine machine() const { return target_ ? target_->machine : Machine::x86_64; }
+  Machine machine() const;
   /// What is wanted of a kernel besides its code, in files that begin with `name`.
   std::vector<OtherFile> others(const std::string& name, const Kernel& kernel) const;
 

@@ -33,7 +33,7 @@ class Layers {
   bool empty() const { return true; }
 
  private:
-  void* as_long_as_a_vector_[3] = {};
+  [[maybe_unused]] void* as_long_as_a_vector_[3] = {};
 };
 
 inline bool allows_single_level_functions() { return false; }

@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace tower::compiler {
@@ -85,12 +87,34 @@ Cpu::Cpu() {
     features_.push_back(name);
   }
   ask(1, 0);
+  machine_ = Machine::x86_64;
   text_ = "x86-64 " + std::to_string(registers[eax] >> 4);  // family and model, without the stepping
   for (const std::string& name : features_) text_ += " " + name;
   const auto all = [&](const std::vector<std::string>& names) { return lacks(names).empty(); };
   // LibTorch's own kernels need all three.
   if (!all({"avx2", "fma", "f16c"})) return;
   vector_bytes_ = all({"avx512f", "avx512vl", "avx512dq", "avx512bw"}) ? 64 : 32;
+}
+#elif defined(__aarch64__) && defined(__linux__)
+namespace {
+
+// Bits of AT_HWCAP, which are Linux's interface (Documentation/arch/arm64/elf_hwcaps.rst).
+struct Feature {
+  const char* name;
+  int bit;
+};
+// Fused multiplication and conversions of float16 come with these two. Of what came later nothing is for kernels, whose
+// float16 is computed in float32.
+constexpr Feature kFeatures[] = {{"fp-armv8", 0}, {"neon", 1}};
+
+}  // namespace
+
+Cpu::Cpu() : machine_(Machine::aarch64), text_("aarch64") {
+  const unsigned long has = getauxval(AT_HWCAP);
+  for (const Feature& f : kFeatures)
+    if (has >> f.bit & 1) features_.emplace_back(f.name);
+  for (const std::string& name : features_) text_ += " " + name;
+  vector_bytes_ = lacks({"fp-armv8", "neon"}).empty() ? 16 : 0;
 }
 #else
 Cpu::Cpu() : text_("unknown") {}

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "kernels/machine_code.h"
 
 namespace tower::compiler {
 
@@ -11,9 +14,11 @@ class Cpu {
  public:
   static const Cpu& get();
 
-  /// Bytes of the widest vectors that kernels use: 64 or 32; 0 where there are none that will do.
+  /// None where it is of another kind than code is linked for.
+  std::optional<Machine> machine() const { return machine_; }
+  /// Bytes of the widest vectors that kernels use: 64 or 32, on AArch64 16; 0 where there are none that will do.
   int64_t vector_bytes() const { return vector_bytes_; }
-  /// The extensions that generated code may use, by name.
+  /// The extensions that generated code may use, by LLVM's names.
   const std::vector<std::string>& features() const { return features_; }
   /// Model and features: code for one such text is as good for another CPU with the same.
   const std::string& text() const { return text_; }
@@ -22,6 +27,7 @@ class Cpu {
 
  private:
   Cpu();
+  std::optional<Machine> machine_;
   std::vector<std::string> features_;
   std::string text_;
   int64_t vector_bytes_ = 0;

@@ -21,6 +21,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <atomic>
 #include <csetjmp>
 #include <cstdint>
@@ -64,15 +65,16 @@ struct LlvmApi {
   void (*set_target)(Handle module, const char* triple);
   void (*set_data_layout)(Handle module, Handle layout);
 
-  // One that the library has, which all have of x86-64.
+  // One that the library has; which all have of their own machine.
   struct BackEnd {
     void (*info)();
     void (*target)();
     void (*code)();
     void (*assembler)();
 
+    bool is_there() const { return info && target && code && assembler; }
     void initialize() const {
-      if (!info || !target || !code || !assembler) return;
+      if (!is_there()) return;
       info();
       target();
       code();
@@ -95,8 +97,8 @@ struct LlvmApi {
   void (*install_fatal_error_handler)(void (*)(const char*));
   void (*reset_fatal_error_handler)();
 
-  /// The first function that `library` lacks; null if it has all.
-  const char* resolve(void* library) {
+  /// The first function that `library` lacks of those that code for `here` asks for; null if it has all.
+  const char* resolve(void* library, Machine here) {
     const char* missing = nullptr;
     const auto look_for = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
@@ -118,14 +120,19 @@ struct LlvmApi {
     find(dispose_module, "LLVMDisposeModule");
     find(set_target, "LLVMSetTarget");
     find(set_data_layout, "LLVMSetModuleDataLayout");
-    find(x86.info, "LLVMInitializeX86TargetInfo");
-    find(x86.target, "LLVMInitializeX86Target");
-    find(x86.code, "LLVMInitializeX86TargetMC");
-    find(x86.assembler, "LLVMInitializeX86AsmPrinter");
-    look_for(arm.info, "LLVMInitializeAArch64TargetInfo");
-    look_for(arm.target, "LLVMInitializeAArch64Target");
-    look_for(arm.code, "LLVMInitializeAArch64TargetMC");
-    look_for(arm.assembler, "LLVMInitializeAArch64AsmPrinter");
+    const auto back_end = [&](BackEnd& of, Machine machine, const std::array<const char*, 4>& names) {
+      look_for(of.info, names[0]);
+      look_for(of.target, names[1]);
+      look_for(of.code, names[2]);
+      look_for(of.assembler, names[3]);
+      if (machine == here && !of.is_there() && !missing) missing = names[1];
+    };
+    back_end(x86, Machine::x86_64,
+             {"LLVMInitializeX86TargetInfo", "LLVMInitializeX86Target", "LLVMInitializeX86TargetMC",
+              "LLVMInitializeX86AsmPrinter"});
+    back_end(arm, Machine::aarch64,
+             {"LLVMInitializeAArch64TargetInfo", "LLVMInitializeAArch64Target", "LLVMInitializeAArch64TargetMC",
+              "LLVMInitializeAArch64AsmPrinter"});
     find(default_triple, "LLVMGetDefaultTargetTriple");
     find(host_cpu, "LLVMGetHostCPUName");
     find(host_features, "LLVMGetHostCPUFeatures");
@@ -282,16 +289,16 @@ const Llvm& Llvm::get() {
 }
 
 Llvm::Llvm(const std::vector<std::string>& libraries) {
-#if defined(__x86_64__)
+  const Cpu& cpu = Cpu::get();
+  if (!cpu.machine()) {
+    why_not_ = "machine code is generated for x86-64, and for AArch64 under Linux, only";
+    return;
+  }
   for (const std::string& library : libraries)
     if (load(library)) break;
   if (!api_) return;
-  if (Cpu::get().vector_bytes() == 0) give_up("kernels need a CPU with AVX2, FMA and F16C");
+  if (cpu.vector_bytes() == 0) give_up("kernels need a CPU with AVX2, FMA and F16C, or with NEON");
   else start();
-#else
-  static_cast<void>(libraries);
-  why_not_ = "machine code is generated for x86-64 only";
-#endif
 }
 
 Llvm::~Llvm() = default;
@@ -320,7 +327,7 @@ bool Llvm::load(const std::string& library) {
     return false;
   }
   auto api = std::make_unique<LlvmApi>();
-  const char* missing = api->resolve(handle);
+  const char* missing = api->resolve(handle, *Cpu::get().machine());
   // Before version 15 pointers had types. (Versions from 16 on say which they are.)
   if (!missing && !dlsym(handle, "LLVMGetVersion") && !dlsym(handle, "LLVMContextSetOpaquePointers"))
     missing = "LLVMContextSetOpaquePointers";
@@ -344,8 +351,15 @@ std::string Llvm::taken(char* message) const {
 void Llvm::start() {
   api_->x86.initialize();
   api_->arm.initialize();
-  here_ = {Machine::x86_64, taken(api_->default_triple()), taken(api_->host_cpu()), taken(api_->host_features()),
-           Cpu::get().vector_bytes()};
+  const Cpu& cpu = Cpu::get();
+  here_ = {*cpu.machine(), taken(api_->default_triple()), "generic", "", cpu.vector_bytes()};
+  if (here_.machine == Machine::x86_64) {
+    here_.cpu = taken(api_->host_cpu());
+    here_.features = taken(api_->host_features());
+  } else {
+    // A model of Arm's comes with extensions of which the system may have taken some away, and LLVM does not ask it.
+    for (const std::string& name : cpu.features()) here_.features += (here_.features.empty() ? "+" : ",+") + name;
+  }
   stop_before_what_there_is_now_ends();
 }
 

@@ -225,6 +225,8 @@ Code::Code(const Binary& binary) : size_(binary.bytes.size()), entry_(binary.ent
   if (memory == MAP_FAILED) throw CompileError("there is no memory for machine code");
   memory_ = static_cast<char*>(memory);
   std::memcpy(memory_, bytes.data(), size_);
+  // A processor of Arm's reads instructions past what was just written.
+  __builtin___clear_cache(memory_, memory_ + size_);
   if (mprotect(memory_, size_, PROT_READ | PROT_EXEC) != 0) {
     munmap(memory_, size_);
     throw CompileError("the system does not allow machine code to be made while a program runs");

@@ -21,6 +21,12 @@ using at::Tensor;
 using tower::dynamic::Function;
 using tower::dynamic::Tensors;
 
+#if defined(__x86_64__)
+inline constexpr bool kOnX86 = true;
+#else
+inline constexpr bool kOnX86 = false;
+#endif
+
 /// Whether there is a C compiler.
 bool has_compiler();
 /// Runs a command of the shell: its output, or a failure of the test where it fails.

@@ -45,7 +45,7 @@ TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
   TOWER_NEEDS_LLVM();
   const char* folder = std::getenv("TOWER_OP_DB");
   const char* const runner = std::getenv("TOWER_RUNNER");
-  export_tests::CProgram in_c({.target = runner ? "x86-64-v3" : ""});
+  export_tests::CProgram in_c({.target = runner && export_tests::kOnX86 ? "x86-64-v3" : ""});
   std::set<std::string> checked, refused;
   size_t turn = 0;
   for (const op_db::Entry& entry : op_db::load(folder ? folder : TOWER_OP_DB_DIR)) {
