@@ -109,7 +109,7 @@ constexpr Feature kFeatures[] = {{"fp-armv8", 0}, {"neon", 1}};
 
 }  // namespace
 
-Cpu::Cpu() : machine_(Machine::aarch64), text_("aarch64") {
+Cpu::Cpu() : text_("aarch64"), machine_(Machine::aarch64) {
   const unsigned long has = getauxval(AT_HWCAP);
   for (const Feature& f : kFeatures)
     if (has >> f.bit & 1) features_.emplace_back(f.name);

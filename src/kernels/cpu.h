@@ -27,10 +27,10 @@ class Cpu {
 
  private:
   Cpu();
-  std::optional<Machine> machine_;
   std::vector<std::string> features_;
   std::string text_;
   int64_t vector_bytes_ = 0;
+  std::optional<Machine> machine_;
 };
 
 }  // namespace tower::compiler
