@@ -25,18 +25,20 @@ namespace {
 
 using dynamic::Tensors;
 
-constexpr int64_t kWhole = -1;           // the dimension of examples, of what all blocks read
+constexpr int64_t kWhole = -1;            // the dimension of examples, of what all blocks read
 constexpr int64_t kMultipleOfBlock = 16;  // examples: no vector of lanes is empty
 constexpr int64_t kFewestBlocks = 3;
 constinit BlockThresholds block_limits;
-constexpr int64_t kMostGroups = 32;       // of blocks, that threads share
+constexpr int64_t kMostGroups = 32;  // of blocks, that threads share
 
 // NOTE [Which calls are in blocks]
 // A value has examples if a call made it for each of n, in a dimension that is known: of a call under a vmap over n the
 // vmap's own; of one outside, that in which its operands have them, where an element of the result is read from the
 // same example: pointwise calls, and sums over other dimensions. A sum over the examples is a result of the blocks.
-// What a call reads of arguments, constants and earlier calls is cut along the dimension in which the call has examples,
-// or is whole. Calls that need something of all examples come after the blocks, and so does all that needs these.
+// What a call reads of arguments, constants and earlier calls is cut along the dimension in which the call has
+// examples, or is whole. Calls that need something of all examples come after the blocks, and so does all that needs
+// these. So calls change places, and there are no blocks where some keep theirs: those that write, draw random numbers
+// or are of unknown code.
 class ExampleCalls {
  public:
   enum class When : uint8_t { before, in_blocks, after };
@@ -47,7 +49,10 @@ class ExampleCalls {
   };
 
   ExampleCalls(const Graph& graph, int64_t examples)
-      : graph_(graph), examples_(examples), when_(graph.values.size(), When::before), dims_(graph.values.size(), kWhole) {
+      : graph_(graph),
+        examples_(examples),
+        when_(graph.values.size(), When::before),
+        dims_(graph.values.size(), kWhole) {
     for (const Call& call : graph.calls) {
       reads_.emplace_back();
       of_calls_.push_back(place(call));
@@ -71,7 +76,8 @@ class ExampleCalls {
     const bool of_examples = any([&](ValueId id) { return has_examples(id); });
     When when = When::before;
     if (any([&](ValueId id) { return when_[id] == When::after || is_sum(id); })) when = When::after;
-    else if (may_be_in_blocks(call) && (of_mapped(call) || (of_examples && (of_elements(call) || of_view(call) || of_sum(call)))))
+    else if (may_be_in_blocks(call) &&
+             (of_mapped(call) || (of_examples && (of_elements(call) || of_view(call) || of_sum(call)))))
       when = When::in_blocks;
     else if (of_examples) when = When::after;
     for (const ValueId id : call.results)
@@ -410,7 +416,8 @@ std::optional<FusedGraph> fuse_in_blocks(const Graph& graph, const FusedGraph& w
   if (bytes < block_limits.fewest_bytes || bytes < block_limits.bytes_of_instruction * instructions(whole) ||
       std::any_of(graph.calls.begin(), graph.calls.end(), is_in_order))
     return std::nullopt;
-  const int64_t of_block = std::max(block_limits.bytes_of_block, block_limits.bytes_of_call * std::ssize(whole.graph.calls));
+  const int64_t of_block =
+      std::max(block_limits.bytes_of_block, block_limits.bytes_of_call * std::ssize(whole.graph.calls));
   if (of_block > bytes / kFewestBlocks) return std::nullopt;
   const int64_t examples = examples_of_block(all, bytes, of_block);
   if (all < kFewestBlocks * examples) return std::nullopt;
@@ -428,8 +435,8 @@ std::optional<FusedGraph> fuse_in_blocks(const Graph& graph, const FusedGraph& w
   for (size_t n = graph.calls.size(); n-- > 0;) {
     const Call& call = graph.calls[n];
     if (calls.of(n) != When::in_blocks || !gives_view(call)) continue;
-    afterwards[n] = std::any_of(call.results.begin(), call.results.end(),
-                                [&](ValueId id) { return id != kNoValue && wanted[id]; });
+    afterwards[n] =
+        std::any_of(call.results.begin(), call.results.end(), [&](ValueId id) { return id != kNoValue && wanted[id]; });
     if (afterwards[n])
       for (const ValueId id : call.operands) wanted[id] = true;
   }
@@ -459,7 +466,8 @@ std::optional<FusedGraph> fuse_in_blocks(const Graph& graph, const FusedGraph& w
   FusedGraph in_block = fuse(block.take(), kernels);
   const auto plan = std::make_shared<const Plan>(in_block.graph);
   std::shared_ptr<const Plan> plan_of_rest;
-  if (const int64_t last = all % examples) plan_of_rest = std::make_shared<const Plan>(fuse(graph_of(last).take(), kernels).graph);
+  if (const int64_t last = all % examples)
+    plan_of_rest = std::make_shared<const Plan>(fuse(graph_of(last).take(), kernels).graph);
 
   Graph around = graph;
   around.calls.clear();
@@ -474,10 +482,10 @@ std::optional<FusedGraph> fuse_in_blocks(const Graph& graph, const FusedGraph& w
     dims.push_back(dim);
   }
   add_calls(When::before);
-  around.calls.push_back(KernelOperator::call_of(
-      c10::make_intrusive<BlocksOperator>(plan, std::move(plan_of_rest), all, examples, std::move(dims),
-                                          std::move(results)),
-      graph, std::move(operands), given));
+  around.calls.push_back(
+      KernelOperator::call_of(c10::make_intrusive<BlocksOperator>(plan, std::move(plan_of_rest), all, examples,
+                                                                  std::move(dims), std::move(results)),
+                              graph, std::move(operands), given));
   add_calls(When::after);
   FusedGraph fused = fuse(around, kernels);
   fused.blocks = std::make_shared<const FusedGraph::Blocks>(FusedGraph::Blocks{examples, std::move(in_block)});
