@@ -303,7 +303,7 @@ class BlocksOperator final : public KernelOperator, public GoesOverBlocks {
   /// `rest`: of the last block, where that has fewer examples.
   BlocksOperator(std::shared_ptr<const Plan> block, std::shared_ptr<const Plan> rest, int64_t all, int64_t examples,
                  std::vector<int64_t> dims, std::vector<Result> results)
-      : KernelOperator("tower::blocks_of_examples"),
+      : KernelOperator("tower::blocks"),
         block_(std::move(block)),
         rest_(std::move(rest)),
         all_(all),

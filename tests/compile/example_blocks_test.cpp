@@ -95,6 +95,26 @@ TEST(ExampleBlocks, GiveTheSameBitsOnAnyNumberOfThreads) {
   at::set_num_threads(threads);
 }
 
+TEST(ExampleBlocks, LeaveToLaterCallsWhatNeedsAllExamples) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) -> Tensors {
+    const Function network = [&](const Tensors& x) -> Tensors {
+      Tensor h = x[0];
+      for (int layer = 0; layer < 6; ++layer) h = at::tanh(at::mv(in[1], h));
+      return {h, h.select(0, 0)};
+    };
+    const Tensors y = td::vmap(network, {0}, {0, 0})({in[0]});
+    const Tensor apart = y[0] - y[0].mean(0), order = at::softmax(y[1], 0);
+    const Tensor again = td::vmap([](const Tensors& a) -> Tensors { return {a[0].square().sum() * a[1]}; }, {0, 0},
+                                  {0})({apart, order})[0];
+    return {again, again.sum(), y[0].t(), y[1].flip(0), y[0].sum(0) * 3, at::cat({y[1], order})};
+  };
+  for (const int64_t examples : {160, 163}) {
+    SCOPED_TRACE(examples);
+    expect_as_operators(f, {some({examples, 200}), some({200, 200}) / 9}, true);
+  }
+}
+
 TEST(ExampleBlocks, AreOfOneDimensionWhereTwoHaveAsManyExamples) {
   TOWER_NEEDS_LLVM();
   const Function pairs = [](const Tensors& in) -> Tensors {

@@ -20,6 +20,7 @@ namespace td = tower::dynamic;
 namespace compiler = tower::compiler;
 using at::Tensor;
 using td::Tensors;
+using List = c10::List<std::optional<Tensor>>;
 
 // ---- random programs ----
 
@@ -255,7 +256,7 @@ TEST(IndicesInKernels, LookUpInSharedTables) {
 TEST(IndicesInKernels, OutsideOfATableNothingIsRead) {
   TOWER_NEEDS_LLVM();
   const Tensor table = at::randn({1000, 3}, at::kDouble);
-  const auto f = tower::vmap([&](const Tensor& x, const Tensor& i) { return (table.index({i}) * x).sum(); });
+  const auto f = tower::vmap([&](const Tensor& x, const Tensor& i) { return (at::index(table, List({i})) * x).sum(); });
   const auto fast = tower::compile(f);
   const Tensor x = at::randn({50, 3}, at::kDouble), right = at::randint(0, 1000, {50}, at::kLong);
   for (int call = 0; call < 2; ++call) EXPECT_TRUE(fast(x, right).allclose(f(x, right)));
@@ -297,7 +298,7 @@ TEST(IndicesInKernels, OutOfRangeAreLibTorchsErrors) {
   const std::vector<std::pair<Function, int64_t>> programs = {
       {[](const Tensor& x, const Tensor& i) { return at::index_select(x * 2, 0, i) + 1; }, -1},
       {[](const Tensor& x, const Tensor& i) { return at::gather(x * 2, 0, i) + 1; }, 3},
-      {[](const Tensor& x, const Tensor& i) { return (x * 2).index({i}) + 1; }, -4},
+      {[](const Tensor& x, const Tensor& i) { return at::index(x * 2, List({i})) + 1; }, -4},
       {[](const Tensor& x, const Tensor& i) { return at::take(x * 2, i) + 1; }, 3},
       {[](const Tensor& x, const Tensor& i) { return at::embedding((x * 2).unsqueeze(1), i) + 1; }, 3},
       {[](const Tensor& x, const Tensor& i) { return at::scatter_add(x * 2, 0, i, x) + 1; }, 3},
