@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch_tower
-from torch_tower import BlockLeastSquares, FitStatus, FitTerm, FitUnknowns, grad, jacrev, vmap
+from torch_tower import BlockLeastSquares, FitStatus, FitTerm, FitUnknowns, grad, jacfwd, jacrev, vmap
 
 pytestmark = pytest.mark.cpu("fits of blocks are for the CPU")
 
@@ -122,6 +122,15 @@ def test_wrong_calls_say_what_to_do():
         retracted(lambda x, d: (x + d)[None]),
     )
     says("retract of the unknowns 0 gives Float", retracted(lambda x, d: (x + d).float()))
+
+    def held(start):
+        term = FitTerm(difference, [(0, left), (0, right)], [seen])
+        return BlockLeastSquares([FitUnknowns(start, held=first)], [term])().x[0].sum()
+
+    assert held(truth).isfinite()
+    for derivative in (grad(held), jacfwd(held), lambda x: held(x.clone().requires_grad_())):
+        says("a derivative by where the unknowns 0 start would be lost", lambda of=derivative: of(truth))
+    vmap(held)(torch.stack([truth, truth]))
 
     def captures(scale):
         term = FitTerm(lambda x, d: scale * x - d, [(0, left)], [seen])

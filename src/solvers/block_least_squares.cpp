@@ -28,14 +28,16 @@ namespace {
 const std::string kBlockFit = "block_least_squares";
 
 // Whether some transform, or LibTorch's autograd, tells values or derivatives of it apart.
-bool is_followed(Tensor t) {
+bool is_followed_by(Tensor t, bool also_vmaps) {
   if (libtorch_follows(t)) return true;
   while (Wrapper* w = as_wrapper(t)) {
-    if (w->payload().tracked()) return true;
+    if (w->payload().tracked() && (also_vmaps || w->level().kind() != Kind::vmap)) return true;
     t = Tensor(w->payload().value);
   }
   return libtorch_follows(t);
 }
+
+bool is_followed(const Tensor& t) { return is_followed_by(t, /*also_vmaps=*/true); }
 
 [[noreturn]] void refuse_fit(const std::string& what) { throw ArgumentError(kBlockFit + ": " + what); }
 
@@ -77,6 +79,14 @@ void check_unknowns(const std::vector<FitUnknowns>& unknowns) {
       refuse_fit("held of " + name + " is " + describe(kind.held) + "; it is Bool [" + std::to_string(x0.size(0)) +
                  "] on the CPU, the same for all that transforms do.");
   }
+}
+
+// Where a fit starts it does not depend on; but what is held is a part of what it gives.
+void check_held(const FitUnknowns& kind, const std::string& name) {
+  if (kind.held.defined() && kind.held.any().item<bool>() && is_followed_by(kind.x0, /*also_vmaps=*/false))
+    throw UnsupportedError(kBlockFit + ": a derivative by where " + name +
+                           " start would be lost, of which some are held: fits have derivatives by data. Make what is "
+                           "held data of the terms, or detach() it.");
 }
 
 int64_t blocks_of(const FitTerm& term) { return term.uses[0].rows.size(0); }
@@ -257,8 +267,10 @@ BlockLeastSquares::BlockLeastSquares(std::vector<FitUnknowns> unknowns, std::vec
   check_block_options(options, unknowns.size());
   if (terms.empty()) refuse_fit("there are no terms.");
   for (size_t k = 0; k < unknowns.size(); ++k) check_retract(unknowns[k], "the unknowns " + std::to_string(k));
-  for (FitUnknowns& kind : unknowns)
-    if (kind.held.defined()) kind.held = value_under_all_levels(kind.held);
+  for (size_t k = 0; k < unknowns.size(); ++k) {
+    if (unknowns[k].held.defined()) unknowns[k].held = value_under_all_levels(unknowns[k].held);
+    check_held(unknowns[k], "the unknowns " + std::to_string(k));
+  }
   for (FitTerm& term : terms)
     for (FitUse& use : term.uses)
       if (use.rows.defined() && !is_followed(use.rows)) use.rows = value_under_all_levels(use.rows);
