@@ -107,11 +107,9 @@ void WatchedGenerators::check_unmoved(const Level& level) const {
     throw UnsupportedError(
         level.describe() +
         ": the function moved a random number generator otherwise than by drawing from it with an operator: it gave it "
-        "a "
-        "seed (manual_seed) or a state (fork_rng, or a checkpoint that draws again). That would not be done again at "
+        "a seed (manual_seed) or a state (fork_rng, or a checkpoint that draws again). That would not be done again at "
         "each call, where numbers are drawn from where the generator stands. Leave it outside of the compiled "
-        "function, "
-        "or pass the numbers in.");
+        "function, or pass the numbers in.");
   }
 }
 

@@ -266,10 +266,11 @@ BlockLeastSquares::BlockLeastSquares(std::vector<FitUnknowns> unknowns, std::vec
   check_unknowns(unknowns);
   check_block_options(options, unknowns.size());
   if (terms.empty()) refuse_fit("there are no terms.");
-  for (size_t k = 0; k < unknowns.size(); ++k) check_retract(unknowns[k], "the unknowns " + std::to_string(k));
   for (size_t k = 0; k < unknowns.size(); ++k) {
+    const std::string name = "the unknowns " + std::to_string(k);
+    check_retract(unknowns[k], name);
     if (unknowns[k].held.defined()) unknowns[k].held = value_under_all_levels(unknowns[k].held);
-    check_held(unknowns[k], "the unknowns " + std::to_string(k));
+    check_held(unknowns[k], name);
   }
   for (FitTerm& term : terms)
     for (FitUse& use : term.uses)
