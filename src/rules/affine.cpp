@@ -67,7 +67,7 @@ void addmm_vmap(VmapFrame& f) {
   all_to_front(f);
   const Numbers n(f);
   const Tensor self = addend(f, 2), a = f.tensor(1), b = f.tensor(2);
-  if (f.batched(2) && !f.batched(1) && is_followed(a))
+  if (f.batched(2) && !f.batched(1) && is_differentiated(a))
     return f.result(combine_broadcast(self, one_by_many(a, b), n.beta, n.alpha));
   if (f.batched(2)) return f.result(add_product_of_batches(self, for_each_example(f, 1), b, n.beta, n.alpha));
   // One matrix on the right: the rows of all examples are one product.

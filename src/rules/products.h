@@ -11,8 +11,8 @@
 #include <algorithm>
 
 #include "core/bind.h"
+#include "core/followed.h"
 #include "core/reuse.h"
-#include "core/wrapper.h"
 #include "records/demands.h"
 #include "records/op.h"
 #include "rules/shared_operand.h"
@@ -51,15 +51,6 @@ inline Tensor product_of_examples(const VmapFrame& f, size_t a, size_t b) {
   return product_of_batches(x, y);
 }
 
-/// Whether a level below, or LibTorch, may ask for the derivative with respect to `t`.
-inline bool is_followed(Tensor t) {
-  for (Wrapper* w = as_wrapper(t); w != nullptr; w = as_wrapper(t)) {
-    if (w->level().kind() != Kind::vmap && w->payload().tracked()) return true;
-    t = Tensor(w->payload().value);  // a copy: the wrapper may go with `t`
-  }
-  return libtorch_follows(t);
-}
-
 /// One matrix on the left of many: the results lie by rows, as a product of matrices does. Kernels do badly at rows of
 /// few elements (measured on a CPU: 2 to 4 times as slow below 16), and AB = (Bᵀ Aᵀ)ᵀ has long ones instead, for the
 /// price of a copy. The gradient of an expanded matrix would be a matrix for each example (see NOTE [A shared operand
@@ -67,7 +58,7 @@ inline bool is_followed(Tensor t) {
 inline Tensor one_by_many(const Tensor& a, const Tensor& b) {
   constexpr int64_t few = 16;
   if (b.size(-1) < std::min(few, a.size(0))) return at::matmul(b.mT(), a.t()).mT().contiguous();
-  if (is_followed(a)) return from_side_by_side(at::mm(a, side_by_side(b)), b.size(0), b.size(-1));
+  if (is_differentiated(a)) return from_side_by_side(at::mm(a, side_by_side(b)), b.size(0), b.size(-1));
   return at::bmm(a.expand({b.size(0), a.size(0), a.size(1)}), b);
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/bind.h"
+#include "core/followed.h"
 #include "core/tensor_lists.h"
 #include "core/wrapper.h"
 #include "operators/lifting.h"
@@ -28,16 +29,14 @@ namespace {
 const std::string kBlockFit = "block_least_squares";
 
 // Whether some transform, or LibTorch's autograd, tells values or derivatives of it apart.
-bool is_followed_by(Tensor t, bool also_vmaps) {
+bool is_followed(Tensor t) {
   if (libtorch_follows(t)) return true;
   while (Wrapper* w = as_wrapper(t)) {
-    if (w->payload().tracked() && (also_vmaps || w->level().kind() != Kind::vmap)) return true;
+    if (w->payload().tracked()) return true;
     t = Tensor(w->payload().value);
   }
   return libtorch_follows(t);
 }
-
-bool is_followed(const Tensor& t) { return is_followed_by(t, /*also_vmaps=*/true); }
 
 [[noreturn]] void refuse_fit(const std::string& what) { throw ArgumentError(kBlockFit + ": " + what); }
 
@@ -83,7 +82,7 @@ void check_unknowns(const std::vector<FitUnknowns>& unknowns) {
 
 // Where a fit starts it does not depend on; but what is held is a part of what it gives.
 void check_held(const FitUnknowns& kind, const std::string& name) {
-  if (kind.held.defined() && kind.held.any().item<bool>() && is_followed_by(kind.x0, /*also_vmaps=*/false))
+  if (kind.held.defined() && kind.held.any().item<bool>() && is_differentiated(kind.x0))
     throw UnsupportedError(kBlockFit + ": a derivative by where " + name +
                            " start would be lost, of which some are held: fits have derivatives by data. Make what is "
                            "held data of the terms, or detach() it.");
