@@ -7,7 +7,8 @@
 
 namespace tower {
 
-/// Whether a level of `t` or below it, or LibTorch, may ask for the derivative with respect to `t`. (A vmap asks for none.)
+/// Whether a level of `t` or below it, or LibTorch, may ask for the derivative with respect to `t`. (A vmap asks for
+/// none.)
 inline bool is_differentiated(Tensor t) {
   for (Wrapper* w = as_wrapper(t); w != nullptr; w = as_wrapper(t)) {
     if (w->level().kind() != Kind::vmap && w->payload().tracked()) return true;
