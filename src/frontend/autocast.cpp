@@ -2,6 +2,8 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
+
 namespace tower::frontend {
 namespace {
 
@@ -34,6 +36,15 @@ bool run_autocast(const Operator& op, Stack& stack, c10::DispatchKeySet active) 
   WithoutCache guard;
   op.handle()->callBoxedForDispatchKey(*key, stack);
   return true;
+}
+
+AutocastDtypes dtypes_of_autocast() {
+  constexpr auto& devices = at::autocast::_AUTOCAST_SUPPORTED_DEVICES;
+  AutocastDtypes dtypes;
+  static_assert(devices.size() <= dtypes.size());
+  dtypes.fill(at::ScalarType::Undefined);
+  std::transform(devices.begin(), devices.end(), dtypes.begin(), at::autocast::get_autocast_dtype);
+  return dtypes;
 }
 
 namespace {

@@ -3,6 +3,7 @@
 // batched, differentiated. Everything an operator's rules then do runs in the dtypes that this gave.
 #pragma once
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,11 @@ inline c10::DispatchKeySet active_autocast() { return c10::autocast_dispatch_key
 /// Calls the operator through LibTorch's autocast kernel, which casts the arguments and calls it again. False, with
 /// nothing done, if it has none for these arguments.
 bool run_autocast(const Operator& op, Stack& stack, c10::DispatchKeySet active);
+
+/// To what autocast casts, or would, on each of the devices that LibTorch has it for; the rest is undefined. Some
+/// thread-local reads.
+using AutocastDtypes = std::array<at::ScalarType, 16>;
+AutocastDtypes dtypes_of_autocast();
 
 /// Which devices it is on for, the dtypes that it casts to, and whether it keeps casts of parameters.
 struct Autocast {

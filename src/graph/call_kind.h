@@ -1,10 +1,6 @@
 // What a graph is right for: calls whose tensors and state are of one kind.
 #pragma once
 
-#include <ATen/autocast_mode.h>
-
-#include <array>
-
 #include "core/level.h"
 #include "core/operator.h"
 #include "frontend/autocast.h"
@@ -42,15 +38,6 @@ struct TensorKind {
   Sizes sizes, strides;
 };
 
-/// To what autocast casts, or would, on each of the devices that LibTorch has it for. Some thread-local reads.
-using AutocastDtypes = std::array<at::ScalarType, at::autocast::_AUTOCAST_SUPPORTED_DEVICES.size()>;
-inline AutocastDtypes dtypes_of_autocast() {
-  AutocastDtypes dtypes;
-  for (size_t d = 0; d < dtypes.size(); ++d)
-    dtypes[d] = at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[d]);
-  return dtypes;
-}
-
 /// LibTorch's state of the thread.
 struct Modes {
   bool operator==(const Modes&) const = default;
@@ -67,7 +54,7 @@ struct Modes {
   caffe2::TypeMeta default_dtype = c10::get_default_dtype();
   uint64_t autocast = frontend::active_autocast().raw_repr();
   /// Of every device: the function may turn autocast on.
-  AutocastDtypes autocast_dtypes = dtypes_of_autocast();
+  frontend::AutocastDtypes autocast_dtypes = frontend::dtypes_of_autocast();
 };
 
 }  // namespace tower::compiler
