@@ -21,6 +21,7 @@ void view_inverses();
 void shapes();
 void indexing();
 void scatter();
+void index_put();
 void segments();
 void cumulative();
 void sorting();

@@ -26,6 +26,7 @@ void register_all() {
   shapes();
   indexing();
   scatter();
+  index_put();
   segments();
   cumulative();
   sorting();
