@@ -353,7 +353,7 @@ std::vector<Case> of_products() {
        alone},
       {"most_of_panel",
        &Thresholds::most_of_panel,
-       {64, 128, 256, 384, 512},
+       {128, 256, 512, 768, 1024, 1536},
        [](int64_t n) { return product(1024, n, n); },
        alone},
       {"most_of_square",

@@ -17,13 +17,18 @@ namespace {
 
 // ---- small matrices ----
 //
-// A tile of the result stays in registers: R rows of N vectors. B's columns are copied into vectors, a block of terms
+// A tile of the result stays in registers: R rows of N vectors. B's columns are read where they are, if they are next
+// to each other: a tile computes for as long as reading them takes. Else they are copied into vectors, a block of terms
 // at a time, and so may lie in any way: those of several products with one A are the columns of one, which may lie
 // apart in the result.
 
 constexpr int64_t kTerms = 256;         // in a block
 constexpr int kVectors = 3;             // the widest tile
+constexpr int kMostRows = 8;            // the highest
 constexpr int64_t kBlockOfA = 1 << 15;  // elements, half of a cache of 512 KB
+constexpr int64_t kMostOfA = 1 << 21;   // bytes of a block of terms, where B's columns are copied anew for each
+constexpr int64_t kFewRows = 16;        // fewer reads of B than a copy of it is worth
+constexpr int64_t kPage = 4096;         // bytes: rows so far apart lie in the same few places of a cache
 
 // Vectors of B bytes.
 template <class T, int B>
@@ -81,11 +86,11 @@ TOWER_INLINE void add_apart(T* to, const T* x, const T* before, const Apart& apa
   for (int64_t j = 0; j < n; ++j) to[apart.c[j]] = before ? before[from[j]] + x[j] : x[j];
 }
 
-// R rows from `row` on and `columns` columns from `column` on, of which a tile has room for more. `apart`: null where
-// the columns follow each other.
+// R rows from `row` on and `columns` columns from `column` on, of which a tile has room for more. `panel`: B's terms of
+// these columns, `step` apart. `apart`: null where the columns follow each other.
 template <class T, int B, int N, int R>
-TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t row, int64_t column, int64_t columns,
-                                const Apart* apart, int64_t term, int64_t terms) {
+TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t step, int64_t row, int64_t column,
+                                int64_t columns, const Apart* apart, int64_t term, int64_t terms) {
   constexpr int64_t kWidth = N * kLanes<T, B>;
   T* c = m.c + row * m.rows.c + (apart ? 0 : column * m.columns.c);
   const T* a = m.a + row * m.rows.a + term * m.inner.a;
@@ -95,7 +100,7 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
   for (int64_t k = 0; k < terms; ++k) {
     Vector<T, B> b[N];
     TOWER_UNROLL
-    for (int v = 0; v < N; ++v) __builtin_memcpy(&b[v], panel + (k * N + v) * kLanes<T, B>, B);
+    for (int v = 0; v < N; ++v) __builtin_memcpy(&b[v], panel + k * step + v * kLanes<T, B>, B);
     TOWER_UNROLL
     for (int r = 0; r < R; ++r) {
       const T x = a[r * m.rows.a + k * m.inner.a];
@@ -105,11 +110,11 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
   }
   // To what there is already: of the blocks before, or S.
   const T* before = term != 0 ? c : m.s ? m.s + row * m.rows.s + (apart ? 0 : column * m.columns.s) : nullptr;
-  const int64_t before_row = term != 0 ? m.rows.c : m.rows.s, step = term != 0 ? m.columns.c : m.columns.s;
+  const int64_t before_row = term != 0 ? m.rows.c : m.rows.s, before_step = term != 0 ? m.columns.c : m.columns.s;
   TOWER_UNROLL
   for (int r = 0; r < R; ++r) {
     T* to = c + r * m.rows.c;
-    if (whole && before && step == 1) {
+    if (whole && before && before_step == 1) {
       TOWER_UNROLL
       for (int v = 0; v < N; ++v) {
         Vector<T, B> sum;
@@ -123,9 +128,18 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t ro
     TOWER_UNROLL
     for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T, B>, &sums[r][v], B);
     if (apart) add_apart(to, room, before ? before + r * before_row : nullptr, *apart, term != 0, columns);
-    else if (before) add_few(to, m.columns.c, room, before + r * before_row, step, columns);
+    else if (before) add_few(to, m.columns.c, room, before + r * before_row, before_step, columns);
     else if (!whole) copy_few(to, m.columns.c, room, 1, columns);
   }
+}
+
+// All rows from `row` on, R at a time, of the rest half as many, and so on.
+template <class T, int B, int N, int R>
+TOWER_INLINE void multiply_rows_from(const Matrices<T>& m, const T* panel, int64_t step, int64_t row, int64_t column,
+                                     int64_t columns, const Apart* apart, int64_t term, int64_t terms) {
+  for (; row + R <= m.rows.size; row += R)
+    multiply_rows<T, B, N, R>(m, panel, step, row, column, columns, apart, term, terms);
+  if constexpr (R > 1) multiply_rows_from<T, B, N, R / 2>(m, panel, step, row, column, columns, apart, term, terms);
 }
 
 // Elements of x and of y in turn: of their first halves in `low`, of their second halves in `high`.
@@ -190,30 +204,36 @@ TOWER_INLINE void pack_apart(const Matrices<T>& m, T* panel, int64_t width, int6
     for (int64_t j = columns; j < width; ++j) panel[k * width + j] = 0;
 }
 
+// Whether B's columns are read where they are.
+template <class T>
+bool reads_in_place(const Matrices<T>& m) {
+  return m.outer.size == 1 && m.columns.b == 1 &&
+         (m.rows.size <= kFewRows || m.inner.b * static_cast<int64_t>(sizeof(T)) % kPage != 0);
+}
+
 template <class T, int B, int N>
 TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t columns, int64_t term, int64_t terms) {
   constexpr int64_t kWidth = N * kLanes<T, B>;
   // 32 registers where vectors are of 64 bytes, else 16.
-  constexpr int kRows = N == 1 || B == 64 ? 8 : 4;
+  constexpr int kRows = N == 1 || B == 64 ? kMostRows : 4;
   alignas(B) T panel[kTerms * kWidth];
   int64_t of_c[kWidth], of_s[kWidth];
   const Apart columns_apart{of_c, of_s};
   const Apart* apart = m.outer.size == 1 ? nullptr : &columns_apart;
   const T* b = m.b + term * m.inner.b + column * m.columns.b;
+  const bool in_place = columns == kWidth && reads_in_place(m);
   if (apart) {
     pack_apart(m, panel, kWidth, of_c, of_s, column, columns, term, terms);
   } else if (m.inner.b == 1 && m.columns.b != 1) {
     pack_transposed<T, B>(panel, kWidth, b, m.columns.b, columns, terms);
-  } else {
+  } else if (!in_place) {
     for (int64_t k = 0; k < terms; ++k) {
       copy_few(panel + k * kWidth, 1, b + k * m.inner.b, m.columns.b, columns);
       for (int64_t j = columns; j < kWidth; ++j) panel[k * kWidth + j] = 0;
     }
   }
-  int64_t row = 0;
-  for (; row + kRows <= m.rows.size; row += kRows)
-    multiply_rows<T, B, N, kRows>(m, panel, row, column, columns, apart, term, terms);
-  for (; row < m.rows.size; ++row) multiply_rows<T, B, N, 1>(m, panel, row, column, columns, apart, term, terms);
+  multiply_rows_from<T, B, N, kRows>(m, in_place ? b : panel, in_place ? m.inner.b : kWidth, 0, column, columns, apart,
+                                     term, terms);
 }
 
 // A block of terms of all rows and columns stays in the cache.
@@ -267,14 +287,16 @@ void multiply_here(const Matrices<T>& m) {
 bool is_small(int64_t rows, int64_t columns, int64_t terms) {
   const Thresholds& limits = thresholds();
   const int64_t all = rows * columns * terms;
-  if (rows < 4 || columns == 1) return all <= limits.most_of_vector;
-  return columns < limits.few_columns || terms <= limits.few_of_sum ||
+  if (rows == 1 || columns == 1) return all <= limits.most_of_vector;
+  return columns < limits.few_columns || rows <= kFewRows || terms <= limits.few_of_sum ||
          std::max(columns, terms) <= limits.most_of_panel || all <= limits.most_of_product ||
          std::max(rows, columns) <= limits.most_of_square;
 }
 
-// A few columns of many rows are better than a few rows.
-bool is_thin(int64_t rows, int64_t columns) { return rows > 1 && rows < 4 && columns >= 4; }
+// A few columns of many rows are better than a few rows, where B has to be copied for these.
+bool is_thin(const GemmAxis& rows, const GemmAxis& columns) {
+  return rows.size > 1 && rows.size <= kMostRows && columns.size >= 4 && columns.b != 1;
+}
 
 // ---- tensors ----
 
@@ -324,7 +346,7 @@ struct Products {
     columns = take(of_columns);
     others.insert(others.end(), of_rows.begin(), of_rows.end());
     others.insert(others.end(), of_columns.begin(), of_columns.end());
-    swapped = (rows.size != 1 && rows.c == 1 && columns.c != 1) || is_thin(rows.size, columns.size);
+    swapped = (rows.size != 1 && rows.c == 1 && columns.c != 1) || is_thin(rows, columns);
     if (swapped) {
       std::swap(rows, columns);
       for (GemmAxis* axis : {&rows, &columns, &inner}) std::swap(axis->a, axis->b);
@@ -378,7 +400,12 @@ void run_small(const Products& p, const T* pa, const T* pb, const T* ps, T* pc) 
                   p.inner};
     m.outer = p.outer;
     // A's rows are in the cache when the next columns read them.
-    const int64_t block = p.outer.size == 1 ? end - begin : std::max<int64_t>(kBlockOfA / (p.inner.size + 1), 64);
+    const int64_t rows = end - begin, terms_at_a_time = std::min(p.inner.size, kTerms) + 1,
+                  most = p.outer.size != 1   ? std::max<int64_t>(kBlockOfA / (p.inner.size + 1), 64)
+                         : reads_in_place(m) ? kBlockOfA / terms_at_a_time
+                                             : kMostOfA / static_cast<int64_t>(sizeof(T)) / terms_at_a_time,
+                  blocks = (rows + most - 1) / most,
+                  block = ((rows + blocks - 1) / blocks + kMostRows - 1) / kMostRows * kMostRows;
     for (int64_t row = begin; row < end; row += block) {
       m.rows.size = std::min(block, end - row);
       m.multiply();

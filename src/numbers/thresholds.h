@@ -132,14 +132,14 @@ struct Thresholds {
   //
   // Of few rows or columns, or of few terms, or small altogether: in tiles. Others are LibTorch's.
 
-  /// Multiplications, where there is one column, or fewer than four rows: LibTorch is better at vectors.
+  /// Multiplications, where there is one row or column: LibTorch is better at vectors.
   int64_t most_of_vector = 4096;
   /// Columns, with any number of rows and terms: fewer are in tiles …
   int64_t few_columns = 32;
   /// … and terms of each sum, up to so many …
   int64_t few_of_sum = 16;
   /// … and both, columns and terms …
-  int64_t most_of_panel = 256;
+  int64_t most_of_panel = 1024;
   /// … and rows and columns …
   int64_t most_of_square = 128;
   /// … and multiplications.

@@ -73,6 +73,25 @@ TEST(Products, OfSmallMatricesAreThoseOfLibTorchHoweverTheyLie) {
           }
 }
 
+// Columns that are read where they are, also where their rows are pages apart, and rows in blocks.
+TEST(Products, OfFewRowsAndOfManyAreThoseOfLibTorch) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
+    for (const int64_t rows : {2, 7, 15, 16, 17, 300})
+      for (const int64_t columns : {47, 48, 96, 1024})
+        for (const int64_t terms : {3, 256, 300})
+          for (const bool transposed : {false, true}) {
+            const Tensor a = numbers({rows, terms}, dtype),
+                         b = transposed ? numbers({columns, terms}, dtype).t() : numbers({terms, columns}, dtype),
+                         c = at::full({rows, columns}, 77, dtype);
+            compiler::Gemm gemm;
+            gemm.axes = {{rows, terms, 0, 0, columns}, {columns, 0, b.stride(1), 0, 1}};
+            gemm.inner = {terms, 1, b.stride(0), 0, 0};
+            gemm.run(a, b, Tensor(), c);
+            expect_close(c, a.to(at::kDouble).mm(b.to(at::kDouble)), terms,
+                         std::to_string(rows) + " " + std::to_string(columns) + " " + std::to_string(terms));
+          }
+}
+
 TEST(Products, NanAndInfinityInOneRowStayThere) {
   Tensor a = at::ones({9, 20}), b = at::ones({20, 11}), c = at::empty({9, 11});
   a[3][5] = NAN;
