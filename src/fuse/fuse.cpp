@@ -13,11 +13,15 @@
 #include "fuse/known_lookups.h"
 #include "fuse/matrix_products.h"
 #include "fuse/opened.h"
+#include "fuse/row_recompute.h"
 #include "fuse/rows.h"
 #include "fuse/rows_by_index.h"
+#include "fuse/scaled_products.h"
 #include "fuse/small.h"
 #include "fuse/sums_as_products.h"
 #include "fuse/unrolled.h"
+#include "fuse/vmaps_of_one.h"
+#include "fuse/weighted_sums.h"
 #include "graph/kernel_operator.h"
 #include "graph/pointwise.h"
 
@@ -109,7 +113,12 @@ struct Groups {
   Groups(Graph given, Worth worth, int64_t most_operations)
       : graph(std::move(given)), fewest(worth == Worth::joined ? 2 : 1) {
     remove_identities(graph);
+    drop_vmaps_of_one(graph);
     contract_summed_products(graph);
+    take_scales_out_of_products(graph);
+    graph.simplify();
+    take_products_out_of_sums(graph);
+    drop_vmaps_of_one(graph);
     read_before_expanding(graph);
     graph.simplify_across_vmaps();
     know_lookups(graph);
@@ -127,12 +136,37 @@ struct Groups {
     for (const auto& calls : of_unrolled) first_of_unrolled.insert(calls[0]);
     rows.emplace(graph, of_unrolled);
     all = Regions::in_order(graph, rows->joining(), of_unrolled);
+    settle_rows();
   }
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;
 
   bool is_unrolled(const Regions::Calls& calls) const { return first_of_unrolled.count(calls[0]) > 0; }
   bool is_of_rows(const Regions::Calls& calls) const { return calls.size() >= fewest && rows->serves(calls); }
+
+  // What kernels of rows compute again: calls have other numbers then.
+  void settle_rows() {
+    if (std::any_of(graph.calls.begin(), graph.calls.end(), [](const Call& call) { return call.effect; })) return;
+    std::vector<bool> of_rows;
+    for (const auto& calls : all) of_rows.push_back(!is_unrolled(calls) && rows->serves(calls));
+    if (std::count(of_rows.begin(), of_rows.end(), true) < 2) return;
+    const size_t before = graph.calls.size();
+    const std::vector<size_t> origin = compute_rows_again(graph, rows->joining(), all, of_rows);
+    const std::vector<size_t> now = places_now(origin, before);
+    unrolled->renumber(origin);
+    decltype(sums) of_sums;
+    for (auto& [first, calls] : sums) {
+      for (size_t& n : calls) n = now[n];
+      of_sums.emplace(now[first], std::move(calls));
+    }
+    sums = std::move(of_sums);
+    first_of_unrolled.clear();
+    for (auto& calls : of_unrolled) {
+      for (size_t& n : calls) n = now[n];
+      first_of_unrolled.insert(calls[0]);
+    }
+    rows.emplace(graph, of_unrolled);
+  }
 
   Graph graph;
   const size_t fewest;  // calls that are a kernel of rows

@@ -7,12 +7,16 @@
 // What comes into this room is a graph as it was traced, and the kernels that the function has; what goes out is
 // another graph, which computes the same, and for reports what its kernels are. In the order of fuse():
 //
+//   vmaps_of_one.h                      vmaps over one example are left out
 //   sums_as_products.h, contraction.h   products that are made only to be summed: one product of matrices
+//   scaled_products.h                   a scale of rows comes out of a product: it is made once for many scales
+//   weighted_sums.h                     a sum with weights goes before a product: the same, backwards
 //   known_lookups.h                     what is looked up where all is the same
 //   unrolled.h                          an example a lane, lane_axes.h says of which vmap; small.h has what operators
 //                                       come to, small_graph.h calls, lane_kernel.h the kernel
 //   recompute.h                         what one such kernel need not leave in memory for the next one
 //   rows.h, row_kernel.h                an element a lane; numbers/fold.h has what rows come to
+//   row_recompute.h                     what one of these computes again rather than read what another one has
 //   matrix_products.h                   the products that are left, on tensors as they lie
 //
 // Where calls over many examples hand on more than a cache has, they are made block by block (example_blocks.h).

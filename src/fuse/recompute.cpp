@@ -28,6 +28,9 @@ class Recomputing {
     }
     for (const ValueId id : graph.results)
       if (id != kNoValue) readers_[id].insert(kNobody);
+    for (const Call& call : graph.calls)
+      was_read_.push_back(std::any_of(call.results.begin(), call.results.end(),
+                                      [&](ValueId id) { return id != kNoValue && !readers_[id].empty(); }));
   }
 
   std::vector<size_t> run() {
@@ -123,7 +126,7 @@ class Recomputing {
     return origin;
   }
 
-  // Calls in groups whose results nobody reads any more.
+  // Calls in groups whose results nobody reads any more. What nobody has read before is there for what it may raise.
   void remove_unread(std::vector<size_t>& origin) {
     std::vector<bool> in_group(graph_.calls.size());
     ById<ValueId, bool> needed(graph_.values.size());
@@ -134,8 +137,9 @@ class Recomputing {
     std::vector<size_t> number(graph_.calls.size(), kNobody);
     for (size_t n = graph_.calls.size(); n-- > 0;) {
       const Call& call = graph_.calls[n];
-      if (in_group[n] && std::none_of(call.results.begin(), call.results.end(),
-                                      [&](ValueId id) { return id != kNoValue && needed[id]; }))
+      if (in_group[n] && was_read_[origin[n]] &&
+          std::none_of(call.results.begin(), call.results.end(),
+                       [&](ValueId id) { return id != kNoValue && needed[id]; }))
         continue;
       number[n] = 0;
       for (const ValueId id : call.operands) needed[id] = true;
@@ -165,6 +169,7 @@ class Recomputing {
   ById<ValueId, size_t> maker_;              // of each value: the call
   ById<ValueId, std::set<size_t>> readers_;  // of each value: groups, kNobody for others
   std::vector<std::set<size_t>> copies_;     // of each group: calls
+  std::vector<bool> was_read_;               // of each call
 };
 
 }  // namespace

@@ -172,17 +172,20 @@ void Unrolled::settle(Graph& graph, std::vector<Regions::Calls>& groups) {
       return count(without(v.sizes, lane_of_results(graph_.calls[maker], axis_of(maker))));
     };
     costs.reads_inside = [this](size_t n, size_t k) { return joining_.reads_inside(graph_.calls[n], k); };
-    const std::vector<size_t> origin = compute_again(graph, groups, costs);
-    Joining joined = joining_;
-    joined.spaces.clear();
-    joined.costs.clear();
-    for (const size_t n : origin) {
-      joined.spaces.push_back(joining_.spaces[n]);
-      joined.costs.push_back(joining_.costs[n]);
-    }
-    joining_ = std::move(joined);
+    renumber(compute_again(graph, groups, costs));
   }
   lay_out_by_lanes(graph, groups);
+}
+
+void Unrolled::renumber(const std::vector<size_t>& origin) {
+  Joining joined = joining_;
+  joined.spaces.clear();
+  joined.costs.clear();
+  for (const size_t n : origin) {
+    joined.spaces.push_back(joining_.spaces[n]);
+    joined.costs.push_back(joining_.costs[n]);
+  }
+  joining_ = std::move(joined);
 }
 
 void Unrolled::lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const {

@@ -34,6 +34,8 @@ class Unrolled {
   /// (fuse/recompute.h), and what only such kernels read has the examples next to each other. Changes the graph that
   /// this was made for, and numbers the groups anew.
   void settle(Graph& graph, std::vector<Regions::Calls>& groups);
+  /// The graph's calls have other numbers now: of each, the one that it was, or is a copy of.
+  void renumber(const std::vector<size_t>& origin);
   /// The call of a kernel in the place of `calls`, in the graph's order, of which some are sums over its lanes.
   Call write(const std::vector<size_t>& calls, const std::vector<size_t>& summed, const Readers& readers,
              Kernels& kernels, std::vector<Fused>& report) const;
