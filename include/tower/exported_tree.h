@@ -18,7 +18,7 @@ struct ExportedTree {
   /// What has children.
   enum class Kind : uint8_t {
     leaf,      ///< nothing
-    sequence,  ///< a tuple, a list, a namedtuple
+    sequence,  ///< a tuple, a list, a namedtuple, a dataclass
     mapping,   ///< a dict
   };
   /// What a leaf is, in the order of ExportedLeaf.

@@ -1,11 +1,14 @@
 """Exported models, without the code that they were made of."""
 
+import collections
+import dataclasses
 import subprocess
 import sys
 
 import pytest
 import torch
 import torch_tower
+from torch.utils import _pytree as pytree
 from torch_tower import grad, hessian, jacrev, vmap
 
 pytestmark = pytest.mark.cpu("weights are loaded to the CPU")
@@ -71,6 +74,59 @@ def test_other_arguments_are_refused(exported):
         model(*args, pair=(args[0],), scale=2.0)
     with pytest.raises(Exception, match="scale is 3.0, and the model was exported for 2.0"):
         model(*args, pair=kwargs["pair"], scale=3.0)
+
+
+@dataclasses.dataclass
+class Molecule:
+    places: torch.Tensor
+    charges: torch.Tensor | None
+    masses: torch.Tensor
+
+
+Energies = collections.namedtuple("Energies", "kinetic potential")
+
+
+class OfFields(torch.nn.Module):
+    def forward(self, molecule, before):
+        shift = before.kinetic if molecule.charges is None else molecule.charges.sum()
+        return Energies(molecule.masses.sum() * shift, molecule.places.square().sum() * before.potential), molecule
+
+
+def test_fields_have_their_names(tmp_path):
+    if Molecule not in pytree.SUPPORTED_NODES:
+        torch.export.register_dataclass(Molecule, serialized_type_name="tests.Molecule")
+        pytree._register_namedtuple(Energies, serialized_type_name="tests.Energies")
+
+    def draw():
+        x = torch.randn(4, 3).double()
+        return Molecule(x[0], None, x[1].exp()), Energies(x[2, 0], x[2, 1])
+
+    module = OfFields()
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(module, draw()), path)
+    model = torch_tower.load_exported(path)
+    of_energies = "Energies(kinetic: Double [], potential: Double [])"
+    of_molecule = "Molecule(places: Double [3], masses: Double [3])"
+    assert model.signature() == f"(molecule: {of_molecule}, before: {of_energies}) -> ({of_energies}, {of_molecule})"
+
+    molecule, before = draw()
+    expected, (energies, same) = module(molecule, before)[0], model(molecule, before)
+    torch.testing.assert_close(tuple(energies), tuple(expected))
+    torch.testing.assert_close(energies.kinetic, expected.kinetic)
+    torch.testing.assert_close(same.masses, molecule.masses)
+    places, masses = molecule.places, molecule.masses
+    for others in ((places, masses), [places, masses], {"masses": masses, "places": places}):
+        torch.testing.assert_close(model(others, tuple(before))[0], energies)
+
+    def potential(f):
+        return lambda x: f(Molecule(x, None, masses), before)[0].potential
+
+    xs = torch.randn(5, 3).double()
+    torch.testing.assert_close(vmap(grad(potential(model)))(xs), vmap(grad(potential(module)))(xs))
+    # Which field is None is part of the model.
+    for other in (Molecule(places, masses, masses), Molecule(places, masses, None), {"places": places}):
+        with pytest.raises(TypeError, match="molecule is no Molecule of 2"):
+            model(other, before)
 
 
 def test_it_is_described(exported):

@@ -1,5 +1,8 @@
 """Models that torch.export.save wrote, as functions to transform, without the code that they were made of."""
 
+import collections
+import dataclasses
+import functools
 import os
 from typing import Any, Iterator
 
@@ -54,13 +57,21 @@ class ExportedModel:
         return self._model.report()
 
 
+_MAPPINGS = ("dict", "OrderedDict", "defaultdict")
+
+
 def _append_leaves(value: Any, tree: tuple, place: str, leaves: list) -> None:
     kind, keys, children = tree
     if children is None:
         leaves.append(value)
         return
-    if isinstance(value, dict) == bool(keys) and isinstance(value, (dict, list, tuple)) and len(value) == len(children):
-        if not keys:
+    if keys and dataclasses.is_dataclass(value):
+        # As it was exported: fields that are None are left out.
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        value = {name: v for name, v in fields.items() if v is not None or name in keys}
+    has_names = kind in _MAPPINGS or (bool(keys) and isinstance(value, dict))
+    if isinstance(value, dict) == has_names and isinstance(value, (dict, list, tuple)) and len(value) == len(children):
+        if not has_names:
             keys = range(len(children))
         if not isinstance(value, dict) or value.keys() == set(keys):
             for key, child in zip(keys, children):
@@ -74,9 +85,17 @@ def _tree_of(tree: tuple, leaves: Iterator[Any]) -> Any:
     if children is None:
         return next(leaves)
     values = [_tree_of(child, leaves) for child in children]
-    if keys or kind in ("dict", "OrderedDict", "defaultdict"):
+    if kind in _MAPPINGS:
         return dict(zip(keys, values))
+    if keys:
+        return _named(kind, tuple(keys))(*values)
     return values if kind == "list" else tuple(values)
+
+
+@functools.cache
+def _named(kind: str, keys: tuple[str, ...]) -> type:
+    """What stands for a namedtuple or dataclass in results."""
+    return collections.namedtuple(kind if kind.isidentifier() else "Fields", keys, rename=True)
 
 
 def load_exported(path: str | os.PathLike, *, model: str = "", any_version: bool = False) -> ExportedModel:

@@ -1,7 +1,7 @@
 // Compiled functions in files. In a file, in this order: who wrote it and for which CPU; tensors; for each function its
 // graphs, each with the kind of calls that it is for; the machine code of their kernels, by the keys under which a
 // source of code has it. What is fused is found anew from the graphs, which takes no LLVM: it then has the same keys.
-// Loops and choices are in stored_code.h.
+// Loops, choices and checkpoints are in stored_code.h.
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 #include <torch/version.h>

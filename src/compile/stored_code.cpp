@@ -5,6 +5,7 @@
 
 #include "compile/loop_backwards.h"
 #include "compile/loop_rules.h"
+#include "compile/traced_checkpoint.h"
 #include "compile/traced_choice.h"
 
 namespace tower::compiler {
@@ -150,6 +151,10 @@ c10::intrusive_ptr<const Operator> read_code(GraphReader& graphs, ByteReader& in
     case StoredCode::choice: {
       const auto choice = Choice::read(graphs, in);
       return known_operator(choice->rules(), choice);
+    }
+    case StoredCode::checkpoint: {
+      const auto checkpointed = Checkpointed::read(graphs, in);
+      return known_operator(checkpointed->rules(), checkpointed);
     }
     case StoredCode::end:
       break;

@@ -1,4 +1,4 @@
-// Loops and choices in files.
+// Loops, choices and checkpoints in files.
 #pragma once
 
 #include "graph/stored_graph.h"
@@ -7,9 +7,9 @@
 namespace tower::compiler {
 
 /// What code there is, as files number it.
-enum class StoredCode : uint8_t { loop, pullback, choice, end };
+enum class StoredCode : uint8_t { loop, pullback, choice, checkpoint, end };
 
-/// The operator of a loop, of a loop's pullback, or of a choice, that its code stored. Throws as GraphReader does.
+/// The operator of code that stored itself. Throws as GraphReader does.
 c10::intrusive_ptr<const Operator> read_code(GraphReader& graphs, ByteReader& in);
 
 /// What a value is for one example. Fails, as a ByteReader does, where there is none.

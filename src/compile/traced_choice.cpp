@@ -3,12 +3,10 @@
 #include <algorithm>
 
 #include "compile/stored_code.h"
+#include "compile/traced_function.h"
 #include "compile/traced_loop.h"
-#include "control/speech.h"
-#include "core/bind.h"
+#include "core/in_force.h"
 #include "core/tensor_lists.h"
-#include "graph/raises.h"
-#include "graph/trace.h"
 
 namespace tower::compiler {
 
@@ -17,12 +15,8 @@ using dynamic::Tensors;
 
 Choice::Choice(Graph when_true, Graph when_false)
     : when_true_(std::move(when_true)), when_false_(std::move(when_false)) {
-  for (const bool which : {true, false})
-    for (const Call& call : graph(which).calls) {
-      random = random || call.random();
-      foreign = foreign || call.opaque();
-      raises = raises || may_raise(graph(which), call);
-    }
+  note_calls(*this, graph(true));
+  note_calls(*this, graph(false));
 }
 
 std::optional<KnownCode::Kinds> Choice::kinds() const {
@@ -91,24 +85,6 @@ namespace {
 constexpr int kDeepestChoice = 4;
 struct ChoiceInChoice : InForce<ChoiceInChoice> {};
 
-// Branches are run as they are, operator by operator: none is replaced by those that it is made of. But neither fails
-// for the values that it is traced from: NOTE [Steps that are traced].
-bool takes_every_operator(const Operator&) { return true; }
-
-// The branch's graph; none where it is not all that the branch does.
-std::optional<Graph> traced_branch(const Function& branch, const Tensors& operands) {
-  const Trying here;
-  const speech::Listener listener;
-  Traced traced = trace_without_effects(branch, operands, "cond", takes_every_operator);
-  if (!traced.assumptions.empty() || listener.asked() || !listener.axes().empty() ||
-      !listener.axes_of_tangents().empty())
-    return std::nullopt;
-  traced.graph.simplify();
-  const auto has_effect = [](const Call& call) { return call.effect; };
-  if (std::any_of(traced.graph.calls.begin(), traced.graph.calls.end(), has_effect)) return std::nullopt;
-  return std::move(traced.graph);
-}
-
 }  // namespace
 
 std::optional<Tensors> traced_choice(const Branches& branches, const Tensor& predicate, const Tensors& operands) {
@@ -118,8 +94,8 @@ std::optional<Tensors> traced_choice(const Branches& branches, const Tensor& pre
     return std::nullopt;
   std::optional<Graph> a, b;
   try {
-    a = traced_branch(branches.when_true, operands);
-    if (a) b = traced_branch(branches.when_false, operands);
+    a = traced_function(branches.when_true, operands, branches.op);
+    if (a) b = traced_function(branches.when_false, operands, branches.op);
   } catch (const std::exception&) {
     return std::nullopt;  // where it is taken, the branch says what is wrong
   }
@@ -127,7 +103,6 @@ std::optional<Tensors> traced_choice(const Branches& branches, const Tensor& pre
     return std::nullopt;
   const Tensors captured = pass_captured(*a, *b);
   const auto choice = std::make_shared<const Choice>(*std::move(a), *std::move(b));
-  if (choice->random || choice->foreign) return std::nullopt;
   return call_known(choice->rules(), choice, joined({predicate}, joined(operands, captured)));
 }
 

@@ -7,7 +7,9 @@
 
 #include "compile/compiled_graph.h"
 #include "compile/loop_rules.h"
+#include "compile/traced_checkpoint.h"
 #include "compile/traced_choice.h"
+#include "compile/traced_function.h"
 #include "control/loops.h"
 #include "control/repeated_draws.h"
 #include "control/revolve.h"
@@ -18,7 +20,6 @@
 #include "core/wrapper.h"
 #include "fuse/fused_plan.h"
 #include "graph/operand_dims.h"
-#include "graph/raises.h"
 #include "graph/trace.h"
 #include "numbers/thresholds.h"
 #include "operators/differentiate.h"
@@ -36,21 +37,13 @@ Loop::Loop(Graph predicate, Graph step, size_t states, const WhileOptions& optio
       options_(options),
       must_end_(must_end) {
   raises = must_end && options.max_steps;
-  note_calls(predicate_->graph());
-  note_calls(step_.graph());
+  note_calls(*this, predicate_->graph());
+  note_calls(*this, step_.graph());
 }
 
 Loop::Loop(Graph step, size_t states, const Steps& steps)
     : step_(std::move(step)), states_(states), steps_(steps), must_end_(false) {
-  note_calls(step_.graph());
-}
-
-void Loop::note_calls(const Graph& graph) {
-  for (const Call& call : graph.calls) {
-    random = random || call.random();
-    foreign = foreign || call.opaque();
-    raises = raises || may_raise(graph, call);
-  }
+  note_calls(*this, step_.graph());
 }
 
 Loop::~Loop() = default;
@@ -274,10 +267,16 @@ namespace {
 
 bool kernels_know(const Operator& op) { return is_known_in_numbers(op); }
 
+// In force while a step is traced, of which a kernel may be made: there is no memory in it for what steps of another
+// loop have of their own.
+struct InStep : InForce<InStep> {
+  const Trying tried;
+};
+
 }  // namespace
 
 Graph traced_step(const Function& f, const Tensors& state) {
-  const Trying here;
+  const InStep here;
   Draws draws;
   Graph graph = draws.first("while_loop", state, [&] { return trace(f, state, "while_loop", kernels_know).graph; });
   draws.take_back();
@@ -292,41 +291,6 @@ Graph traced_step(const Function& f, const Tensors& state) {
 
 namespace {
 
-void collect_captured(const Graph& graph, Tensors& captured) {
-  for (const Value& v : graph.values)
-    if (v.origin == Origin::captured && v.tensor.defined() &&
-        std::none_of(captured.begin(), captured.end(), [&](const Tensor& t) { return t.is_same(v.tensor); }))
-      captured.push_back(v.tensor);
-}
-
-// Makes arguments of captured tensors, behind those that the graph has.
-void pass_captured(Graph& graph, const Tensors& captured) {
-  for (const Tensor& t : captured) {
-    ValueId& argument = graph.arguments.emplace_back(kNoValue);
-    for (const ValueId id : graph.values.ids()) {
-      Value& v = graph.values[id];
-      if (v.origin != Origin::captured || !v.tensor.is_same(t)) continue;
-      argument = id;
-      v.origin = Origin::argument;
-      v.tensor = Tensor();
-      break;
-    }
-  }
-}
-
-}  // namespace
-
-Tensors pass_captured(Graph& a, Graph& b) {
-  Tensors captured;
-  collect_captured(a, captured);
-  collect_captured(b, captured);
-  pass_captured(a, captured);
-  pass_captured(b, captured);
-  return captured;
-}
-
-namespace {
-
 void meet_captured(const Function& f, const Tensors& operands) {
   // Branches inside of branches. A function may call itself in one, and end by a branch that is taken.
   constexpr int kDeepest = 4;
@@ -337,7 +301,7 @@ void meet_captured(const Function& f, const Tensors& operands) {
     ~Deeper() { --depth; }
   } deeper;
   Draws draws;
-  const Trying here;
+  const InStep here;
   try {
     draws.first("compile", operands, [&] { return trace(f, operands, "while_loop", kernels_know).results; });
     draws.take_back();
@@ -374,7 +338,7 @@ bool is_worth_a_loop(const Tensors& of_step, int64_t count) {
 // Whether a loop may be one over large tensors. Under a vmap, examples are the lanes, if any are.
 bool may_be_in_tiles(const Tensors& state, int64_t count) {
   const auto is_large = [](const Tensor& t) { return t.numel() > thresholds().most_of_lane; };
-  if (count < thresholds().fewest_steps || Trying::now() || std::none_of(state.begin(), state.end(), is_large))
+  if (count < thresholds().fewest_steps || InStep::now() || std::none_of(state.begin(), state.end(), is_large))
     return false;
   for (const Level* level = top(); level; level = level->below())
     if (level->kind() == Kind::vmap) return false;
@@ -391,7 +355,7 @@ bool has_elements_alone(const Graph& step) {
 // Where a step writes, draws random numbers, or does what no kernel can, there is no loop, nor where steps differ. In
 // the step of another loop there is no memory for what steps have of their own.
 std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int64_t count, const Tensors& operands) {
-  if (Trying::now() && operands.size() > steps.states) return std::nullopt;
+  if (InStep::now() && operands.size() > steps.states) return std::nullopt;
   Tensors one(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(steps.states));
   for (size_t i = steps.states; i < operands.size(); ++i)
     one.push_back(operands[i].select(0, steps.reverse ? count - 1 : 0));
@@ -406,11 +370,10 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
       Tensors none;
       return steps.step(index, own, none);
     };
-    const Trying here;
+    const InStep here;
     Body body{trace_without_effects(step, one, steps.loop, kernels_know).graph, {}};
     body.graph.simplify();
-    collect_captured(body.graph, body.captured);
-    pass_captured(body.graph, body.captured);
+    body.captured = pass_captured(body.graph);
     return body;
   };
   Body body;
@@ -427,7 +390,7 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
   } catch (const std::exception&) {
     return std::nullopt;  // made one by one, the steps say what is wrong
   }
-  if (Trying::now() && body.graph.results.size() > steps.states) return std::nullopt;
+  if (InStep::now() && body.graph.results.size() > steps.states) return std::nullopt;
   const auto loop = std::make_shared<const Loop>(
       std::move(body.graph), steps.states,
       Loop::Steps{.count = count, .stacked = operands.size() - steps.states, .reverse = steps.reverse});
@@ -437,7 +400,7 @@ std::optional<Tensors> traced_steps(const KnownSteps& steps, int64_t first, int6
 }
 
 [[maybe_unused]] const bool is_known =
-    (tower::traced = {traced_loop, traced_steps, traced_choice, meet_captured}, true);
+    (tower::traced = {traced_loop, traced_steps, traced_choice, traced_checkpoint, meet_captured}, true);
 
 }  // namespace
 

@@ -111,7 +111,6 @@ class Loop final : public CodeInNumbers, public HasOwnKernels, public std::enabl
   dynamic::Tensors repeat(const dynamic::Function& step, size_t states, const dynamic::Tensors& operands,
                           const dynamic::Tensors& fixed) const;
   const CompiledGraph& compiled(bool step) const;
-  void note_calls(const Graph& graph);
 
   std::optional<Plan> predicate_;
   Plan step_;
@@ -132,8 +131,6 @@ std::optional<dynamic::Tensors> run_in_kernel(const Call& call, const dynamic::T
 
 /// The graph of a step, or of what else is known of one, of tensors like these. Throws where it writes.
 Graph traced_step(const dynamic::Function& f, const dynamic::Tensors& state);
-/// Makes arguments of the tensors that either graph captures, behind those that both have: gives these.
-dynamic::Tensors pass_captured(Graph& a, Graph& b);
 /// Whether they compute the same of the same arguments.
 bool same_graph(const Graph& a, const Graph& b);
 

@@ -162,10 +162,12 @@ Tensors dynamic::checkpoint(Function f, const Tensors& operands, const Checkpoin
     return f(operands);
   }
   const bool keeps = !options.keep.empty() || !options.keep_names.empty() || options.policy;
+  f = frontend::under_this_autocast(std::move(f));
+  if (tracing() && !keeps)
+    if (auto results = traced.checkpoint(f, operands)) return *std::move(results);
   Tensors captured;
   return evaluate(
-      "checkpoint",
-      [f = frontend::under_this_autocast(std::move(f))](const Tensors& given, Tensors&) { return f(given); },
+      "checkpoint", [f](const Tensors& given, Tensors&) { return f(given); },
       keeps ? keeping(options) : keeping_nothing(nullptr), operands, captured);
 }
 

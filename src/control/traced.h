@@ -25,6 +25,9 @@ struct Traced {
   /// The choice as one call, whose branches are graphs; none: a branch does more than to compute what it returns.
   std::optional<dynamic::Tensors> (*choice)(const Branches& branches, const at::Tensor& predicate,
                                             const dynamic::Tensors& operands);
+  /// The checkpoint, of which nothing is kept, as one call, whose function is a graph; none: that does more than to
+  /// compute what it returns.
+  std::optional<dynamic::Tensors> (*checkpoint)(const dynamic::Function& f, const dynamic::Tensors& operands);
   /// Throws InvisibleTensorError where `f` meets a tensor that cannot be seen. Whatever else goes wrong on such a way,
   /// it may never be gone, and raises where it is.
   void (*meet_captured)(const dynamic::Function& f, const dynamic::Tensors& operands);

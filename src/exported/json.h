@@ -60,6 +60,7 @@ class Json {
     return value_.size();
   }
 
+  bool is_text() const { return value_.is_string(); }
   std::string text() const {
     if (!value_.is_string()) fail("is no string");
     return value_.get_ref<const std::string&>();

@@ -6,6 +6,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/complex.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "exported/json.h"
@@ -308,13 +309,40 @@ std::vector<std::string> read_keys(const std::string& context) {
   const nlohmann::json document = Json::parse(context, "the keys of a tree spec");
   std::vector<std::string> keys;
   const Json root(document, "the keys of a tree spec");
-  const auto read = [&](const Json& key) { keys.push_back(key.text()); };
+  const auto read = [&](const Json& key) {
+    if (!key.is_text()) throw NotSupported(key.place() + ": a dict whose keys are no strings");
+    keys.push_back(key.text());
+  };
   if (document.is_array()) root.each(read);
   else root["dict_context"].each(read);  // of a defaultdict
   return keys;
 }
 
-ExportedTree read_tree(const Json& json, int depth) {
+/// Names of fields, by the names of namedtuples.
+using NamedTuples = std::map<std::string, std::vector<std::string>>;
+
+NamedTuples read_named_tuples(const Json& module) {
+  NamedTuples all;
+  if (module.has("treespec_namedtuple_fields"))
+    module["treespec_namedtuple_fields"].each_field([&](const std::string& name, const Json& tuple) {
+      tuple["field_names"].each([&](const Json& field) { all[name].push_back(field.text()); });
+    });
+  return all;
+}
+
+/// The names of the fields that a dataclass has, from the context of its tree spec, which is of two lists: of these,
+/// and of those that were None. None where the class is another, which says something else there.
+std::vector<std::string> read_fields(const std::string& context) {
+  const nlohmann::json document = nlohmann::json::parse(context, nullptr, /*allow_exceptions=*/false);
+  const auto is_list = [](const nlohmann::json& list) { return list.is_array(); };
+  const auto is_name = [](const nlohmann::json& name) { return name.is_string(); };
+  if (!document.is_array() || document.size() != 2 || !std::all_of(document.begin(), document.end(), is_list) ||
+      !std::all_of(document[0].begin(), document[0].end(), is_name))
+    return {};
+  return document[0].get<std::vector<std::string>>();
+}
+
+ExportedTree read_tree(const Json& json, const NamedTuples& named, int depth) {
   if (depth > kDeepest) json.fail("is nested too deep");
   ExportedTree tree;
   const Json children = json["children_spec"];
@@ -322,21 +350,31 @@ ExportedTree read_tree(const Json& json, int depth) {
     if (children.size() != 0) json.fail("is a leaf with children");
     return tree;
   }
+  const auto last_part = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };  // npos + 1: all
   const std::string type = json["type"].text();
-  const size_t dot = type.rfind('.');
-  tree.text = dot == type.npos ? type : type.substr(dot + 1);
+  const Json context = json["context"];
+  tree.text = last_part(type);
   const bool mapping =
       type == "builtins.dict" || type == "collections.OrderedDict" || type == "collections.defaultdict";
   tree.kind = mapping ? ExportedTree::Kind::mapping : ExportedTree::Kind::sequence;
-  children.each([&](const Json& child) { tree.children.push_back(read_tree(child, depth + 1)); });
+  children.each([&](const Json& child) { tree.children.push_back(read_tree(child, named, depth + 1)); });
   if (mapping) {
-    tree.keys = read_keys(json["context"].text());
+    tree.keys = read_keys(context.text());
     if (tree.keys.size() != tree.children.size()) json.fail("has keys and children of different numbers");
+    return tree;
   }
+  if (!context.is_text()) return tree;
+  if (const auto fields = named.find(context.text()); type == "collections.namedtuple" && fields != named.end()) {
+    tree.text = last_part(context.text());
+    tree.keys = fields->second;
+  } else {
+    tree.keys = read_fields(context.text());
+  }
+  if (tree.keys.size() != tree.children.size()) tree.keys.clear();
   return tree;
 }
 
-ExportedTree read_tree_spec(const Json& json) {
+ExportedTree read_tree_spec(const Json& json, const NamedTuples& named) {
   const nlohmann::json document = Json::parse(json.text(), json.place());
   const Json root(document, "the tree spec");
   if (root.size() != 2) json.fail("is no tree spec");
@@ -347,7 +385,7 @@ ExportedTree read_tree_spec(const Json& json) {
       if (part.integer() != kTreeSpec)
         throw NotSupported("tree specs of version " + std::to_string(part.integer()) + " (1 is known)");
     } else {
-      tree = read_tree(part, 0);
+      tree = read_tree(part, named, 0);
     }
   });
   return tree;
@@ -373,14 +411,15 @@ ExportedProgram read_program(const std::string& text, bool any_version) {
   signature["input_specs"].each([&](const Json& spec) { program.inputs.push_back(read_input_spec(spec)); });
   signature["output_specs"].each([&](const Json& spec) { program.outputs.push_back(read_output_spec(spec)); });
   drop_tokens(program);
+  const NamedTuples named = read_named_tuples(module);
   bool found = false;
   module["module_call_graph"].each([&](const Json& entry) {
     // The model itself is the module without a name.
     if (found || !entry["fqn"].text().empty() || !entry.has("signature")) return;
     found = true;
     const Json call = entry["signature"];
-    program.arguments = read_tree_spec(call["in_spec"]);
-    program.results = read_tree_spec(call["out_spec"]);
+    program.arguments = read_tree_spec(call["in_spec"], named);
+    program.results = read_tree_spec(call["out_spec"], named);
     if (call.has("forward_arg_names"))
       call["forward_arg_names"].each([&](const Json& name) { program.argument_names.push_back(name.text()); });
   });

@@ -282,8 +282,9 @@ void GraphWriter::write_call(const Call& call) {
     throw UnsupportedError(
         "save: the function calls " + call.op->name() +
         ", which is code of its own and cannot be written to a file. Leave it outside of the "
-        "compiled function, or write it with operators; of cond, each branch has to compute what it returns "
-        "and nothing else, and both have to return the same kinds of tensors.");
+        "compiled function, or write it with operators; a branch of cond and the function of a checkpoint have to "
+        "compute what they return and nothing else, both branches have to return the same kinds of tensors, and a "
+        "checkpoint is to keep nothing.");
   }
   out.number(static_cast<int64_t>(call.args.size()));
   for (size_t i = 0; i < call.args.size(); ++i)

@@ -2,6 +2,7 @@
 // or works, and takes neither much time nor much memory. What works is not called: nobody can tell whether machine code
 // is what it was. TOWER_FORGED_FILES says how many files there are to be.
 #include <sys/resource.h>
+#include <tower/checkpoint.h>
 #include <tower/compile.h>
 #include <tower/cond.h>
 #include <tower/loops.h>
@@ -116,6 +117,19 @@ const Saved kSaved[] = {
          return tower::cond(
                     x.sum() > 0, inner, [](const Tensor& v) { return v.sin(); }, y)
              .sum();
+       })));
+       for (const int64_t n : {5, 9}) f(waves({n, 3}));
+       f.save(path);
+     },
+     [](const std::string& path) { tower::load<One>(path); }},
+    {"checkpoints, of a loop",
+     [](const std::string& path) {
+       const auto f = tower::compile(tower::vmap(tower::grad([](const Tensor& x) {
+         const auto block = [x](const Tensor& y) {
+           return tower::while_loop([](const Tensor& s) { return s.norm() > 0.5; },
+                                    [x](const Tensor& s) { return 0.9 * s * x.cos(); }, y, {.max_steps = 40});
+         };
+         return tower::checkpoint(block)(x.sin()).sum();
        })));
        for (const int64_t n : {5, 9}) f(waves({n, 3}));
        f.save(path);

@@ -6,30 +6,14 @@
 
 #include <limits>
 
-#include "compile/files.h"
-#include "compile/kernels.h"
+#include "compile/kept.h"
 #include "support/prelude.h"
 
 namespace {
 
+using support::expect_kept;
 using support::Folder;
 using One = Tensor(Tensor);
-
-/// Compiled, called with `before`, saved and loaded, it gives of each of `xs` what `f` gives.
-template <class F>
-void expect_kept(const F& f, const std::vector<Tensor>& before, const std::vector<Tensor>& xs) {
-  const Folder folder;
-  const auto compiled = tower::compile(f);
-  for (const Tensor& x : before) compiled(x);
-  for (const Tensor& x : xs) EXPECT_TRUE(same(compiled(x), f(x)));
-  compiled.save(folder / "f");
-  const auto loaded = tower::load<One>(folder / "f");
-  for (int run = 0; run < 2; ++run)
-    for (const Tensor& x : xs) EXPECT_TRUE(same(loaded(x), f(x)));
-  loaded.save(folder / "again");
-  const auto again = tower::load<One>(folder / "again");
-  for (const Tensor& x : xs) EXPECT_TRUE(same(again(x), f(x)));
-}
 
 Tensor choose(const Tensor& x) {
   return tower::cond(

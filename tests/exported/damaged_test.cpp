@@ -207,6 +207,28 @@ TEST_F(Exported, WhatIsWrongIsNamedWithItsPlace) {
   }
 }
 
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+}
+
+// As the schema has it: a later version of the same major number has more fields, which those who do not know them pass
+// over; a value of a type that is not known is another matter (as_void, above).
+TEST_F(Exported, AFileOfALaterVersionIsReadWithoutTheFieldsThatAreNew) {
+  auto entries = entries_of("experts");
+  std::string& model = find(entries, kModel).bytes;
+  const size_t before = model.size();
+  replace_all(model, "\"minor\": ", "\"micro\": 1, \"minor\": 9");
+  for (const char* field : {"\"target\": ", "\"requires_grad\": ", "\"tensor_values\": ", "\"input_specs\": ",
+                            "\"parameter_name\": ", "\"guards_code\": ", "\"module_call_graph\": ", "\"in_spec\": "})
+    replace_all(model, field, std::string("\"later\": [{\"as_void\": null}], ") + field);
+  EXPECT_GT(model.size(), before + 1000);
+  replace_all(find(entries, kWeights).bytes, "\"use_pickle\": ", "\"later\": {\"kind\": 3}, \"use_pickle\": ");
+  entries.push_back({entries.front().name.substr(0, entries.front().name.find('/') + 1) + "data/later/record", "new"});
+  const auto all = expected("experts");
+  EXPECT_TRUE(same(td::load_exported(written(zip(entries)))({all.at("0.arg.0")})[0], all.at("0.out.0")));
+}
+
 TEST_F(Exported, ADirectoryThatLiesIsNotBelieved) {
   const auto refused = [&](const std::function<void(Entry&)>& change) {
     auto entries = entries_of("perceptron");

@@ -1,6 +1,7 @@
 // Branches, loops and modes of exported models. Those that are families of their own are in families_test.cpp.
 #include <ATen/autocast_mode.h>
 
+#include "compile/files.h"
 #include "exported/models.h"
 #include "exported/rewritten.h"
 #include "support/prelude.h"
@@ -64,6 +65,19 @@ TEST_F(Exported, ACheckpointHasTheDerivativesOfItsBody) {
   EXPECT_TRUE(same(model({x})[0], all.at("0.out.0")));
   const auto [out, pullback] = td::vjp(std::cref(model), {x});
   EXPECT_TRUE(same(pullback({cotangent})[0], all.at("0.grad.0") - 0.5 * cotangent.sum()));
+
+  // Also of a compiled function, and of one that was saved: the body is a graph in its file.
+  const auto gradient = [model](const Tensors& given) {
+    return Tensors{td::vjp(std::cref(model), {given[0]}).second({given[1]})[0]};
+  };
+  const Function compiled = td::compile(td::vmap(gradient, {0, 0}, {0}));
+  const Tensors both{at::stack({x, 2 * x}), at::stack({cotangent, cotangent})};
+  const Tensor expected_of_both =
+      at::stack({all.at("0.grad.0") - 0.5 * cotangent.sum(), gradient({2 * x, cotangent})[0]});
+  EXPECT_TRUE(same(compiled(both)[0], expected_of_both));
+  const support::Folder folder;
+  td::save(compiled, folder / "f");
+  EXPECT_TRUE(same(td::load(folder / "f")(both)[0], expected_of_both));
 }
 
 TEST_F(Exported, AnAssociativeScanIsTowers) {
