@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import keyword
 import os
 from typing import Any, Iterator
 
@@ -95,7 +96,8 @@ def _tree_of(tree: tuple, leaves: Iterator[Any]) -> Any:
 @functools.cache
 def _named(kind: str, keys: tuple[str, ...]) -> type:
     """What stands for a namedtuple or dataclass in results."""
-    return collections.namedtuple(kind if kind.isidentifier() else "Fields", keys, rename=True)
+    name = kind if kind.isidentifier() and not keyword.iskeyword(kind) else "Fields"
+    return collections.namedtuple(name, keys, rename=True)
 
 
 def load_exported(path: str | os.PathLike, *, model: str = "", any_version: bool = False) -> ExportedModel:
