@@ -7,8 +7,9 @@
 //
 //   script/bench native [--only=Newton]
 //
-// It fails where results differ. The second table is what it takes until a function can be called: for Tower, tracing,
-// deriving and compiling it; for CasADi, gcc alone, without the expression in Python.
+// It fails where results differ. The second table is what it takes until a function can be called: for Tower, all of
+// it, tracing, deriving, what LLVM and the C compiler take, and of that export_c and the C compiler; for CasADi, gcc
+// alone, without the expression in Python. And how large the shared libraries are.
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -75,12 +76,25 @@ using Outputs = std::vector<double*>;
 /// A function of `n` examples in memory.
 using Pointers = std::function<void(int64_t n, const Inputs&, const Outputs&)>;
 
+// How long it took until a function could be called, in seconds, and the size of its shared library.
+struct Made {
+  double all = 0, exported = 0, compiler = 0;
+  double kilobytes = 0;
+};
+
+double kilobytes_of(const std::string& library) {
+  return static_cast<double>(fs::file_size(folder() / (library + ".so"))) / 1024;
+}
+
 /// The C library of a compiled function.
 template <class Compiled>
-Pointers exported(const Compiled& compiled, const std::string& name, int64_t most) {
-  tower::export_c(compiled, name, {.folder = folder().string()});
-  shell(fmt::format("cd '{0}' && cc -std=c99 -O2 -shared -fPIC {1}.c {1}_kernels.o -o {1}.so -lm", folder().string(),
-                    name));
+Pointers exported(const Compiled& compiled, const std::string& name, int64_t most, Made& made) {
+  made.exported = seconds_of([&] { tower::export_c(compiled, name, {.folder = folder().string()}); });
+  made.compiler = seconds_of([&] {
+    shell(fmt::format("cd '{0}' && cc -std=c99 -O2 -shared -fPIC {1}.c {1}_kernels.o -o {1}.so -lm", folder().string(),
+                      name));
+  });
+  made.kilobytes = kilobytes_of(name);
   void* library = loaded(name);
   auto* const f = symbol<int(int64_t, const double* const*, double* const*, void*)>(library, name);
   const auto bytes = static_cast<size_t>(symbol<int64_t(int64_t)>(library, name + "_work_bytes")(most));
@@ -90,11 +104,12 @@ Pointers exported(const Compiled& compiled, const std::string& name, int64_t mos
 }
 
 /// CasADi's, which is of one example.
-Pointers casadis(const std::string& name, double& seconds) {
-  seconds = seconds_of([&] {
+Pointers casadis(const std::string& name, Made& made) {
+  made.compiler = seconds_of([&] {
     shell(fmt::format("cd '{0}' && gcc -O3 -march=native -shared -fPIC {1}.c -o casadi_{1}.so -lm", folder().string(),
                       name));
   });
+  made.kilobytes = kilobytes_of("casadi_" + name);
   void* library = loaded("casadi_" + name);
   long long sizes[4] = {};
   symbol<int(long long*, long long*, long long*, long long*)>(library, name + "_work")(sizes, sizes + 1, sizes + 2,
@@ -126,8 +141,8 @@ struct Contender {
 };
 struct Row {
   std::string name;
-  std::vector<Contender> contenders;         // Tower's exported function first
-  std::map<std::string, double> made = {};   // seconds until it could be called
+  std::vector<Contender> contenders;  // Tower's exported function first
+  Made made = {}, of_casadi = {};
   std::optional<double> jax = std::nullopt;  // nanoseconds
 };
 
@@ -217,7 +232,7 @@ Contender by_hand(const Points& p, const Material& material) {
           [state] { return state->x; }};
 }
 
-Row newton(int64_t count, bool forward, const Pointers& of_casadi, double gcc) {
+Row newton(int64_t count, bool forward, const Pointers& of_casadi, const Made& made_by_gcc) {
   static const Material material{material_newton::Constants{}};
   static std::map<int64_t, Points> all;
   const auto [found, is_new] = all.try_emplace(count);
@@ -245,9 +260,9 @@ Row newton(int64_t count, bool forward, const Pointers& of_casadi, double gcc) {
   const std::string name = fmt::format("newton_{}_{}", count, forward ? "forward" : "reverse");
   // `calls`: what has the function traced.
   const auto add = [&](const auto& compiled, const std::function<void()>& calls) {
-    row.made["exported"] = seconds_of([&] {
+    row.made.all = seconds_of([&] {
       calls();
-      row.contenders.push_back(corrections("exported", p, exported(compiled, name, count), count));
+      row.contenders.push_back(corrections("exported", p, exported(compiled, name, count, row.made), count));
     });
     const auto raw = compiled.template native<double, 5>();
     const Pointers native = [raw](int64_t n, const Inputs& x, const Outputs& y) {
@@ -277,7 +292,7 @@ Row newton(int64_t count, bool forward, const Pointers& of_casadi, double gcc) {
                               [x] { return numbers(*x); }});
   }
   row.contenders.push_back(corrections("CasADi", p, of_casadi, 1));
-  row.made["CasADi"] = gcc;
+  row.of_casadi = made_by_gcc;
   row.contenders.push_back(by_hand(p, material));
   return row;
 }
@@ -319,18 +334,18 @@ Tensor perceptron(const std::vector<Tensor>& weights, Tensor x) {
   return x;
 }
 
-Row perceptron_row(const Pointers& of_casadi, double gcc) {
+Row perceptron_row(const Pointers& of_casadi, const Made& made_by_gcc) {
   const std::vector<Tensor> weights = layers();
   const Tensor x = at::tensor({0.3, -0.7, 0.5}, at::kDouble);
   const std::vector<size_t> sizes{3, 9, 27};
   Row row{"perceptron, Jacobian, Hessian", {}};
   std::optional<Contender> by_pointers;
-  row.made["exported"] = seconds_of([&] {
+  row.made.all = seconds_of([&] {
     const auto f = [weights](const Tensor& at) { return perceptron(weights, at); };
     const auto all = tower::compile(
         [f](const Tensor& at) { return std::tuple(f(at), tower::jacfwd(f)(at), tower::jacfwd(tower::jacfwd(f))(at)); });
     for (int i = 0; i < 2; ++i) all(x);
-    row.contenders.push_back(one_call("exported", {numbers(x)}, sizes, exported(all, "mlp", 1)));
+    row.contenders.push_back(one_call("exported", {numbers(x)}, sizes, exported(all, "mlp", 1, row.made)));
     const auto raw = all.native<double, 1>();
     by_pointers = one_call("native", {numbers(x)}, sizes, [raw](int64_t n, const Inputs& in, const Outputs& out) {
       raw(n, {in[0]}, {out[0], out[1], out[2]});
@@ -339,18 +354,18 @@ Row perceptron_row(const Pointers& of_casadi, double gcc) {
   row.contenders.push_back(*by_pointers);
   // Derivatives lie by columns, as forward mode makes them, and as CasADi has matrices.
   row.contenders.push_back(one_call("CasADi", {numbers(x)}, sizes, of_casadi));
-  row.made["CasADi"] = gcc;
+  row.of_casadi = made_by_gcc;
   return row;
 }
 
-Row arm_row(const Pointers& of_casadi, double gcc) {
+Row arm_row(const Pointers& of_casadi, const Made& made_by_gcc) {
   const Tensor state = at::arange(1, 15, at::kDouble).mul(1.3).sin(),
                accelerations = at::arange(1, 8, at::kDouble).cos();
   const std::vector<size_t> sizes{14, 196};
   const std::vector<Doubles> inputs{numbers(state), numbers(accelerations)};
   Row row{"arm, gradient and Hessian", {}};
   std::optional<Contender> by_pointers;
-  row.made["exported"] = seconds_of([&] {
+  row.made.all = seconds_of([&] {
     const auto all = tower::compile([](const Tensor& z, const Tensor& a) {
       const auto effort = [&](const Tensor& at) {
         return arm::torques(at.narrow(0, 0, 7), at.narrow(0, 7, 7), a).square().sum() / 2;
@@ -358,7 +373,7 @@ Row arm_row(const Pointers& of_casadi, double gcc) {
       return std::pair(tower::grad(effort)(z), tower::hessian(effort)(z));
     });
     for (int i = 0; i < 2; ++i) all(state, accelerations);
-    row.contenders.push_back(one_call("exported", inputs, sizes, exported(all, "seven_joints", 1)));
+    row.contenders.push_back(one_call("exported", inputs, sizes, exported(all, "seven_joints", 1, row.made)));
     const auto raw = all.native<double, 2>();
     by_pointers = one_call("native", inputs, sizes, [raw](int64_t n, const Inputs& in, const Outputs& out) {
       raw(n, {in[0], in[1]}, {out[0], out[1]});
@@ -366,7 +381,7 @@ Row arm_row(const Pointers& of_casadi, double gcc) {
   });
   row.contenders.push_back(*by_pointers);
   row.contenders.push_back(one_call("CasADi", inputs, sizes, of_casadi));
-  row.made["CasADi"] = gcc;
+  row.of_casadi = made_by_gcc;
   return row;
 }
 
@@ -429,7 +444,7 @@ int main(int argc, char** argv) {
   const std::string wanted = only(argc, argv);
   at::set_num_threads(1);
   write_casadis_functions();
-  double gcc[3] = {};
+  Made gcc[3];
   const auto is_wanted = [&](const char* name) {
     return wanted.empty() || std::string(name).find(wanted) != std::string::npos;
   };
@@ -461,7 +476,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> header{"µs"};
   header.insert(header.end(), columns.begin(), columns.end());
   header.emplace_back("exported : CasADi");
-  report::Table times(header), made({"seconds until it can be called", "Tower", "gcc of CasADi's C"});
+  report::Table times(header), made({"until it can be called", "seconds", "of these export_c", "C compiler", "KB",
+                                     "gcc of CasADi's C", "KB of CasADi's"});
   for (const Row& row : rows) {
     std::vector<std::string> cells{row.name};
     for (const std::string& column : columns) {
@@ -471,7 +487,13 @@ int main(int argc, char** argv) {
     if (ns.count(row.name + "/exported"))
       cells.push_back(fmt::format("{:.2f}", ns.at(row.name + "/exported") / ns.at(row.name + "/CasADi")));
     times.add(cells);
-    made.add({row.name, fmt::format("{:.2f}", row.made.at("exported")), fmt::format("{:.2f}", row.made.at("CasADi"))});
+    std::vector<std::string> of_making{row.name};
+    for (const double seconds : {row.made.all, row.made.exported, row.made.compiler})
+      of_making.push_back(fmt::format("{:.2f}", seconds));
+    of_making.push_back(fmt::format("{:.0f}", row.made.kilobytes));
+    of_making.push_back(fmt::format("{:.2f}", row.of_casadi.compiler));
+    of_making.push_back(fmt::format("{:.0f}", row.of_casadi.kilobytes));
+    made.add(of_making);
   }
   times.print();
   fmt::print("\n");

@@ -192,7 +192,8 @@ def export_c(
 
     With `abi` "casadi", it is called as CasADi calls external functions, for one example, with the `derivatives` that
     CasADi looks for: 1, Jacobians and derivatives along directions, 2, Hessians as well. `parameters` are the positions
-    of tensors that nothing is differentiated by; `argument_names` and `result_names` are those that CasADi has.
+    of tensors that nothing is differentiated by. `argument_names` and `result_names` are what the header says and
+    CasADi has.
 
     RuntimeError where something in the function is no kernel.
     """

@@ -62,7 +62,7 @@ static int run_for_casadi(const CasadiRun* run, int64_t n_in, int64_t n_out, con
     else
       for (i = 0; i < operand->count; ++i) to[operand->part->places[i]] = from[i];
   }
-  fault = run_tables(run->tables, 1, (const void* const*)x, (void* const*)y, w + run->work, 0);
+  fault = run_program(run->tables, 1, (const void* const*)x, (void* const*)y, w + run->work, 0);
   if (fault) return fault;
   for (k = 0; k < run->tables->results; ++k) {
     const CasadiOperand* const operand = &run->results[k];

@@ -17,11 +17,13 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "compile/casadi_function.h"
 #include "compile/export_casadi.h"
 #include "compile/library_target.h"
 #include "compile/program_text.h"
@@ -66,6 +68,51 @@ const std::set<std::string_view>& keywords() {
   return words;
 }
 
+bool is_of_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+// Letters, digits and underscores, a letter first.
+bool is_of_names(const std::string& name) {
+  return !name.empty() && name[0] != '_' && (name[0] < '0' || name[0] > '9') &&
+         std::all_of(name.begin(), name.end(), is_of_name);
+}
+
+std::string without_comments(const std::string& text) {
+  std::string code;
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    const size_t comment = std::min(text.find("//", at), text.find("/*", at));
+    code += text.substr(at, comment - at);
+    if (comment == std::string::npos) break;
+    end = text[comment + 1] == '/' ? text.find('\n', comment) : text.find("*/", comment) + 2;
+  }
+  return code;
+}
+
+// Whether the text that libraries have in common gives this name a meaning: a type, an enumerator, a function of its
+// own or of C's. (Its variables are inside of functions.)
+bool is_in_text(const std::string& name) {
+  static const std::string& text =
+      *new std::string(without_comments(compiler::text_that_runs_programs() + compiler::text_of_casadi_calls()) + "\n");
+  const bool is_type = std::isupper(static_cast<unsigned char>(name[0])) || name.ends_with("_t") ||
+                       (name.size() > 1 && name[0] == 'k' && std::isupper(static_cast<unsigned char>(name[1])));
+  for (size_t at = 0; (at = text.find(name, at)) != std::string::npos; at += name.size()) {
+    const char before = at == 0 ? ' ' : text[at - 1], after = text[at + name.size()];
+    if (!is_of_name(before) && !is_of_name(after) && (is_type || after == '(')) return true;
+  }
+  return false;
+}
+
+// Whether a header that the text includes, or a compiler of GNU's C, has a type or a macro of this name.
+bool is_in_headers(const std::string& name) {
+  static const std::set<std::string_view> names = {"NULL", "linux", "offsetof", "std", "unix"};
+  const auto is_of_integers = [&](std::string_view first, std::string_view second) {
+    return name.starts_with(first) || name.starts_with(second);
+  };
+  return names.count(name) > 0 || is_of_integers("INT", "UINT") ||
+         (name.ends_with("_t") && is_of_integers("int", "uint"));
+}
+
 // Whether C's library has a function of this name.
 bool is_in_library(const std::string& name) {
   for (const char* library : {"libc.so.6", "libm.so.6"})
@@ -81,16 +128,18 @@ void check_name(const std::string& name) {
   const auto refuse = [&](const std::string& why) {
     throw ArgumentError("export_c: '" + name + "' cannot be the name of a C function: " + why + ".");
   };
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  const auto is_of_name = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '_'; };
   if (name.empty()) refuse("it is empty");
-  if (!is_letter(name[0]) || !std::all_of(name.begin(), name.end(), is_of_name))
-    refuse("it has to be letters, digits and underscores, a letter first");
+  if (!is_of_names(name)) refuse("it has to be letters, digits and underscores, a letter first");
   if (keywords().count(name)) refuse("C or C++ has it for itself");
   if (is_in_library(name)) refuse("C's library has a function of that name");
+  if (is_in_headers(name)) refuse("C's headers have it for something else");
+  if (is_in_text(name)) refuse("the text of libraries has it for itself");
 }
 
 // ---- text ----
+
+// Of a name in Fortran, with what is added to the function's.
+constexpr size_t kLongestInFortran = 63 - std::string_view("_work_bytes").size();
 
 const char* c_type(at::ScalarType dtype) {
   switch (dtype) {
@@ -161,14 +210,17 @@ class Library {
         target_(target),
         text_(program, name, options, target),
         tables_(program.tables()),
-        options_(options) {}
+        options_(options) {
+    compiler::check_names(options.argument_names, program.arguments().size(), "argument");
+    compiler::check_names(options.result_names, program.results().size(), "result");
+  }
 
   LibraryFiles files() const {
     return {header(),
             source(),
             compiler::object_file(text_.code(), target_.machine()),
             compiler::cmake_text(name_, "STATIC"),
-            fortran(),
+            name_.size() <= kLongestInFortran ? fortran() : "",
             text_.others()};
   }
 
@@ -189,20 +241,26 @@ class Library {
   const ExportOptions& options_;
 };
 
+// "x[1] load  double [n, 3], row by row".
+std::string place_text(char list, size_t k, const std::vector<std::string>& names) {
+  const std::string name = k < names.size() ? " " + names[k] : "";
+  return std::string(" *   ") + list + "[" + std::to_string(k) + "]" + name + "  ";
+}
+
 std::string Library::arguments_text() const {
   std::string text;
   size_t k = 0;
   for (const auto& operand : program_.arguments())
-    text += " *   x[" + std::to_string(k++) + "]  " + described(operand) + "\n";
+    text += place_text('x', k++, options_.argument_names) + described(operand) + "\n";
   for (const auto& constant : text_.captured()) {
     PointerProgram::Operand operand{constant.tensor.scalar_type(), {}, {}};
     for (const int64_t size : constant.tensor.sizes()) operand.sizes.push_back({size, 0});
     for (const int64_t stride : constant.tensor.strides()) operand.strides.push_back({stride, 0});
-    text += " *   x[" + std::to_string(k++) + "]  " + described(operand) + ": captured by the function\n";
+    text += place_text('x', k++, {}) + described(operand) + ": captured by the function\n";
   }
   k = 0;
   for (const auto& operand : program_.results())
-    text += " *   y[" + std::to_string(k++) + "]  " + described(operand) + "\n";
+    text += place_text('y', k++, options_.result_names) + described(operand) + "\n";
   return text;
 }
 
@@ -278,13 +336,17 @@ int64_t {name}_work_bytes(int64_t n) { return work_bytes_for(&{name}_tables, n);
 
 int {name}(int64_t n, const {type}* const x[], {type}* const y[], void* work)
 {
-  return run_tables(&{name}_tables, n, (const void* const*)x, (void* const*)y, work, 0);
+  return run_program(&{name}_tables, n, (const void* const*)x, (void* const*)y, work, 0);
 }
 )",
                 Holes{{"name", name_}, {"type", common_type(program_)}});
 }
 
+// A function may have the name of one of its arguments, but not in Fortran, where large letters are small ones, too.
 std::string Library::fortran() const {
+  static const std::set<std::string> of_arguments = {"n", "x", "y", "work", "fault", "bytes"};
+  std::string small = name_;
+  for (char& c : small) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return filled(R"(
 ! {name}: a function that Tower {version} compiled, for Fortran 2003. {name}.h says what its arguments and results are;
 ! what lies row by row there has its dimensions in the other order here.
@@ -293,26 +355,39 @@ module {name}_interface
   implicit none
 
   interface
-    function {name}(n, x, y, work) bind(c, name="{name}") result(fault)
+    function {name}(n{of}, x{of}, y{of}, work{of}) &
+        bind(c, name="{name}") result(fault{of})
       import :: c_int, c_int64_t, c_ptr
-      integer(c_int64_t), value :: n
-      type(c_ptr), intent(in) :: x(*), y(*)
-      type(c_ptr), value :: work
-      integer(c_int) :: fault
+      integer(c_int64_t), value :: n{of}
+      type(c_ptr), intent(in) :: x{of}(*), y{of}(*)
+      type(c_ptr), value :: work{of}
+      integer(c_int) :: fault{of}
     end function
 
-    function {name}_work_bytes(n) bind(c, name="{name}_work_bytes") result(bytes)
+    function {name}_work_bytes(n{of}) &
+        bind(c, name="{name}_work_bytes") result(bytes{of})
       import :: c_int64_t
-      integer(c_int64_t), value :: n
-      integer(c_int64_t) :: bytes
+      integer(c_int64_t), value :: n{of}
+      integer(c_int64_t) :: bytes{of}
     end function
   end interface
 end module
 )",
-                Holes{{"name", name_}, {"version", version()}});
+                Holes{{"name", name_}, {"version", version()}, {"of", of_arguments.count(small) ? "_of_call" : ""}});
 }
 
 }  // namespace
+
+void compiler::check_names(const std::vector<std::string>& names, size_t count, const char* what) {
+  if (!names.empty() && names.size() != count)
+    throw ArgumentError("export_c: there are " + std::to_string(names.size()) + " names for " + std::to_string(count) +
+                        " " + what + "s.");
+  for (const std::string& name : names)
+    if (!is_of_names(name) || name.find("__") != std::string::npos)
+      throw ArgumentError("export_c: '" + name +
+                          "' cannot be a name of arguments and results: "
+                          "letters, digits and single underscores, a letter first.");
+}
 
 std::string compiler::cmake_text(const std::string& name, const char* kind) {
   return filled(R"(
@@ -328,11 +403,15 @@ target_link_libraries({name} PUBLIC m)
 void detail::export_c(const Specialisations& function, const std::string& name, const ExportOptions& options) {
   check_name(name);
   if (options.loop_steps < 0) throw ArgumentError("export_c: loop_steps cannot be negative.");
-  const auto program = function.by_pointers(
-      "export_c", /*frozen=*/options.captured == ExportOptions::Captured::constants, options.loop_steps);
-  const LibraryTarget target(options, program->compiled_by()->source().math());
-  const LibraryFiles made = options.abi == CAbi::casadi ? compiler::casadi_library(program, name, options, target)
-                                                        : Library(*target.of(program), name, options, target).files();
+  const auto& state = Specialisations::State::of(function);
+  const LibraryTarget target(options, state.kernels->source().math());
+  const bool frozen = options.captured == ExportOptions::Captured::constants;
+  // Captured tensors that become arguments stand before the results.
+  const auto program = state.by_pointers("export_c", target.kernels(state.kernels),
+                                         {frozen, options.loop_steps, /*numbers_stay=*/frozen});
+  const LibraryFiles made = options.abi == CAbi::casadi
+                                ? compiler::casadi_library(program, state.kernels, name, options, target)
+                                : Library(*program, name, options, target).files();
   std::error_code error;
   const std::filesystem::path folder = options.folder.empty() ? "." : options.folder;
   std::filesystem::create_directories(folder, error);

@@ -93,15 +93,6 @@ std::vector<Matrix> matrices_of(const std::vector<PointerProgram::Operand>& oper
   return matrices;
 }
 
-void check_name_for_casadi(const std::string& name) {
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  const auto is_of_name = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '_'; };
-  if (name.empty() || !is_letter(name[0]) || !std::all_of(name.begin(), name.end(), is_of_name) ||
-      name.find("__") != std::string::npos)
-    throw ArgumentError("export_c: '" + name +
-                        "' cannot be a name of CasADi's: letters, digits and single underscores, a letter first.");
-}
-
 // ---- derivatives ----
 
 // Arguments to derive and trace at, which no value is read of: between 0.5 and 1.5, and well-conditioned where they are
@@ -133,13 +124,14 @@ Tensors part_of(const Tensors& x, size_t begin, size_t count) {
 
 class CasadiLibrary {
  public:
-  CasadiLibrary(std::shared_ptr<const PointerProgram> program, const std::string& name, const ExportOptions& options,
-                const LibraryTarget& target)
+  CasadiLibrary(std::shared_ptr<const PointerProgram> program, std::shared_ptr<Kernels> of_process,
+                const std::string& name, const ExportOptions& options, const LibraryTarget& target)
       : options_(options),
         target_(target),
         name_(name),
+        of_process_(std::move(of_process)),
         program_(std::move(program)),
-        graph_(program_->graph(), program_->compiled_by()),
+        graph_(program_->graph(), of_process_),
         x_(matrices_of(program_->arguments(), "argument")),
         y_(matrices_of(program_->results(), "result")),
         inputs_(named(x_, options.argument_names, "i", "argument")),
@@ -163,10 +155,7 @@ class CasadiLibrary {
  private:
   static std::vector<CasadiMatrix> named(const std::vector<Matrix>& matrices, const std::vector<std::string>& names,
                                          const char* prefix, const char* what) {
-    if (!names.empty() && names.size() != matrices.size())
-      throw ArgumentError("export_c: there are " + count_text(names.size()) + " names for " +
-                          count_text(matrices.size()) + " " + what + "s.");
-    for (const std::string& name : names) check_name_for_casadi(name);
+    check_names(names, matrices.size(), what);
     std::vector<CasadiMatrix> all;
     for (size_t k = 0; k < matrices.size(); ++k)
       all.push_back({names.empty() ? prefix + count_text(k) : names[k], matrices[k].dense()});
@@ -176,8 +165,7 @@ class CasadiLibrary {
   // ---- programs ----
 
   // Its text and machine code become the library's.
-  const ProgramTables* add_program(std::shared_ptr<const PointerProgram> of_process, const std::string& name) {
-    auto program = target_.of(std::move(of_process));
+  const ProgramTables* add_program(std::shared_ptr<const PointerProgram> program, const std::string& name) {
     const ProgramText text(*program, name, options_, target_);
     programs_ += text.text();
     append(code_, text.code());
@@ -188,12 +176,11 @@ class CasadiLibrary {
 
   // A function that is derived from the graph, traced at `x` with constants as they are. `name`: CasADi's.
   std::shared_ptr<const PointerProgram> program_of(const Function& f, const Tensors& x, const std::string& name) try {
-    const tower::detail::Specialisations traced(
-        std::make_shared<tower::detail::Specialisations::State>(program_->compiled_by()));
-    traced.run(
+    const auto state = std::make_shared<tower::detail::Specialisations::State>(of_process_);
+    tower::detail::Specialisations(state).run(
         x, tower::detail::StaticKey::of(), f, [] { return tower::detail::Specialisations::Rest(); },
         tower::detail::Specialisations::always_same);
-    return traced.by_pointers("export_c", /*frozen=*/true, options_.loop_steps);
+    return state->by_pointers("export_c", target_.kernels(of_process_), {/*frozen=*/true, options_.loop_steps});
   } catch (const UnsupportedError& e) {
     throw UnsupportedError(std::string(e.what()) + " That is so of its derivative " + name +
                            "; CasADi needs none that is not asked for by the option derivatives.");
@@ -554,6 +541,7 @@ extern "C" {
   const ExportOptions& options_;
   const LibraryTarget& target_;
   const std::string name_;
+  const std::shared_ptr<Kernels> of_process_;
   const std::shared_ptr<const PointerProgram> program_;
   const CompiledGraph graph_;
   const std::vector<Matrix> x_, y_;
@@ -571,8 +559,8 @@ extern "C" {
 
 }  // namespace
 
-LibraryFiles casadi_library(std::shared_ptr<const PointerProgram> program, const std::string& name,
-                            const ExportOptions& options, const LibraryTarget& target) {
+LibraryFiles casadi_library(std::shared_ptr<const PointerProgram> program, std::shared_ptr<Kernels> of_process,
+                            const std::string& name, const ExportOptions& options, const LibraryTarget& target) {
   if (options.captured == ExportOptions::Captured::arguments)
     throw ArgumentError("export_c: for CasADi, captured tensors are constants. Make them arguments of the function.");
   if (program->tables().any_number)
@@ -581,7 +569,7 @@ LibraryFiles casadi_library(std::shared_ptr<const PointerProgram> program, const
         "Compile it without vmap, or call it with one.");
   if (options.derivatives < 0 || options.derivatives > 2)
     throw ArgumentError("export_c: derivatives is " + std::to_string(options.derivatives) + "; it is 0, 1 or 2.");
-  return CasadiLibrary(std::move(program), name, options, target).files();
+  return CasadiLibrary(std::move(program), std::move(of_process), name, options, target).files();
 }
 
 }  // namespace tower::compiler

@@ -26,8 +26,8 @@ LibraryTarget::LibraryTarget(const ExportOptions& options, Math math) : options_
     kernels_ = std::make_shared<Kernels>(math, target_ ? *target_ : Llvm::get().here());
 }
 
-std::shared_ptr<const PointerProgram> LibraryTarget::of(std::shared_ptr<const PointerProgram> program) const {
-  return kernels_ ? program->by(kernels_, "export_c") : program;
+const std::shared_ptr<Kernels>& LibraryTarget::kernels(const std::shared_ptr<Kernels>& of_process) const {
+  return kernels_ ? kernels_ : of_process;
 }
 
 Machine LibraryTarget::machine() const {

@@ -22,9 +22,9 @@ class LibraryTarget {
   /// For programs with this arithmetic. Throws ArgumentError where `options` ask for what there is not.
   LibraryTarget(const ExportOptions& options, Math math);
 
-  /// A program of this process with the kernels that are written: other ones, unless it is for this machine and nothing
-  /// else is wanted of them. Throws UnsupportedError where LLVM does not make them.
-  std::shared_ptr<const PointerProgram> of(std::shared_ptr<const PointerProgram> program) const;
+  /// By what the kernels that are written are made: `of_process`, unless they are for another machine, or more is
+  /// wanted of them than their code.
+  const std::shared_ptr<Kernels>& kernels(const std::shared_ptr<Kernels>& of_process) const;
 
   /// What headers say that the machine code is for: "x86-64 with avx2, fma", "aarch64".
   std::string text() const;
@@ -35,7 +35,7 @@ class LibraryTarget {
  private:
   const ExportOptions& options_;
   std::optional<Target> target_;      // none: this machine
-  std::shared_ptr<Kernels> kernels_;  // null: the program's own
+  std::shared_ptr<Kernels> kernels_;  // null: those of the process
 };
 
 }  // namespace tower::compiler

@@ -2,14 +2,19 @@
 #include "tower/native.h"
 
 #include "compile/specialisations.h"
-#include "fuse/pointer_program.h"
 #include "tower/errors.h"
 
 namespace tower {
 
 std::shared_ptr<const compiler::PointerProgram> detail::Specialisations::by_pointers(const char* who, bool frozen,
                                                                                      std::int64_t loop_steps) const {
-  const auto known = state_->known();
+  return state_->by_pointers(who, state_->kernels, {frozen, loop_steps});
+}
+
+std::shared_ptr<const compiler::PointerProgram> detail::Specialisations::State::by_pointers(
+    const char* who, const std::shared_ptr<compiler::Kernels>& made_by,
+    const compiler::PointerProgram::Options& options) const {
+  const auto known = this->known();
   if (known->graphs.empty())
     throw ArgumentError(std::string(who) +
                         ": the function has no graph yet. Call it with arguments of the kind that it is wanted for; "
@@ -23,11 +28,10 @@ std::shared_ptr<const compiler::PointerProgram> detail::Specialisations::by_poin
   if (!last.graph->fits())
     throw ArgumentError(std::string(who) +
                         ": a captured tensor has changed its shape since the function was called. Call it again.");
-  const compiler::PointerProgram::Options options{frozen, loop_steps, /*numbers_stay=*/frozen || loop_steps < 0};
   for (const auto& family : known->families)
     if (family->modes == last.modes && family->statics == last.statics && family->tensors.count(last.tensors))
-      return std::make_shared<const compiler::PointerProgram>(family->graph, state_->kernels, who, options);
-  return std::make_shared<const compiler::PointerProgram>(last.graph->graph(), state_->kernels, who, options);
+      return std::make_shared<const compiler::PointerProgram>(family->graph, made_by, who, options);
+  return std::make_shared<const compiler::PointerProgram>(last.graph->graph(), made_by, who, options);
 }
 
 namespace {

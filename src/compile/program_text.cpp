@@ -32,12 +32,7 @@ std::string table_of(const std::string& name, const T& elements, F text) {
 
 }  // namespace
 
-std::string text_that_runs_programs() {
-  std::string text(by_pointers_text);
-  // That is for headers.
-  if (const size_t once = text.find("#pragma once\n"); once != std::string::npos) text.erase(once, 13);
-  return text;
-}
+std::string text_that_runs_programs() { return by_pointers_text; }
 
 ProgramText::ProgramText(const PointerProgram& program, std::string name, const ExportOptions& options,
                          const LibraryTarget& target)

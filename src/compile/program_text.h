@@ -1,5 +1,5 @@
 // The C text of a program (kernels/by_pointers.h): its constants, what its kernels are called with, and the tables that
-// run_tables runs. What a library is besides, its functions and what is said about them, is of those who ask for it.
+// run_program runs. What a library is besides, its functions and what is said about them, is of those who ask for it.
 #pragma once
 
 #include <string>

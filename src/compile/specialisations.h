@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compile/compiled_graph.h"
+#include "fuse/pointer_program.h"
 #include "graph/call_kind.h"
 #include "graph/lanes.h"
 #include "tower/compile.h"
@@ -65,6 +66,7 @@ struct KnownGraphs {
 struct detail::Specialisations::State {
   /// `kernels` are those of the function that this one is an image of, if it is.
   explicit State(std::shared_ptr<compiler::Kernels> of) : kernels(std::move(of)) {}
+  static const State& of(const Specialisations& function) { return *function.state_; }
 
   using Found = std::shared_ptr<const compiler::Specialisation>;
   /// The graph for a call, and what belongs to it; none: it has to be traced. `as_plain`: for tensors that no gradient
@@ -82,6 +84,10 @@ struct detail::Specialisations::State {
   std::shared_ptr<const compiler::KnownGraphs> known() const;
   /// Of all graphs, last used first.
   compiler::Report report() const;
+  /// As Specialisations::by_pointers, which throws the same, with these kernels and options.
+  std::shared_ptr<const compiler::PointerProgram> by_pointers(const char* who,
+                                                              const std::shared_ptr<compiler::Kernels>& made_by,
+                                                              const compiler::PointerProgram::Options& options) const;
 
   const std::shared_ptr<compiler::Kernels> kernels;
   std::string file;  // where the graphs are from; empty: they are traced

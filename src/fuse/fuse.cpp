@@ -114,7 +114,8 @@ struct Groups {
       : graph(std::move(given)), fewest(worth == Worth::joined ? 2 : 1) {
     remove_identities(graph);
     drop_vmaps_of_one(graph);
-    contract_summed_products(graph);
+    // Those are made of several products by LibTorch.
+    if (worth != Worth::outside) contract_summed_products(graph);
     take_scales_out_of_products(graph);
     graph.simplify();
     take_products_out_of_sums(graph);
@@ -123,7 +124,7 @@ struct Groups {
     graph.simplify_across_vmaps();
     know_lookups(graph);
     join_axes(graph);
-    unrolled.emplace(graph, most_operations);
+    unrolled.emplace(graph, most_operations, worth == Worth::outside);
     for (const auto& calls : Regions::in_order(graph, unrolled->joining(), {}))
       if (unrolled->are_worth_it(calls, worth) || unrolled->are_worth_their_sums(calls)) of_unrolled.push_back(calls);
     unrolled->settle(graph, of_unrolled);

@@ -16,7 +16,8 @@ namespace tower::compiler {
 enum class Worth : uint8_t {
   joined,  // several that compute, where it is the better way
   any,     // also one alone, and what only moves elements, where it is the better way
-  all      // there are no other calls than kernels
+  all,     // there are no other calls than kernels
+  outside  // the same where there is no LibTorch, which takes larger systems of equations in the process
 };
 
 /// For reports: one kernel of a graph.

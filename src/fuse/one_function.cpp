@@ -98,7 +98,7 @@ OneFunction::OneFunction(Graph computed, std::vector<Source> sources, const std:
     for (const Extent& size : step.sizes) lanes *= size.fixed;
     is_for_threads_ = is_for_threads_ || lanes > step.kernel->grain();
   }
-  program_ = std::make_unique<const PointerProgram>(std::move(draft), kernels);
+  program_ = std::make_unique<const PointerProgram>(std::move(draft));
   for (const auto& result : program_->results()) {
     Made& made = made_.emplace_back();
     made.dtype = result.dtype;

@@ -121,38 +121,6 @@ bool is_of_pointers(const Draft::Step& step) {
 
 }  // namespace
 
-PointerProgram::PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who,
-                               const Options& options)
-    : graph_(graph), options_(options), compiled_by_(std::move(kernels)) {
-  settle(draft_of(graph, *compiled_by_, who, options.frozen), 1, /*any=*/false, options.loop_steps);
-}
-
-PointerProgram::PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who,
-                               const Options& options)
-    : for_any_(graph), options_(options), compiled_by_(std::move(kernels)) {
-  std::array<Draft, 3> drafts;
-  std::array<int64_t, 3> numbers = kNumbers;
-  for (size_t k = 0; k < 3; ++k) {
-    numbers[k] += graph.fewest();
-    drafts[k] = draft_of(graph.with(numbers[k]), *compiled_by_, who, options.frozen, numbers[k]);
-  }
-  auto draft = following(std::move(drafts), numbers);
-  if (!draft) refuse_program(who, "what it reads and writes does not grow evenly with the number of examples");
-  settle(std::move(*draft), graph.fewest(), /*any=*/true, options.loop_steps);
-}
-
-PointerProgram::PointerProgram(Draft draft, std::shared_ptr<Kernels> kernels)
-    : options_{.numbers_stay = false}, compiled_by_(std::move(kernels)) {
-  settle(std::move(draft), 1, /*any=*/false, options_.loop_steps);
-}
-
-PointerProgram::~PointerProgram() = default;
-
-std::shared_ptr<const PointerProgram> PointerProgram::by(std::shared_ptr<Kernels> kernels, const char* who) const {
-  if (for_any_) return std::make_shared<const PointerProgram>(*for_any_, std::move(kernels), who, options_);
-  return std::make_shared<const PointerProgram>(graph_, std::move(kernels), who, options_);
-}
-
 namespace {
 
 // For one number of examples, all that is made is in one memory.
@@ -169,44 +137,82 @@ void gather_made(Draft& draft) {
   draft.made = {{fixed(static_cast<int64_t>(layout.bytes)), 0, std::numeric_limits<size_t>::max()}};
 }
 
-}  // namespace
-
-// Kernels that know where their lanes are, in place of those that are told: NOTE [Lanes in places]. Where there is no
-// LLVM, and their code is not among what was saved, those stay that are there.
-void PointerProgram::place_lanes(Draft& draft) const {
+// The kernels of a draft that are drafted as well are made: as such that know where their lanes are, NOTE [Lanes in
+// places], or, where that cannot be, or there is no LLVM but what was saved, as such that are told.
+void make_kernels(Draft& draft, Kernels& kernels) {
   const bool has_memory = !draft.made.empty();
   const auto handed_on = static_cast<int64_t>(draft.arguments.size() + draft.results.size() + draft.constants.size());
   const int64_t offset = has_memory ? in_lines(draft.made[0].bytes.fixed) : 0;
   int64_t most_handed_on = 0;
   std::vector<Draft::Step> steps;
-  for (Draft::Step& step : draft.steps) {
-    const Region* const region = step.kind == kStepOfLanes ? step.kernel->region() : nullptr;
-    if (!region || step.lanes.fixed <= 0 || step.kernel->lane_code().loops > 0) {
-      steps.push_back(std::move(step));
-      continue;
-    }
-    Region placed = *region;
+  const auto add_in_places = [&](const Draft::Step& step, const Region& region) {
+    Region placed = region;
     placed.placed = {step.lanes.fixed, {}};
     for (const ProgramPlace& place : step.places)
       placed.placed->places.push_back({place.memory, place.offset.fixed, place.stride.fixed});
-    const auto apart =
-        compiled_by_->source().math() == Math::strict ? shared_apart(placed, handed_on, offset) : std::nullopt;
+    const auto apart = kernels.source().math() == Math::strict ? shared_apart(placed, handed_on, offset) : std::nullopt;
     try {
-      std::vector<std::shared_ptr<const Kernel>> kernels = {compiled_by_->get(apart ? apart->shared : placed)};
-      if (apart && apart->lanes) kernels.push_back(compiled_by_->get(*apart->lanes));
-      for (const auto& kernel : kernels) steps.push_back({kStepInPlaces, kernel, step.bytes, step.lanes});
+      std::vector<std::shared_ptr<const Kernel>> made = {kernels.get(apart ? apart->shared : placed)};
+      if (apart && apart->lanes) made.push_back(kernels.get(*apart->lanes));
+      for (const auto& kernel : made) steps.push_back({kStepInPlaces, kernel, step.bytes, step.lanes});
       if (apart) most_handed_on = std::max(most_handed_on, apart->bytes);
+      return true;
     } catch (const CompileError&) {
-      steps.push_back(std::move(step));
+      return false;
     }
+  };
+  for (Draft::Step& step : draft.steps) {
+    const Region* const region = step.kernel ? step.kernel->region() : nullptr;
+    const bool may_be =
+        region && step.kind == kStepOfLanes && step.lanes.fixed > 0 && step.kernel->lane_code().loops == 0;
+    if (may_be && add_in_places(step, *region)) continue;
+    if (region) step.kernel = kernels.get(*region);
+    steps.push_back(std::move(step));
   }
   draft.steps = std::move(steps);
   if (most_handed_on > 0) draft.made = {{fixed(offset + most_handed_on), 0, std::numeric_limits<size_t>::max()}};
 }
 
+Draft draft_for_one(const Graph& graph, const std::shared_ptr<Kernels>& kernels, const char* who,
+                    const PointerProgram::Options& options) try {
+  const auto drafted = options.numbers_stay ? Kernels::drafts_of(kernels) : kernels;
+  Draft draft = draft_of(graph, *drafted, who, options.frozen);
+  gather_made(draft);
+  make_kernels(draft, *kernels);
+  return draft;
+} catch (const CompileError& e) {
+  refuse_program(who, e);
+}
+
+}  // namespace
+
+PointerProgram::PointerProgram(const Graph& graph, const std::shared_ptr<Kernels>& kernels, const char* who,
+                               const Options& options)
+    : graph_(graph) {
+  settle(draft_for_one(graph, kernels, who, options), 1, /*any=*/false, options.loop_steps);
+}
+
+PointerProgram::PointerProgram(const LaneGraph& graph, const std::shared_ptr<Kernels>& kernels, const char* who,
+                               const Options& options) {
+  std::array<Draft, 3> drafts;
+  std::array<int64_t, 3> numbers = kNumbers;
+  for (size_t k = 0; k < 3; ++k) {
+    numbers[k] += graph.fewest();
+    drafts[k] = draft_of(graph.with(numbers[k]), *kernels, who, options.frozen, numbers[k]);
+  }
+  auto draft = following(std::move(drafts), numbers);
+  if (!draft) refuse_program(who, "what it reads and writes does not grow evenly with the number of examples");
+  settle(std::move(*draft), graph.fewest(), /*any=*/true, options.loop_steps);
+}
+
+PointerProgram::PointerProgram(Draft draft) {
+  gather_made(draft);
+  settle(std::move(draft), 1, /*any=*/false, /*loop_steps=*/-1);
+}
+
+PointerProgram::~PointerProgram() = default;
+
 void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps) {
-  if (!any) gather_made(draft);
-  if (!any && options_.numbers_stay) place_lanes(draft);
   arguments_ = std::move(draft.arguments);
   results_ = std::move(draft.results);
   constants_ = std::move(draft.constants);
@@ -298,8 +304,8 @@ thread_local Workspace workspace;
 
 void PointerProgram::run(int64_t n, const void* const* x, void* const* y) const {
   const LoopMemories loops(static_cast<size_t>(tables_.most_loops));
-  const int fault = run_tables(&tables_, n, x, y, workspace.of(work_bytes_for(&tables_, n)),
-                               tables_.most_loops > 0 ? loops.data() : nullptr);
+  const int fault = run_program(&tables_, n, x, y, workspace.of(work_bytes_for(&tables_, n)),
+                                tables_.most_loops > 0 ? loops.data() : nullptr);
   if (fault < 0)
     throw ArgumentError(
         "native: there cannot be " + std::to_string(n) + " examples. " +
@@ -318,8 +324,8 @@ void PointerProgram::run_once(const void* const* x, void* const* y, const void* 
   ProgramTables now = tables_;
   if (constants) now.constant = constants;
   const LoopMemories loops(static_cast<size_t>(tables_.most_loops));
-  raise_faults(run_tables(&now, 1, x, y, bytes > kMostOnStack ? many.get() : few,
-                          tables_.most_loops > 0 ? loops.data() : nullptr));
+  raise_faults(run_program(&now, 1, x, y, bytes > kMostOnStack ? many.get() : few,
+                           tables_.most_loops > 0 ? loops.data() : nullptr));
 }
 
 }  // namespace tower::compiler

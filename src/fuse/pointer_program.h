@@ -25,11 +25,13 @@ class PointerProgram {
                                // known how many these can make; negative: it has none, and `run` has the thread's
     bool numbers_stay = true;  // of memories: kernels may know them. Not where captured tensors become arguments
   };
-  /// Throws UnsupportedError, for `who`, where a call is no such kernel, and says which and why.
-  PointerProgram(const Graph& graph, std::shared_ptr<Kernels> kernels, const char* who, const Options& options);
-  PointerProgram(const LaneGraph& graph, std::shared_ptr<Kernels> kernels, const char* who, const Options& options);
+  /// With kernels of `kernels`, which need not be such as run here (kernels/code_source.h). Throws UnsupportedError,
+  /// for `who`, where a call is no such kernel, and says which and why.
+  PointerProgram(const Graph& graph, const std::shared_ptr<Kernels>& kernels, const char* who, const Options& options);
+  PointerProgram(const LaneGraph& graph, const std::shared_ptr<Kernels>& kernels, const char* who,
+                 const Options& options);
   /// Of one number of examples, as it was drafted, with the kernels that the draft has.
-  PointerProgram(Draft draft, std::shared_ptr<Kernels> kernels);
+  explicit PointerProgram(Draft draft);
   ~PointerProgram();
   PointerProgram(const PointerProgram&) = delete;
   PointerProgram& operator=(const PointerProgram&) = delete;
@@ -51,12 +53,8 @@ class PointerProgram {
   const std::vector<Constant>& constants() const { return constants_; }
   /// Of each step; null: it copies.
   const std::vector<std::shared_ptr<const Kernel>>& kernels() const { return kernels_; }
-  /// What it was made of, if that is of one number of examples, and by what: for derivatives of it.
+  /// What it was made of, if that is of one number of examples: for derivatives of it.
   const Graph& graph() const { return graph_; }
-  const std::shared_ptr<Kernels>& compiled_by() const { return compiled_by_; }
-  /// The same with kernels that others make: for another machine (kernels/code_source.h), where this one cannot run it.
-  /// Throws as the constructors do.
-  std::shared_ptr<const PointerProgram> by(std::shared_ptr<Kernels> kernels, const char* who) const;
   /// How many values have a place in the workspace.
   size_t made() const { return made_.size(); }
 
@@ -68,12 +66,8 @@ class PointerProgram {
 
  private:
   void settle(Draft draft, int64_t fewest, bool any, int64_t loop_steps);
-  void place_lanes(Draft& draft) const;
 
   Graph graph_;
-  std::optional<LaneGraph> for_any_;  // what it was made of otherwise
-  Options options_;
-  std::shared_ptr<Kernels> compiled_by_;
   ProgramTables tables_{};
   std::vector<Operand> arguments_, results_;
   std::vector<Constant> constants_;

@@ -108,8 +108,7 @@ class DraftWriter {
     if (!others.empty()) refuse_program(who_, others);
     for (const Call& call : graph_.calls)
       if (!is_view(call) && !dynamic_cast<const StepsInMemory*>(call.op))
-        refuse_program(who_, call.op->name() +
-                                 " (a sum of products of tensors, which is made of copies and products of matrices)");
+        refuse_program(who_, call.op->name() + " (which the process makes of copies of rows)");
   }
 
   // All that is left besides kernels: refuse_others.
@@ -371,6 +370,10 @@ void refuse_program(const char* who, const std::string& what) {
                          ". report() of the compiled function says what is in kernels.");
 }
 
+void refuse_program(const char* who, const CompileError& why) {
+  throw UnsupportedError(std::string(who) + ": there is no machine code: " + why.what() + ".");
+}
+
 PointerProgram::Draft draft_of_fused(const Graph& fused, Kernels& kernels, const char* who,
                                      std::optional<int64_t> examples) {
   return DraftWriter(fused, kernels, who, examples).write();
@@ -382,9 +385,9 @@ PointerProgram::Draft draft_of(Graph traced, Kernels& kernels, const char* who, 
     for (Value& v : traced.values)
       if (v.origin == Origin::captured) v.origin = Origin::constant;
   const int64_t most_operations = examples ? thresholds().most_operations : kMostOperations;
-  return draft_of_fused(fuse(traced, kernels, Worth::all, most_operations).graph, kernels, who, examples);
+  return draft_of_fused(fuse(traced, kernels, Worth::outside, most_operations).graph, kernels, who, examples);
 } catch (const CompileError& e) {
-  throw UnsupportedError(std::string(who) + ": there is no machine code: " + e.what() + ".");
+  refuse_program(who, e);
 }
 
 }  // namespace tower::compiler

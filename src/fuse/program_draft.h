@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fuse/pointer_program.h"
+#include "kernels/compile_error.h"
 
 namespace tower::compiler {
 
@@ -37,6 +38,8 @@ std::vector<Extent> fixed(at::IntArrayRef numbers);
 
 /// Throws what says, for `who`, why something is no program of kernels.
 [[noreturn]] void refuse_program(const char* who, const std::string& what);
+/// The same where there is no machine code.
+[[noreturn]] void refuse_program(const char* who, const CompileError& why);
 
 /// Of a graph that is fused. Throws UnsupportedError, for `who`, where it calls what is no kernel.
 PointerProgram::Draft draft_of_fused(const Graph& fused, Kernels& kernels, const char* who,

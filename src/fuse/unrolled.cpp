@@ -17,6 +17,10 @@ namespace {
 constexpr int64_t kOfLoop = 10000;      // functions that its steps stand for: it is not computed again
 constexpr int64_t kCountsOfKernel = 4;  // times what one may have, that are counted together
 
+// Elements of a matrix that is solved with outside of the process. Each is a load of its own, which takes LLVM its
+// time, and the stack has the matrix: of vectors of examples, 150 KB where they have 64 bytes; of one example, 130 KB.
+constexpr int64_t kMostOfMatrix = 2304, kMostOfLoneMatrix = 16384;
+
 // Whether elements, or rows of them, can be the lanes of a kernel as they lie.
 bool is_in_rows(const Operator& op) {
   return !has_small_form(op) || fold_rule(op) || op.moves == Moves::broadcast || op.moves == Moves::in_order ||
@@ -27,8 +31,12 @@ bool is_in_rows(const Operator& op) {
 
 // ---- what can be in a region ----
 
-Unrolled::Unrolled(const Graph& graph, int64_t most_operations)
-    : graph_(graph), axes_(graph), leaves_(values_that_leave(graph)), maker_(graph.values.size()) {
+Unrolled::Unrolled(const Graph& graph, int64_t most_operations, bool is_outside)
+    : graph_(graph),
+      is_outside_(is_outside),
+      axes_(graph),
+      leaves_(values_that_leave(graph)),
+      maker_(graph.values.size()) {
   for (const Call& call : graph.calls) writes_ = writes_ || call.effect;
   is_read_.resize(graph.values.size());
   for (const Call& call : graph.calls)
@@ -89,6 +97,13 @@ int64_t Unrolled::most_of_one_lane(size_t call) const {
   return is_in_rows(op) || look_up_rule(op) ? thresholds().most_of_one_lane : thresholds().most_of_lone_call;
 }
 
+// Elements of a matrix that a lane factors, or solves with.
+int64_t Unrolled::most_of_matrix(uint64_t axis) const {
+  const int64_t most_of_lane = thresholds().most_of_lane;
+  if (is_outside_) return axis == kNoAxis ? kMostOfLoneMatrix : kMostOfMatrix;
+  return axis == kNoAxis ? most_of_lane : std::max(most_of_lane, thresholds().most_of_system);
+}
+
 std::optional<int64_t> Unrolled::cost_of(size_t n) {
   const Call& call = graph_.calls[n];
   const Operator& op = *call.op;
@@ -100,8 +115,7 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
     if (vmap.batch_size == 0 && vmap.axis != axis) return std::nullopt;
   const CodeInNumbers* code = code_in_numbers(op);
   const int64_t most_of_lane = thresholds().most_of_lane;
-  const int64_t most =
-      axis != kNoAxis && factors(n) ? std::max(most_of_lane, thresholds().most_of_system) : most_of_lane;
+  const int64_t most = factors(n) ? most_of_matrix(axis) : most_of_lane;
   const auto fits = [&](const Value& v, int64_t lane, bool stacked) {
     // What directions have in common is a constant.
     const bool may_be_large = code || (axes_.is_inside(axis) && is_constant_of_lanes(v, lane));
@@ -140,8 +154,8 @@ std::optional<int64_t> Unrolled::cost_of(size_t n) {
   LaneWriter& trial = axes_.is_inside(axis) ? counted_.try_emplace(axis, graph_, axis).first->second : alone;
   if (!trial.add(call)) return std::nullopt;
   const LaneWriter::Added& added = trial.added();
-  // What is larger than a lane holds is not written out.
-  if (!code && is_large && !added.systems) return std::nullopt;
+  // What is larger than a lane holds is not written out, unless nobody else has it.
+  if (!code && is_large && !added.systems && !is_outside_) return std::nullopt;
   if (code && axis == kNoAxis && added.operations > thresholds().most_of_lone_loop) return std::nullopt;
   int64_t elements = 0;
   for (const ValueId id : call.results) {
@@ -270,7 +284,7 @@ bool Unrolled::are_worth_it(const std::vector<size_t>& calls, Worth worth) const
   if (calls.size() < fewest && !is_slow) return false;
   // One example: where kernels of rows can be, elements are better lanes than numbers of one lane.
   if (has_lanes ? same : in_rows) return false;
-  if (worth == Worth::all) return !has_lanes || has_small_forms || cost <= most;
+  if (worth == Worth::all || worth == Worth::outside) return !has_lanes || has_small_forms || cost <= most;
   return (computes || worth == Worth::any) && cost <= most;
 }
 

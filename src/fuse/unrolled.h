@@ -15,7 +15,7 @@ namespace tower::compiler {
 /// Which calls of a graph can be in such regions, and the kernels of those that are.
 class Unrolled {
  public:
-  Unrolled(const Graph& graph, int64_t most_operations);
+  Unrolled(const Graph& graph, int64_t most_operations, bool is_outside);
 
   const Joining& joining() const { return joining_; }
   /// Whether a kernel of this call is better than LibTorch's, or may be with others.
@@ -51,7 +51,10 @@ class Unrolled {
   std::optional<int64_t> cost_of(size_t call);
   void lay_out_by_lanes(Graph& graph, const std::vector<Regions::Calls>& groups) const;
 
+  int64_t most_of_matrix(uint64_t axis) const;
+
   const Graph& graph_;
+  const bool is_outside_;  // of the process: Worth::outside
   const LaneAxes axes_;
   ById<ValueId, bool> leaves_, is_read_;
   bool writes_ = false;

@@ -2,9 +2,9 @@
 // program its kernels in order, and what is to be copied between them.
 //
 // NOTE [One text for the process and for C]
-// This file is C99 and C++ alike. The process includes it, and a C library that compile/export_c.cpp writes has its
-// text: what both do to memory around the same machine code is the same. So nothing here allocates, throws, locks, or
-// knows more than the standard library of C.
+// This file, and what it includes, is C99 and C++ alike. The process includes it, and a C library that
+// compile/export_c.cpp writes has its text: what both do to memory around the same machine code is the same. So nothing
+// here allocates, throws, locks, or knows more than the standard library of C.
 //
 // A program is tables. Memory is numbered: first the arguments, then the results, the constants, and what is made on
 // the way, which has places in a workspace that the caller gives. How many examples there are is known when the program
@@ -15,28 +15,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/lane_code.h"
+#include "kernels/products_by_pointers.h"
+
 #ifdef __cplusplus
 namespace tower::compiler {
 #endif
-
-// A kernel's function: kernels/emit.h says what it does with these.
-typedef void LaneFunction(int64_t begin, int64_t end, const void* const* inputs, void* const* outputs, uint8_t* fault);
-
-// An input or output: bytes of an element; the same, or 0 where all lanes share one; and whether an output is added to
-// what is in memory.
-typedef struct LaneElement {
-  uint8_t bytes, apart, added;
-} LaneElement;
-
-typedef struct LaneCode {
-  LaneFunction* function;
-  int64_t vector;                // lanes that it takes at a time
-  int64_t inputs, outputs;       // how many
-  const LaneElement* elements;   // of each input, and of each output behind these
-  int64_t whole_rows, numbered;  // whether a call is for a whole row; whether lanes know their numbers
-  int64_t kept, loops;           // further outputs: memory for each lane of a row, and behind it memory of loops
-  int64_t walked;                // lanes of rows that it goes over by itself; 0: it does not
-} LaneCode;
 
 // Memory that a loop in a kernel keeps its states in. Kernels know where the members are.
 typedef struct LoopMemory {
@@ -356,79 +340,6 @@ static inline void copy_elements(const char* from, char* to, int64_t bytes, int6
   }
 }
 
-// ---- products of matrices: kernels/product_kernel.h ----
-
-// Of C = S + A B: how many columns of the result and terms of each sum, and how far elements are apart, in bytes, along
-// rows, terms and columns.
-typedef struct ProductNumbers {
-  int64_t columns, terms, row_of_a, term_of_a, term_of_b, column_of_b, row_of_s, column_of_s, row_of_c, column_of_c;
-} ProductNumbers;
-
-// Has dimension `d` of products in that of their rows (`into`), which all have one B, or of their columns, which have
-// one A (`shared` is its number), where these follow each other: all of them are one product. Zero if they do not.
-static inline int join_products(int64_t dims, int64_t* sizes, int64_t* strides, int64_t d, int64_t into,
-                                int64_t shared) {
-  int64_t k;
-  if (sizes[d] == 1) return 1;
-  if (strides[shared * dims + d] != 0) return 0;
-  for (k = 0; k < 4 && sizes[into] != 1; ++k)
-    if (strides[k * dims + d] != sizes[into] * strides[k * dims + into]) return 0;
-  for (k = 0; k < 4 && sizes[into] == 1; ++k) strides[k * dims + into] = strides[k * dims + d];
-  sizes[into] *= sizes[d];
-  return 1;
-}
-
-// Products of the matrices at a, b, s (null: there is none) and c. `sizes`: of dimensions, the last of which are rows,
-// columns, and terms; `strides`: of a, b, s and c along each of them, in bytes: both are used up. `place`: a number for
-// each dimension.
-static inline void run_products(const LaneCode* code, int64_t dims, int64_t* sizes, int64_t* strides,
-                                const void* const* operands, void* c, int64_t* place, uint8_t* fault) {
-  const int64_t row = dims - 3, column = dims - 2, term = dims - 1;
-  const int64_t *const of_a = strides, *const of_b = of_a + dims, *const of_s = of_b + dims, *const of_c = of_s + dims;
-  const void* inputs[4];
-  void* output = c;
-  int64_t d, rows, outer = row, count = 1, first = 0;
-  ProductNumbers numbers;
-  while (outer > 0 && (join_products(dims, sizes, strides, outer - 1, row, 1) ||
-                       join_products(dims, sizes, strides, outer - 1, column, 0)))
-    --outer;
-  // Several rows are computed at a time, and columns where they follow each other: else more rows are better.
-  if (sizes[column] > sizes[row] &&
-      (of_b[column] != code->elements[0].bytes || of_c[column] != code->elements[0].bytes))
-    first = 1;
-  rows = sizes[first ? column : row];
-  numbers.columns = sizes[first ? row : column];
-  numbers.terms = sizes[term];
-  numbers.row_of_a = first ? of_b[column] : of_a[row];
-  numbers.term_of_a = first ? of_b[term] : of_a[term];
-  numbers.term_of_b = first ? of_a[term] : of_b[term];
-  numbers.column_of_b = first ? of_a[row] : of_b[column];
-  numbers.row_of_s = of_s[first ? column : row];
-  numbers.column_of_s = of_s[first ? row : column];
-  numbers.row_of_c = of_c[first ? column : row];
-  numbers.column_of_c = of_c[first ? row : column];
-  inputs[first] = operands[0];
-  inputs[1 - first] = operands[1];
-  inputs[2] = operands[2];
-  inputs[3] = &numbers;
-  for (d = 0; d < outer; ++d) {
-    place[d] = 0;
-    count *= sizes[d];
-  }
-  for (; count > 0; --count) {
-    code->function(0, rows, inputs, &output, fault);
-    for (d = outer; d-- > 0;) {
-      const int64_t by = ++place[d] < sizes[d] ? 1 : 1 - sizes[d];
-      inputs[first] = (const char*)inputs[first] + by * of_a[d];
-      inputs[1 - first] = (const char*)inputs[1 - first] + by * of_b[d];
-      if (inputs[2]) inputs[2] = (const char*)inputs[2] + by * of_s[d];
-      output = (char*)output + by * of_c[d];
-      if (by == 1) break;
-      place[d] = 0;
-    }
-  }
-}
-
 // ---- programs ----
 
 // fixed + each · n. Of places in the workspace n counts groups of kExamplesOfGroup examples, otherwise examples.
@@ -438,8 +349,11 @@ typedef struct Extent {
 
 enum { kExamplesOfGroup = 64 };
 
+// More than memory has addresses for: what depends on so many still is a number.
+static const int64_t kMostExamples = (int64_t)1 << 40;
+
 static inline int64_t extent_for(Extent extent, int64_t n) { return extent.fixed + extent.each * n; }
-static inline int64_t groups_for(int64_t n) { return (n + kExamplesOfGroup - 1) / kExamplesOfGroup; }
+static inline int64_t groups_for(int64_t n) { return n / kExamplesOfGroup + (n % kExamplesOfGroup != 0); }
 
 // Where the lanes of an input or output are: in the memory of this number (less than 0: in none), by bytes; and how
 // many elements apart. Of rows and copies, dimensions say how far apart they are, and this is nothing.
@@ -504,7 +418,7 @@ static inline int64_t bytes_for_lists(const ProgramTables* tables) {
 }
 
 static inline int64_t work_bytes_for(const ProgramTables* tables, int64_t n) {
-  return extent_for(tables->work, groups_for(n > 0 ? n : 0));
+  return extent_for(tables->work, groups_for(n < 0 ? 0 : n < kMostExamples ? n : kMostExamples));
 }
 
 // The lists of a call.
@@ -639,15 +553,15 @@ static inline uint8_t run_step(const ProgramTables* tables, const ProgramStep* s
 
 // Gives the faults of the first step that has any (kernels/emit.h), or −1 for a number of examples that there cannot
 // be. `work`: of work_bytes_for(tables, n) bytes, anywhere. `loops`: null, or memory of most_loops loops that grows.
-static inline int run_tables(const ProgramTables* tables, int64_t n, const void* const* x, void* const* y, void* work,
-                             LoopMemory* loops) {
+static inline int run_program(const ProgramTables* tables, int64_t n, const void* const* x, void* const* y, void* work,
+                              LoopMemory* loops) {
   const int64_t groups = groups_for(n);
   const int64_t made = tables->memories - tables->arguments - tables->results - tables->constants;
   char* const start = (char*)work + (kAlignment - (intptr_t)((uintptr_t)work % kAlignment)) % kAlignment;
   char* of_loops;
   ProgramRoom room;
   int64_t s, k, next = 0;
-  if (n < tables->fewest || (!tables->any_number && n != 1)) return -1;
+  if (n < tables->fewest || n > kMostExamples || (!tables->any_number && n != 1)) return -1;
   room.memory = (char**)(void*)start;
   room.sources = (LaneSource*)(void*)(room.memory + tables->memories);
   room.targets = (LaneTarget*)(void*)(room.sources + tables->most_inputs);

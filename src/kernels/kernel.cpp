@@ -34,7 +34,7 @@ double now() {
 namespace {
 
 void is_not_run_here(int64_t, int64_t, const void* const*, void* const*, uint8_t*) {
-  TORCH_INTERNAL_ASSERT(false, "compile: a kernel that was made to be written to a file is called");
+  TORCH_INTERNAL_ASSERT(false, "compile: a kernel that was drafted, or made to be written to a file, is called");
 }
 
 KernelText text_of(const Region& region, const CodeSource& source) {
@@ -48,9 +48,26 @@ std::string Kernel::key_of(const Region& region, const CodeSource& source) {
   return CodeSource::key_of(text_of(region, source).module);
 }
 
-Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.inputs), has_rows_(region.has_rows()) {
+Kernel::Kernel(const Region& region, const CodeSource& source) {
   const double start = now();
   const KernelText text = text_of(region, source);
+  describe(region, text);
+  take(source.get(text.module, key_));
+  facts_.milliseconds = now() - start;
+}
+
+std::shared_ptr<const Kernel> Kernel::drafted(const Region& region, const CodeSource& source) {
+  std::shared_ptr<Kernel> kernel(new Kernel());
+  kernel->describe(region, text_of(region, source));
+  kernel->lane_code_.function = is_not_run_here;
+  kernel->region_ = std::make_unique<const Region>(region);
+  return kernel;
+}
+
+// All but its machine code.
+void Kernel::describe(const Region& region, const KernelText& text) {
+  inputs_ = region.inputs;
+  has_rows_ = region.has_rows();
   key_ = CodeSource::key_of(text.module);
   const auto bytes_of = [](Type type) { return static_cast<uint8_t>(size_of(type)); };
   for (const Region::Input& input : inputs_)
@@ -65,9 +82,7 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   lane_code_ = {nullptr,   text.lanes,          std::ssize(inputs_), std::ssize(outputs_), elements_.data(),
                 has_rows_, region.has_places(), std::ssize(kept_),   std::ssize(loops_),   region.walked};
   if (region.placed) lane_code_.inputs = lane_code_.outputs = 0;
-  else if (region.can_be_placed()) region_ = std::make_unique<const Region>(region);
   facts_ = {.instructions = text.instructions, .vector_lanes = text.lanes};
-  take(source.get(text.module, key_));
   columns_ = static_cast<int64_t>(outputs_.size() - summed_.size());
   for (const Region::Input& input : inputs_) {
     columns_ += !input.repeated;
@@ -75,7 +90,6 @@ Kernel::Kernel(const Region& region, const CodeSource& source) : inputs_(region.
   }
   for (size_t k = 0; k < outputs_.size(); ++k)
     if (!region.is_once(k) && !region.is_summed(k)) facts_.bytes_a_lane += size_of(outputs_[k]);
-  facts_.milliseconds = now() - start;
   // Whole vectors, so that only the last thread has a rest.
   const int64_t lanes = thresholds().grain_of_kernel * 8 / (text.work + 8);
   grain_ = (lanes / text.lanes + 1) * text.lanes;

@@ -18,7 +18,8 @@
 //   machine_code.h               object file   → bytes that are right at any address → executable memory
 //   code_source.h                code by its key: from a saved function, a folder, or LLVM
 //   kernels.h                    kernels by their regions: equal ones of a function share one
-//   by_pointers.h                lanes anywhere in memory, and programs of kernels: C as well as C++
+//   lane_code.h                  how a kernel is called
+//   by_pointers.h, products_by_pointers.h   lanes anywhere in memory, and programs of kernels: C as well as C++
 //   cpu.h, checked_file.h, digest.h     what code depends on, and how files hold it
 //   gemm.h                       products of matrices, which need no region and no LLVM
 //   product_kernel.h             the same as a kernel, where there is no LibTorch
@@ -58,6 +59,9 @@ class Kernel {
  public:
   /// Throws a CompileError where there is no code and no LLVM, or where it does not do it.
   explicit Kernel(const Region& region, const CodeSource& source = CodeSource());
+  /// Of a region whose lanes may be in places, without machine code, for a program that is drafted: what it will be
+  /// made of is known when its lanes have places. Throws a CompileError as above.
+  static std::shared_ptr<const Kernel> drafted(const Region& region, const CodeSource& source);
   /// The kernel of kernels/product_kernel.h, which runs nothing itself: kernels/by_pointers.h calls its code.
   static std::shared_ptr<const Kernel> product(Type type, const CodeSource& source);
   /// Under which key sources have its machine code.
@@ -107,7 +111,7 @@ class Kernel {
   };
   const Facts& facts() const { return facts_; }
 
-  /// What it was made of, if its lanes may be in places; else null.
+  /// What it is to be made of, where it is drafted; null: it has machine code.
   const Region* region() const { return region_.get(); }
   /// For what runs kernels on memory that pointers name (kernels/by_pointers.h).
   const LaneCode& lane_code() const { return lane_code_; }
@@ -128,6 +132,7 @@ class Kernel {
 
  private:
   Kernel() = default;
+  void describe(const Region& region, const KernelText& text);
   void take(CodeSource::Found found);
   void run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,
                 c10::ArrayRef<void*> outputs, uint8_t* fault) const;
@@ -143,7 +148,7 @@ class Kernel {
 
   std::string key_;
   std::unique_ptr<const Region> region_;
-  std::unique_ptr<Code> code_;  // null: it is not run here, and …
+  std::unique_ptr<Code> code_;  // null: it is drafted, or not run here, and …
   std::shared_ptr<const CodeSource::Written> written_;
   LaneCode lane_code_{};
   std::vector<LaneElement> elements_;  // of each input and output

@@ -53,16 +53,25 @@ std::shared_ptr<const Kernel> Kernels::find(const std::string& bytes) {
   return found == known_.end() ? nullptr : found->second.lock();
 }
 
+std::shared_ptr<Kernels> Kernels::drafts_of(std::shared_ptr<Kernels> made) {
+  auto drafts = std::make_shared<Kernels>();
+  drafts->source_ = made->source_;
+  drafts->made_ = std::move(made);
+  return drafts;
+}
+
 std::shared_ptr<const Kernel> Kernels::get(const Region& region) {
+  if (made_ && !region.can_be_placed()) return made_->get(region);
   const std::string bytes = bytes_of(region);
   if (auto kernel = find(bytes)) return kernel;
-  return keep(bytes, std::make_shared<const Kernel>(region, source_));
+  return keep(bytes, made_ ? Kernel::drafted(region, *source_) : std::make_shared<const Kernel>(region, *source_));
 }
 
 std::shared_ptr<const Kernel> Kernels::product(Type type) {
+  if (made_) return made_->product(type);
   const std::string bytes = "product " + std::to_string(size_of(type));
   if (auto kernel = find(bytes)) return kernel;
-  return keep(bytes, Kernel::product(type, source_));
+  return keep(bytes, Kernel::product(type, *source_));
 }
 
 std::shared_ptr<const Kernel> Kernels::keep(const std::string& bytes, std::shared_ptr<const Kernel> made) {
@@ -75,7 +84,8 @@ std::shared_ptr<const Kernel> Kernels::keep(const std::string& bytes, std::share
 }
 
 bool Kernels::knows(const Region& region) {
-  return find(bytes_of(region)) || source_.knows([&] { return Kernel::key_of(region, source_); });
+  if (made_) return made_->knows(region);
+  return find(bytes_of(region)) || source_->knows([&] { return Kernel::key_of(region, *source_); });
 }
 
 std::vector<std::shared_ptr<const Kernel>> Kernels::all() {

@@ -16,9 +16,11 @@ namespace tower::compiler {
 class Kernels {
  public:
   template <class... Options>
-  explicit Kernels(const Options&... of_source) : source_(of_source...) {}
+  explicit Kernels(const Options&... of_source) : source_(std::make_shared<CodeSource>(of_source...)) {}
+  /// For a program that is drafted: what may be in places is drafted as well (Kernel::drafted), and all else `made`'s.
+  static std::shared_ptr<Kernels> drafts_of(std::shared_ptr<Kernels> made);
 
-  CodeSource& source() { return source_; }
+  CodeSource& source() { return *source_; }
   /// Any number of threads at a time, which may compile the same: the kernel of the first stays. Throws a CompileError.
   std::shared_ptr<const Kernel> get(const Region& region);
   /// The kernel of products of matrices of this type (kernels/product_kernel.h). Throws a CompileError.
@@ -31,7 +33,8 @@ class Kernels {
   std::shared_ptr<const Kernel> find(const std::string& bytes);
   std::shared_ptr<const Kernel> keep(const std::string& bytes, std::shared_ptr<const Kernel> made);
 
-  CodeSource source_;
+  std::shared_ptr<Kernels> made_;  // null: these are no drafts
+  std::shared_ptr<CodeSource> source_;
   std::mutex mutex_;  // of what is known; nothing is compiled under it
   std::unordered_map<std::string, std::weak_ptr<const Kernel>> known_;
 };

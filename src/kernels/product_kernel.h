@@ -2,9 +2,9 @@
 // The process multiplies by kernels/gemm.h, which takes blocks of several rows and LibTorch's products.
 //
 // A call computes rows `begin` to before `end` of the result. Its inputs are A, B, S (null: there is none) and a table
-// of numbers (ProductNumbers in kernels/by_pointers.h); its output is C. It gives the bits of the products in tiles of
-// kernels/gemm.cpp: of each element, the terms of a block are added up from the first to the last, product and sum
-// rounded once, and then the blocks.
+// of numbers (ProductNumbers in kernels/products_by_pointers.h); its output is C. It gives the bits of the products in
+// tiles of kernels/gemm.cpp: of each element, the terms of a block are added up from the first to the last, product and
+// sum rounded once, and then the blocks.
 #pragma once
 
 #include "kernels/emit.h"

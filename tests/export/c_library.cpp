@@ -71,13 +71,24 @@ CLibrary::CLibrary(const Function& compiled, const tower::ExportOptions& given, 
   const std::string base = folder_ / name;
   output_of("cc -std=c99 -pedantic -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-z,text -o " + base + ".so " + base +
             ".c " + base + "_kernels.o -lm");
-  library_ = dlopen((base + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  load(base + ".so", name);
+}
+
+CLibrary::CLibrary(const std::string& path, const std::string& name) { load(path, name); }
+
+void CLibrary::load(const std::string& path, const std::string& name) {
+  library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library_) {
     ADD_FAILURE() << dlerror();
     return;
   }
   function_ = reinterpret_cast<decltype(function_)>(dlsym(library_, name.c_str()));
   work_bytes_ = reinterpret_cast<decltype(work_bytes_)>(dlsym(library_, (name + "_work_bytes").c_str()));
+}
+
+int CLibrary::number(const std::string& name) const {
+  const void* found = library_ ? dlsym(library_, name.c_str()) : nullptr;
+  return found ? *static_cast<const int*>(found) : -1;
 }
 
 CLibrary::~CLibrary() {

@@ -40,6 +40,8 @@ inline Function mapped_over_all(const Function& f) {
 class CLibrary {
  public:
   CLibrary(const Function& compiled, const tower::ExportOptions& options = {}, const std::string& name = "exported");
+  /// One that is built, at this path.
+  CLibrary(const std::string& path, const std::string& name);
   ~CLibrary();
   CLibrary(const CLibrary&) = delete;
   CLibrary& operator=(const CLibrary&) = delete;
@@ -48,9 +50,13 @@ class CLibrary {
   /// test where anything is written outside of results and workspace.
   int call(int64_t n, const Tensors& arguments, const Tensors& like, Tensors& results) const;
   int64_t work_bytes(int64_t n) const { return work_bytes_(n); }
+  /// An int of the library.
+  int number(const std::string& name) const;
   const support::Folder& folder() const { return folder_; }
 
  private:
+  void load(const std::string& path, const std::string& name);
+
   support::Folder folder_;
   void* library_ = nullptr;
   int (*function_)(int64_t, const void* const*, void* const*, void*) = nullptr;

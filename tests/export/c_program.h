@@ -10,15 +10,25 @@
 #include <vector>
 
 #include "compile/library_target.h"
+#include "fuse/pointer_program.h"
 #include "kernels/object_file.h"
 
 namespace export_tests {
+
+/// What a program for one number of examples gives in the process.
+std::vector<at::Tensor> run_by_pointers(const tower::compiler::PointerProgram& program,
+                                        const std::vector<at::Tensor>& args);
 
 class CProgram {
  public:
   /// For the machine of `options`.
   explicit CProgram(const tower::ExportOptions& options);
 
+  /// By what its programs are made: `of_process`, where it is for this machine.
+  const std::shared_ptr<tower::compiler::Kernels>& kernels(
+      const std::shared_ptr<tower::compiler::Kernels>& of_process) const {
+    return target_.kernels(of_process);
+  }
   /// A program for one number of examples, and what it gives for these arguments; `what` is said where it does not.
   void add(const std::shared_ptr<const tower::compiler::PointerProgram>& program, const std::vector<at::Tensor>& args,
            const std::vector<at::Tensor>& expected, const std::string& what);

@@ -454,7 +454,9 @@ TEST(ExportedC, RefusesNamesAndFoldersThatCannotBe) {
     return refusal<tower::ArgumentError>([&] { td::export_c(f, name, {.folder = path}); });
   };
   for (const std::string name :
-       {"", "while", "class", "main", "_step", "a-b", "7up", "a b", "é", "exp", "malloc", "a/b"})
+       {"", "while", "class", "main", "_step", "a-b", "7up", "a b", "é", "exp", "malloc", "a/b",
+        // What headers and the text of libraries have.
+        "int64_t", "int16_t", "size_t", "INT64_C", "NULL", "unix", "LaneCode", "kStepOfLanes", "run_program", "std"})
     EXPECT_TRUE(says(refusal_of(compiled, name, folder.path()), {"export_c", ("'" + name + "'").c_str()}));
   std::ofstream(folder / "file") << "no folder";
   EXPECT_TRUE(says(refusal_of(compiled, "f", folder / "file"), {"export_c", "file/f.h", "cannot be written"}));

@@ -43,6 +43,12 @@ TEST(Native, GivesTheCompiledFunctionsBitsForAnyNumberOfExamples) {
                      raw(-1, {of(p.x), of(p.load), of(p.matrix)}, {of(p.next), of(p.norms)});
                    }),
                    {"native", "-1 examples"}));
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] {
+                     raw(kMost, {of(p.x), of(p.load), of(p.matrix)}, {of(p.next), of(p.norms)});
+                   }),
+                   {"native", "there cannot be 9223372036854775807 examples"}));
+  EXPECT_GE(raw.work_bytes(kMost), raw.work_bytes(1000));
   EXPECT_TRUE(says(refusal<tower::ArgumentError>([&] {
                      raw(7, {of(p.x), of(p.load), of(p.matrix)}, {of(p.next)});
                    }),

@@ -24,23 +24,6 @@ namespace compiler = tower::compiler;
 // A few of each: LLVM takes its time. Where tests are not whole, one of every third operator.
 size_t most_samples(size_t turn) { return support::whole() ? 2 : turn % 3 == 1; }
 
-// Where the results of a program are, as tensors.
-Tensors run_by_pointers(const compiler::PointerProgram& program, const Tensors& args) {
-  std::vector<const void*> x;
-  for (const Tensor& t : args) x.push_back(t.const_data_ptr());
-  Tensors results;
-  std::vector<void*> y;
-  for (const auto& operand : program.results()) {
-    std::vector<int64_t> sizes, strides;
-    for (const compiler::Extent size : operand.sizes) sizes.push_back(compiler::extent_for(size, 1));
-    for (const compiler::Extent stride : operand.strides) strides.push_back(compiler::extent_for(stride, 1));
-    results.push_back(at::empty_strided(sizes, strides, at::dtype(operand.dtype)));
-    y.push_back(results.back().mutable_data_ptr());
-  }
-  program.run(1, x.data(), y.data());
-  return results;
-}
-
 TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
   TOWER_NEEDS_LLVM();
   const char* folder = std::getenv("TOWER_OP_DB");
@@ -85,11 +68,14 @@ TEST(PointerPrograms, OfTheDatabasesOperatorsGiveWhatKernelsGiveOnTensors) {
         continue;
       }
       const Tensors expected = compiler::Plan(compiler::fuse(graph, *kernels, compiler::Worth::all).graph).run(args),
-                    found = run_by_pointers(*program, args);
+                    found = export_tests::run_by_pointers(*program, args);
       ASSERT_EQ(found.size(), expected.size());
       for (size_t k = 0; k < expected.size(); ++k)
         EXPECT_EQ(::kernels::bit_difference(found[k].reshape({-1}), expected[k].reshape({-1}), {}), "") << k;
       checked.insert(entry.name);
+      if (const auto& others = in_c.kernels(kernels); others != kernels)
+        program = std::make_shared<const compiler::PointerProgram>(graph, others, "test",
+                                                                   compiler::PointerProgram::Options());
       in_c.add(program, args, found, entry.name + " " + text);
     }
   }
