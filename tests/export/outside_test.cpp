@@ -45,7 +45,8 @@ TEST(ExportedOutside, CallsNothingButCopiesOfMemory) {
                                    {{matrices(12, 3), waves({12, 3})}, {matrices(17, 3), waves({17, 3})}});
   const Folder folder;
   td::export_c(compiled, "f", {.folder = folder.path()});
-  output_of("cd " + folder.path() + " && cc -std=c99 -O2 -c f.c && ld -r -o all.o f.o f_kernels.o");
+  output_of("cd " + folder.path() +
+            " && cc -std=c99 -O2 -fno-stack-protector -c f.c && ld -r -o all.o f.o f_kernels.o");
   EXPECT_EQ(output_of("nm -u " + folder.path() + "/all.o | sed '/ mem\\(cpy\\|set\\|move\\)$/d'"), "");
 }
 
@@ -93,7 +94,7 @@ TEST(ExportedOutside, SolvesWithMatricesOfManyElements) {
   const Function one = [=](const Tensors& x) {
     return Tensors{at::linalg_solve(x[0], x[1]), at::linalg_solve(x[0].t(), x[2]), tower::grad(residual)(x[0])};
   };
-  for (const int64_t rows : {13, 30, 100}) {
+  for (const int64_t rows : {13, 60}) {
     SCOPED_TRACE(rows);
     const Tensors args = {matrices(1, rows)[0], waves({rows}), waves({rows, 2})};
     const CLibrary library(called(one, {args}));
@@ -165,7 +166,7 @@ TEST(ExportedOutside, HasLargeProductsMadeByABlasThatIsNamed) {
         "exported.c exported_kernels.o blas.c -lm");
     const CLibrary with_blas(library.folder() / "with_blas.so", "exported");
     expect_close(with_blas, f, 1, args, near);
-    EXPECT_EQ(with_blas.number("asked"), 5);  // two of a batch, and not that of three rows
+    EXPECT_EQ(with_blas.number("asked"), 4);  // a batch is one product, and that of three rows is small
   }
 }
 
@@ -193,7 +194,7 @@ TEST(ExportedOutside, ReadsAndWritesNoMemoryButItsOwn) {
     add(mapped_over_all([](const Tensors& x) { return Tensors{x[0].mm(x[0]) - 1}; }), {waves({n, 9, 9})});
   }
   add([](const Tensors& x) { return Tensors{at::linalg_solve(x[0], x[1])}; }, {matrices(1, 20)[0], waves({20})});
-  add([](const Tensors& x) { return Tensors{x[0] / (x[0].square().sum() + 1)}; }, {waves({203})});
+  add([](const Tensors& x) { return Tensors{x[0].exp() * 2 - x[1]}; }, {waves({203}), waves({203}, 1)});
   EXPECT_EQ(in_c.disagreements("valgrind -q --error-exitcode=9 "), "");
 }
 
