@@ -116,8 +116,9 @@ TEST(ExportedOutside, SolvesWithMatricesOfManyElements) {
 }
 
 // A BLAS of the test's own, which says how often it was asked.
-constexpr const char* kBlas = R"(
-#include "blas.h"
+constexpr const char* kBlas =
+    "#include \"blas.h\"\n"
+    R"(
 int asked = 0;
 #define GEMM(name, type)                                                                                            \
   void name(int order, int of_a, int of_b, int m, int n, int k, type alpha, const type* a, int lda, const type* b,  \
