@@ -87,11 +87,8 @@ TEST(ExportedOutside, SaysTheNamesOfArgumentsAndResults) {
 
 TEST(ExportedOutside, SolvesWithMatricesOfManyElements) {
   TOWER_NEEDS_C();
-  const auto residual = [](const Tensor& a) {
-    const Tensor x = at::linalg_solve(a, a.sum(0));
-    return x.square().sum();
-  };
-  const Function one = [=](const Tensors& x) {
+  const Function one = [](const Tensors& x) {
+    const auto residual = [&](const Tensor& a) { return at::linalg_solve(a, x[1]).square().sum(); };
     return Tensors{at::linalg_solve(x[0], x[1]), at::linalg_solve(x[0].t(), x[2]), tower::grad(residual)(x[0])};
   };
   for (const int64_t rows : {13, 60}) {
