@@ -91,6 +91,42 @@ TEST(ExportedTargets, AreObjectsOfTheirMachineInItsInstructions) {
   }
 }
 
+// Of an object that the machine's assembler makes of a kernel. Constants that are equal are left apart, as a linker may
+// have them once.
+TEST(ExportedTargets, AreLinkedToTheBytesThatTheMachinesOwnLinkerGives) {
+  TOWER_NEEDS_LLVM();
+  using tower::compiler::Machine;
+  const Function compiled = td::compile(mapped_over_all(some_of_all));
+  for (const int64_t n : {12, 17}) compiled(of(n));
+  const Folder folder;
+  const std::string in = "cd " + folder.path() + " && ";
+  std::ofstream(folder / "script") << "SECTIONS { .all 0 : { *(.text .text.* .rodata .rodata.*) } =0 "
+                                      "/DISCARD/ : { *(.eh_frame .comment .note.*) } }\n";
+  struct Tools {
+    const char *target, *prefix;
+    Machine machine;
+  };
+  std::string left_out;
+  for (const auto& [target, prefix, machine] : {Tools{"x86-64-v3", "x86_64-linux-gnu-", Machine::x86_64},
+                                                Tools{"aarch64", "aarch64-linux-gnu-", Machine::aarch64}}) {
+    const std::string begin = in + prefix;
+    if (std::system((begin + "ld --version > /dev/null 2>&1").c_str()) != 0) {
+      left_out += std::string(" ") + prefix + "ld";
+      continue;
+    }
+    td::export_c(compiled, "f", {.folder = folder.path(), .target = target, .also = {"s"}});
+    output_of(in + "sed -i 's/\"aM\",@progbits,[0-9]*/\"a\",@progbits/' f_kernel0.s");
+    output_of(begin + "as -o f.o f_kernel0.s");
+    output_of(begin + "ld --no-relax -e tower_kernel -T script -o f f.o");
+    output_of(begin + "objcopy -O binary f f.bytes");
+    const auto linked = tower::compiler::link(bytes_of(folder / "f.o"), "tower_kernel", machine);
+    EXPECT_TRUE(linked.imports.empty());
+    EXPECT_GT(linked.bytes.size(), 1000u);
+    EXPECT_TRUE(linked.bytes == bytes_of(folder / "f.bytes")) << target;
+  }
+  if (!left_out.empty()) GTEST_SKIP() << "Debian's binutils for that machine has what is missing:" << left_out;
+}
+
 TEST(ExportedTargets, ThatNobodyKnowsAreRefusedWithThoseThatAreKnown) {
   TOWER_NEEDS_LLVM();
   const Function compiled = td::compile(of_one([](const Tensor& x) { return x * 2 + 1; }));
