@@ -25,7 +25,7 @@ constexpr int64_t kExamples = 8;
 
 // The calls that no kernel takes.
 std::vector<compiler::Call> left_of(const compiler::Graph& graph) {
-  const compiler::Unrolled unrolled(graph, compiler::thresholds().most_operations);
+  const compiler::Unrolled unrolled(graph, compiler::thresholds().most_operations, false);
   const compiler::Rows rows(graph);
   std::vector<compiler::Call> left;
   for (size_t n = 0; n < graph.calls.size(); ++n) {
