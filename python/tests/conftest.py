@@ -44,11 +44,14 @@ def pytest_runtest_teardown(item):
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", f"error:{REFUSED_KERNEL}")
     config.addinivalue_line("markers", "cpu(why): the test is about the CPU alone")
+    config.addinivalue_line("markers", "weekly(why): the test is run where all are, with TOWER_WHOLE=1")
 
 
 def pytest_runtest_setup(item):
     if DEVICE != "cpu" and (mark := item.get_closest_marker("cpu")):
         pytest.skip(f"the CPU's: {mark.args[0]}")
+    if "TOWER_WHOLE" not in os.environ and (mark := item.get_closest_marker("weekly")):
+        pytest.skip(f"once a week: {mark.args[0]}")
 
 
 @pytest.hookimpl(wrapper=True)

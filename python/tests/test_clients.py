@@ -7,6 +7,9 @@ from clients import report, results, setting
 from clients.projects import Project
 from clients.results import TORCH, TOWER
 
+# Its programs start nine processes, and nothing that users see is made by it.
+pytestmark = pytest.mark.weekly("of script/clients, a tool of ours")
+
 TESTS = """
 import os
 import pytest
