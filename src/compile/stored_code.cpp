@@ -7,6 +7,7 @@
 #include "compile/loop_rules.h"
 #include "compile/traced_checkpoint.h"
 #include "compile/traced_choice.h"
+#include "graph/effects.h"
 
 namespace tower::compiler {
 
@@ -24,10 +25,7 @@ std::vector<KnownCode::Kind> kinds_of(const Graph& graph, const std::vector<Valu
 // What code captures is an argument of it, and it writes to nothing.
 void check_is_function(const Graph& graph) {
   const auto is_captured = [](const Value& v) { return v.origin == Origin::captured && v.tensor.defined(); };
-  const auto has_effect = [](const Call& call) { return call.effect; };
-  if (std::any_of(graph.values.begin(), graph.values.end(), is_captured) ||
-      std::any_of(graph.calls.begin(), graph.calls.end(), has_effect))
-    ByteReader::fail();
+  if (std::any_of(graph.values.begin(), graph.values.end(), is_captured) || has_effects(graph)) ByteReader::fail();
 }
 
 namespace {

@@ -22,6 +22,7 @@
 #include "fuse/unrolled.h"
 #include "fuse/vmaps_of_one.h"
 #include "fuse/weighted_sums.h"
+#include "graph/effects.h"
 #include "graph/kernel_operator.h"
 #include "graph/pointwise.h"
 
@@ -147,7 +148,7 @@ struct Groups {
 
   // What kernels of rows compute again: calls have other numbers then.
   void settle_rows() {
-    if (std::any_of(graph.calls.begin(), graph.calls.end(), [](const Call& call) { return call.effect; })) return;
+    if (has_effects(graph)) return;
     std::vector<bool> of_rows;
     for (const auto& calls : all) of_rows.push_back(!is_unrolled(calls) && rows->serves(calls));
     if (std::count(of_rows.begin(), of_rows.end(), true) < 2) return;

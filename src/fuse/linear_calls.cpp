@@ -7,6 +7,7 @@
 
 #include "fuse/plain_views.h"
 #include "fuse/vmaps_of_one.h"
+#include "graph/effects.h"
 #include "graph/pointwise.h"
 #include "interpreters/mapped.h"
 
@@ -213,6 +214,11 @@ ValueId LinearCalls::add_value(ValueId like, Sizes sizes_of_new) {
   v.sizes = std::move(sizes_of_new);
   v.strides = strides_in_order(v.sizes, order);
   return graph_.values.add(std::move(v));
+}
+
+bool multiplies_for_examples(const Graph& graph) {
+  const auto multiplies = [](const Call& call) { return call.op->contraction && !call.vmaps.empty(); };
+  return std::any_of(graph.calls.begin(), graph.calls.end(), multiplies) && !has_effects(graph);
 }
 
 }  // namespace tower::compiler

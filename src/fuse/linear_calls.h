@@ -59,4 +59,7 @@ class LinearCalls {
   std::unordered_map<ValueId, ValueId> before_expanding_;
 };
 
+/// Whether matrices are multiplied under a vmap, and nothing is written to: a product may be made elsewhere.
+bool multiplies_for_examples(const Graph& graph);
+
 }  // namespace tower::compiler

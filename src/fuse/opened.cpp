@@ -7,6 +7,7 @@
 
 #include "core/bind.h"
 #include "graph/addresses.h"
+#include "graph/effects.h"
 #include "graph/operand_dims.h"
 #include "graph/trace.h"
 #include "numbers/element.h"
@@ -104,7 +105,7 @@ std::optional<Graph> inside_of(const Graph& whole, const Call& call) {
 
 Opened::Opened(const Graph& whole) : whole_(whole), values_(whole.values) {
   const ById<ValueId, bool> leaves = values_that_leave(whole);
-  const bool writes = std::any_of(whole.calls.begin(), whole.calls.end(), [](const Call& call) { return call.effect; });
+  const bool writes = has_effects(whole);
   // What is opened gives tensors of its own, which a view that somebody may write to, or sees, is not.
   const auto has_to_share = [&](const Call& call) {
     const auto leaves_here = [&](ValueId id) { return id != kNoValue && leaves[id]; };

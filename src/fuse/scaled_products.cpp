@@ -1,6 +1,5 @@
 #include "fuse/scaled_products.h"
 
-#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -91,11 +90,7 @@ class ScaledProducts {
 }  // namespace
 
 void take_scales_out_of_products(Graph& graph) {
-  const auto contracts = [](const Call& call) { return call.op->contraction && !call.vmaps.empty(); };
-  const auto writes = [](const Call& call) { return call.effect; };
-  if (std::any_of(graph.calls.begin(), graph.calls.end(), contracts) &&
-      std::none_of(graph.calls.begin(), graph.calls.end(), writes))
-    ScaledProducts(graph).run();
+  if (multiplies_for_examples(graph)) ScaledProducts(graph).run();
 }
 
 }  // namespace tower::compiler

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "fuse/contraction.h"
+#include "graph/effects.h"
 #include "graph/pointwise.h"
 #include "numbers/fold.h"
 #include "numbers/thresholds.h"
@@ -385,8 +386,7 @@ class SummedProducts {
 
 void contract_summed_products(Graph& graph) {
   // A factor that is written to before the sum would be read too late.
-  if (std::none_of(graph.calls.begin(), graph.calls.end(), [](const Call& call) { return call.effect; }))
-    SummedProducts(graph).run();
+  if (!has_effects(graph)) SummedProducts(graph).run();
 }
 
 }  // namespace tower::compiler

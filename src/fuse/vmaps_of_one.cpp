@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fuse/plain_views.h"
+#include "graph/effects.h"
 #include "graph/operand_dims.h"
 #include "interpreters/mapped.h"
 
@@ -134,10 +135,7 @@ void drop_vmaps_of_one(Graph& graph) {
     return call.vmaps.size() > 1 && std::any_of(call.vmaps.begin() + 1, call.vmaps.end(),
                                                 [](const Mapped& vmap) { return vmap.batch_size == 1; });
   };
-  const auto writes = [](const Call& call) { return call.effect; };
-  if (std::any_of(graph.calls.begin(), graph.calls.end(), has_one) &&
-      std::none_of(graph.calls.begin(), graph.calls.end(), writes))
-    VmapsOfOne(graph).run();
+  if (std::any_of(graph.calls.begin(), graph.calls.end(), has_one) && !has_effects(graph)) VmapsOfOne(graph).run();
 }
 
 }  // namespace tower::compiler

@@ -209,11 +209,7 @@ class WeightedSums {
 }  // namespace
 
 void take_products_out_of_sums(Graph& graph) {
-  const auto contracts = [](const Call& call) { return call.op->contraction && !call.vmaps.empty(); };
-  const auto writes = [](const Call& call) { return call.effect; };
-  if (std::any_of(graph.calls.begin(), graph.calls.end(), contracts) &&
-      std::none_of(graph.calls.begin(), graph.calls.end(), writes))
-    WeightedSums(graph).run();
+  if (multiplies_for_examples(graph)) WeightedSums(graph).run();
 }
 
 }  // namespace tower::compiler

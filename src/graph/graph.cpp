@@ -13,6 +13,7 @@
 
 #include "frontend/twins.h"
 #include "graph/addresses.h"
+#include "graph/effects.h"
 #include "graph/raises.h"
 #include "interpreters/mapped.h"
 #include "operators/known_code.h"
@@ -402,7 +403,7 @@ bool is_raised_elsewhere(const Call& call, const std::vector<Call>& calls) {
 }
 
 void remove_dead_calls(Graph& graph) {
-  const bool writes = std::any_of(graph.calls.begin(), graph.calls.end(), [](const Call& c) { return c.effect; });
+  const bool writes = has_effects(graph);
   ById<ValueId, bool> needed(graph.values.size(), false);
   for (ValueId id : graph.results) needed[id] = true;
   std::vector<Call> kept, dead;
