@@ -4,6 +4,8 @@
 //   Newton      ten corrections of examples/material_newton, a call each, at one point, and at 10,000
 //   perceptron  3-64-64-64-3 with tanh, its Jacobian and Hessian, at one point
 //   arm         gradient and Hessian, by angles and speeds, of half the squared torques of seven joints, at one state
+//   system      of 100 and of 300 equations; compiled, LibTorch solves it; CasADi has a QR factorization in C, and by
+//               hand are the plain loops of an LU factorization
 //
 //   script/bench native [--only=Newton]
 //
@@ -385,6 +387,61 @@ Row arm_row(const Pointers& of_casadi, const Made& made_by_gcc) {
   return row;
 }
 
+// ---- systems of equations ----
+
+/// A x = b by elimination with exchanges of rows; A is row by row, and used up as b is, which becomes x.
+void solve_by_hand(int64_t n, double* a, double* b) {
+  for (int64_t k = 0; k < n; ++k) {
+    int64_t pivot = k;
+    for (int64_t i = k + 1; i < n; ++i)
+      if (std::abs(a[i * n + k]) > std::abs(a[pivot * n + k])) pivot = i;
+    std::swap_ranges(a + k * n, a + (k + 1) * n, a + pivot * n);
+    std::swap(b[k], b[pivot]);
+    for (int64_t i = k + 1; i < n; ++i) {
+      const double factor = a[i * n + k] / a[k * n + k];
+      for (int64_t j = k + 1; j < n; ++j) a[i * n + j] -= factor * a[k * n + j];
+      b[i] -= factor * b[k];
+    }
+  }
+  for (int64_t i = n; i-- > 0;) {
+    for (int64_t j = i + 1; j < n; ++j) b[i] -= a[i * n + j] * b[j];
+    b[i] /= a[i * n + i];
+  }
+}
+
+Row system_row(int64_t n, const Pointers& of_casadi, const Made& made_by_gcc) {
+  const Tensor matrix = at::arange(n * n, at::kDouble).square().mul(0.7).sin().view({n, n}),
+               sides = at::arange(n, at::kDouble).cos();
+  const std::vector<Doubles> inputs{numbers(matrix), numbers(sides)};
+  const std::vector<size_t> sizes{static_cast<size_t>(n)};
+  Row row{fmt::format("system of {} equations", n), {}};
+  const auto solve = tower::compile([](const Tensor& a, const Tensor& b) { return at::linalg_solve(a, b); });
+  std::optional<Contender> by_pointers;
+  row.made.all = seconds_of([&] {
+    for (int i = 0; i < 2; ++i) solve(matrix, sides);
+    row.contenders.push_back(
+        one_call("exported", inputs, sizes, exported(solve, "tower_" + std::to_string(n), 1, row.made)));
+    const auto raw = solve.native<double, 2>();
+    by_pointers = one_call("native", inputs, sizes, [raw](int64_t k, const Inputs& in, const Outputs& out) {
+      raw(k, {in[0], in[1]}, {out[0]});
+    });
+  });
+  row.contenders.push_back(*by_pointers);
+  const auto solution = std::make_shared<Tensor>();
+  row.contenders.push_back(
+      {"compiled", [=] { *solution = solve(matrix, sides); }, [solution] { return numbers(*solution); }});
+  row.contenders.push_back(one_call("CasADi", {numbers(matrix.t()), numbers(sides)}, sizes, of_casadi));
+  const auto used_up = std::make_shared<Doubles>();
+  row.contenders.push_back(
+      one_call("by hand", inputs, sizes, [n, used_up](int64_t, const Inputs& in, const Outputs& out) {
+        used_up->assign(in[0], in[0] + n * n);
+        std::copy_n(in[1], n, out[0]);
+        solve_by_hand(n, used_up->data(), out[0]);
+      }));
+  row.of_casadi = made_by_gcc;
+  return row;
+}
+
 // ---- the table ----
 
 double apart(const Doubles& a, const Doubles& b) {
@@ -444,7 +501,7 @@ int main(int argc, char** argv) {
   const std::string wanted = only(argc, argv);
   at::set_num_threads(1);
   write_casadis_functions();
-  Made gcc[3];
+  Made gcc[5];
   const auto is_wanted = [&](const char* name) {
     return wanted.empty() || std::string(name).find(wanted) != std::string::npos;
   };
@@ -456,6 +513,10 @@ int main(int argc, char** argv) {
   }
   if (is_wanted("perceptron")) rows.push_back(perceptron_row(casadis("perceptron", gcc[1]), gcc[1]));
   if (is_wanted("arm")) rows.push_back(arm_row(casadis("arm", gcc[2]), gcc[2]));
+  if (is_wanted("system")) {
+    rows.push_back(system_row(100, casadis("system_100", gcc[3]), gcc[3]));
+    rows.push_back(system_row(300, casadis("system_300", gcc[4]), gcc[4]));
+  }
   Race race(argc, argv);
   int differ = 0;
   for (const Row& row : rows)

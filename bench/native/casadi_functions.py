@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The functions of bench/native.cpp in CasADi, as C: `casadi_functions.py FOLDER` writes newton.c, perceptron.c and
-arm.c there, each with a function of that name. FOLDER/weights has the perceptron's weights, float64, row by row."""
+"""The functions of bench/native.cpp in CasADi, as C: `casadi_functions.py FOLDER` writes newton.c, perceptron.c, arm.c
+and system_N.c there, each with a function of that name. FOLDER/weights has the perceptron's weights, float64, row by row."""
 
 import pathlib
 import sys
@@ -95,10 +95,17 @@ def arm(name):
     return casadi.Function(name, [state, accelerations], [gradient, casadi.densify(hessian)])
 
 
+def system(name, size):
+    """A dense system of equations, by the one linear solver for any matrix that CasADi writes as C."""
+    matrix, sides = casadi.MX.sym("a", size, size), casadi.MX.sym("b", size)
+    return casadi.Function(name, [matrix, sides], [casadi.solve(matrix, sides, "qr")])
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     weights = np.fromfile(folder / "weights")
-    for function in newton("newton"), perceptron("perceptron", weights), arm("arm"):
+    systems = [system(f"system_{size}", size) for size in (100, 300)]
+    for function in newton("newton"), perceptron("perceptron", weights), arm("arm"), *systems:
         generator = casadi.CodeGenerator(f"{function.name()}.c")
         generator.add(function)
         generator.generate(f"{folder}/")

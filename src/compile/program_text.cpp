@@ -155,7 +155,7 @@ std::string ProgramText::text() const {
     steps += ", " + std::to_string(step.dims);
     add("extents", extents, step.sizes, step.dims);
     add("extents", extents, step.strides, operands_of(step) * step.dims);
-    steps += "},\n";
+    steps += ", " + std::to_string(step.tasks) + ", " + std::to_string(step.systems) + "},\n";
   }
   const auto text_of_place = [&](const ProgramPlace& place) {
     return "{" + std::to_string(memory(place.memory)) + ", " + text_of(place.offset) + ", " + text_of(place.stride) +
@@ -190,7 +190,7 @@ static const ProgramTables {name}_tables = {
             {"places", table_of("ProgramPlace " + name_ + "_places", places, text_of_place)},
             {"pointers", table_of("ProgramPointer " + name_ + "_pointers", pointers, text_of_pointer)},
             {"extents", table_of("Extent " + name_ + "_extents", extents, text_of)},
-            {"steps", steps.empty() ? "  {0, 0, 0, {0, 0}, 0, 0, 0, 0, 0}\n" : steps},
+            {"steps", steps.empty() ? "  {0, 0, 0, {0, 0}, 0, 0, 0, 0, 0, 0, 0}\n" : steps},
             {"arguments", std::to_string(tables_.arguments + static_cast<int64_t>(captured_.size()))},
             {"results", std::to_string(tables_.results)},
             {"number_of_constants", std::to_string(tables_.constants - static_cast<int64_t>(captured_.size()))},

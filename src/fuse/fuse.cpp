@@ -19,6 +19,7 @@
 #include "fuse/scaled_products.h"
 #include "fuse/small.h"
 #include "fuse/sums_as_products.h"
+#include "fuse/systems_in_memory.h"
 #include "fuse/unrolled.h"
 #include "fuse/vmaps_of_one.h"
 #include "fuse/weighted_sums.h"
@@ -201,12 +202,13 @@ std::unique_ptr<Groups> groups_of(const Graph& graph, Worth worth, int64_t most_
 }
 
 // The calls of a group, of which some run on tensors as they lie.
-std::vector<Call> one_by_one(const Graph& graph, const Regions::Calls& group) {
+std::vector<Call> one_by_one(const Graph& graph, const Regions::Calls& group, const Readers& readers, Worth worth) {
   std::vector<Call> calls;
   for (const size_t n : group) {
     if (const CodeInNumbers* code = code_in_numbers(*graph.calls[n].op)) code->compile_itself();
     auto in_memory = product_of_matrices(graph, graph.calls[n]);
     if (!in_memory) in_memory = rows_by_index(graph, graph.calls[n]);
+    if (!in_memory && worth == Worth::outside) in_memory = systems_in_memory(graph, n, readers);
     calls.push_back(in_memory ? *in_memory : graph.calls[n]);
   }
   return calls;
@@ -262,7 +264,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, Worth worth, int64_t most
     if (groups->is_unrolled(calls))
       kernel = groups->unrolled->write(calls, groups->sums[calls[0]], readers, kernels, fused.kernels);
     else if (groups->is_of_rows(calls)) kernel = groups->rows->write(calls, readers, kernels, fused.kernels);
-    parts.push_back(kernel ? std::vector{std::move(*kernel)} : one_by_one(graph, calls));
+    parts.push_back(kernel ? std::vector{std::move(*kernel)} : one_by_one(graph, calls, readers, worth));
   }
   const BetweenKernels between(graph, parts);
   for (size_t k = 0; k < parts.size(); ++k) {

@@ -29,6 +29,7 @@ struct MemoryStep {
   int64_t lanes;
   Sizes sizes = {};  // of the dimensions
   std::vector<Place> inputs = {}, outputs = {};
+  int64_t tasks = 0, systems = 0;  // of systems of equations, as ProgramStep has them
 
   /// Elements of so many bytes, of the sizes, from one place to another.
   static MemoryStep copy(int64_t bytes, Sizes sizes, Place from, Place to) {

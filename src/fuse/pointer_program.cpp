@@ -61,7 +61,8 @@ std::string shape_of(Draft& draft) {
   });
   out.list(draft.steps, [&](const Draft::Step& step) {
     out.text(step.kernel ? step.kernel->key() : "");
-    for (const int64_t number : {step.kind, step.bytes, std::ssize(step.sizes), std::ssize(step.strides)})
+    for (const int64_t number :
+         {step.kind, step.bytes, std::ssize(step.sizes), std::ssize(step.strides), step.tasks, step.systems})
       out.number(number);
     out.list(step.places, [&](const ProgramPlace& place) { out.number(place.memory); });
   });
@@ -227,11 +228,12 @@ void PointerProgram::settle(Draft draft, int64_t fewest, bool any, int64_t loop_
   for (Draft::Step& step : draft.steps) {
     const auto dims = std::ssize(step.sizes);
     ProgramStep& added = steps_.emplace_back();
-    added = {step.kind,  step.kernel ? &step.kernel->lane_code() : nullptr,
-             step.bytes, step.lanes,
-             nullptr,    nullptr,
-             dims,       nullptr,
-             nullptr};
+    added = {step.kind,   step.kernel ? &step.kernel->lane_code() : nullptr,
+             step.bytes,  step.lanes,
+             nullptr,     nullptr,
+             dims,        nullptr,
+             nullptr,     step.tasks,
+             step.systems};
     tables_.most_numbers = std::max(tables_.most_numbers, 2 * dims + std::ssize(step.strides));
     if (const LaneCode* code = added.code) {
       const int64_t vectors = code->inputs + code->outputs;

@@ -197,6 +197,8 @@ class DraftWriter {
       if (step.kernel && step.kernel->sums() > 0) refuse_program(who_, "a kernel adds up over all examples");
       Draft::Step added{step.kind, step.kernel, step.bytes, fixed(step.lanes)};
       added.sizes = fixed(step.sizes);
+      added.tasks = step.tasks;
+      added.systems = step.systems;
       const LaneCode* const code = step.kernel ? &step.kernel->lane_code() : nullptr;
       for (const auto* places : {&step.inputs, &step.outputs})
         for (const MemoryStep::Place& p : *places) {

@@ -23,6 +23,7 @@ struct PointerProgram::Draft {
     Extent lanes;
     std::vector<ProgramPlace> places = {};
     std::vector<Extent> sizes = {}, strides = {};
+    int64_t tasks = 0, systems = 0;  // as ProgramStep has them
   };
   std::vector<Operand> arguments, results;
   std::vector<Constant> constants;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <iterator>
 
+#include "kernels/elimination_kernel.h"
 #include "kernels/loop_memory.h"
 #include "kernels/product_kernel.h"
 #include "kernels/threads.h"
@@ -103,17 +104,32 @@ void Kernel::take(CodeSource::Found found) {
   facts_.generated = found.generated;
 }
 
-std::shared_ptr<const Kernel> Kernel::product(Type type, const CodeSource& source) {
-  if (source.vector_bytes() == 0) throw CompileError("no LLVM: " + Llvm::get().why_not());
-  const KernelText text = print_product(type, "tower_product", source.vector_bytes());
+std::shared_ptr<const Kernel> Kernel::of_matrices(const KernelText& text, std::vector<LaneElement> elements,
+                                                  int64_t inputs, const CodeSource& source) {
   std::shared_ptr<Kernel> kernel(new Kernel());
   kernel->key_ = CodeSource::key_of(text.module);
-  const auto bytes = static_cast<uint8_t>(size_of(type));
-  kernel->elements_.assign(4, {bytes, bytes, 0});
-  kernel->lane_code_ = {nullptr, 1, 3, 1, kernel->elements_.data(), 0, 0, 0, 0, 0};
+  kernel->elements_ = std::move(elements);
+  const int64_t outputs = std::ssize(kernel->elements_) - inputs;
+  kernel->lane_code_ = {nullptr, 1, inputs, outputs, kernel->elements_.data(), 0, 0, 0, 0, 0};
   kernel->facts_ = {.vector_lanes = 1};
   kernel->take(source.get(text.module, kernel->key_));
   return kernel;
+}
+
+std::shared_ptr<const Kernel> Kernel::product(Type type, const CodeSource& source) {
+  if (source.vector_bytes() == 0) throw CompileError("no LLVM: " + Llvm::get().why_not());
+  const auto bytes = static_cast<uint8_t>(size_of(type));
+  return of_matrices(print_product(type, "tower_product", source.vector_bytes()), {4, {bytes, bytes, 0}}, 3, source);
+}
+
+std::shared_ptr<const Kernel> Kernel::elimination(Type type, const CodeSource& source) {
+  if (source.vector_bytes() == 0) throw CompileError("no LLVM: " + Llvm::get().why_not());
+  const auto bytes = static_cast<uint8_t>(size_of(type));
+  std::vector<LaneElement> elements(kSystemOperands, {bytes, bytes, 0});
+  for (const auto of_integers : {kSystemGivenPivots, kSystemOwnPivots, kSystemPivots, kSystemInfo})
+    elements[of_integers] = {sizeof(int32_t), sizeof(int32_t), 0};
+  return of_matrices(print_elimination(type, "tower_elimination", source.vector_bytes()), std::move(elements),
+                     kSystemSolution, source);
 }
 
 int64_t Kernel::loop_bytes(int64_t steps) const {

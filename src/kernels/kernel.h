@@ -19,10 +19,12 @@
 //   code_source.h                code by its key: from a saved function, a folder, or LLVM
 //   kernels.h                    kernels by their regions: equal ones of a function share one
 //   lane_code.h                  how a kernel is called
-//   by_pointers.h, products_by_pointers.h   lanes anywhere in memory, and programs of kernels: C as well as C++
+//   lanes_by_pointers.h, products_by_pointers.h, systems_by_pointers.h, by_pointers.h
+//                                lanes and matrices anywhere in memory, and programs of kernels: C as well as C++
 //   cpu.h, checked_file.h, digest.h     what code depends on, and how files hold it
 //   gemm.h                       products of matrices, which need no region and no LLVM
 //   product_kernel.h             the same as a kernel, where there is no LibTorch
+//   elimination_kernel.h         factorizations and solves there
 //
 // What always holds:
 //
@@ -64,6 +66,8 @@ class Kernel {
   static std::shared_ptr<const Kernel> drafted(const Region& region, const CodeSource& source);
   /// The kernel of kernels/product_kernel.h, which runs nothing itself: kernels/by_pointers.h calls its code.
   static std::shared_ptr<const Kernel> product(Type type, const CodeSource& source);
+  /// The same of kernels/elimination_kernel.h.
+  static std::shared_ptr<const Kernel> elimination(Type type, const CodeSource& source);
   /// Under which key sources have its machine code.
   static std::string key_of(const Region& region, const CodeSource& source);
 
@@ -132,6 +136,8 @@ class Kernel {
 
  private:
   Kernel() = default;
+  static std::shared_ptr<const Kernel> of_matrices(const KernelText& text, std::vector<LaneElement> elements,
+                                                   int64_t inputs, const CodeSource& source);
   void describe(const Region& region, const KernelText& text);
   void take(CodeSource::Found found);
   void run_rows(const Rows& rows, int64_t begin, int64_t end, c10::ArrayRef<const void*> inputs,

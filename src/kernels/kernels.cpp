@@ -74,6 +74,13 @@ std::shared_ptr<const Kernel> Kernels::product(Type type) {
   return keep(bytes, Kernel::product(type, *source_));
 }
 
+std::shared_ptr<const Kernel> Kernels::elimination(Type type) {
+  if (made_) return made_->elimination(type);
+  const std::string bytes = "elimination " + std::to_string(size_of(type));
+  if (auto kernel = find(bytes)) return kernel;
+  return keep(bytes, Kernel::elimination(type, *source_));
+}
+
 std::shared_ptr<const Kernel> Kernels::keep(const std::string& bytes, std::shared_ptr<const Kernel> made) {
   const std::lock_guard lock(mutex_);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });

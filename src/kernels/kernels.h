@@ -25,6 +25,8 @@ class Kernels {
   std::shared_ptr<const Kernel> get(const Region& region);
   /// The kernel of products of matrices of this type (kernels/product_kernel.h). Throws a CompileError.
   std::shared_ptr<const Kernel> product(Type type);
+  /// That of factorizations and solves (kernels/elimination_kernel.h). Throws a CompileError.
+  std::shared_ptr<const Kernel> elimination(Type type);
   /// Whether the region's kernel is there, or its code is among what the source was given.
   bool knows(const Region& region);
   std::vector<std::shared_ptr<const Kernel>> all();

@@ -23,7 +23,7 @@ constexpr std::array<const char*, 10> kNamesOfNumbers = {"columns",  "terms", "r
 // that are left, the last one is computed several times. Where there are no tiles, as in the product with a vector,
 // more rows are taken at a time.
 constexpr const char* kFirstText = R"(
-define void @{name}(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {
+define {linkage}void @{name}(i64 %begin, i64 %end, ptr %inputs, ptr %outputs, ptr %fault) #0 {
 start:
   %p.b = getelementptr ptr, ptr %inputs, i64 1
   %p.s = getelementptr ptr, ptr %inputs, i64 2
@@ -159,6 +159,10 @@ constexpr const char* kVectorOfAText = R"(
   %x{r}.first.{tile} = insertelement {V} poison, {T} %x{r}.one.{tile}, i32 0
   %x{r}.{tile} = shufflevector {V} %x{r}.first.{tile}, {V} poison, {S} zeroinitializer
 )";
+// The same where the product is subtracted.
+constexpr const char* kMinusOfAText = R"(
+  %minus.x{r}.{tile} = fneg {E} %x{r}.{tile}
+)";
 
 /// Rows and columns that are computed together.
 struct Tile {
@@ -166,7 +170,7 @@ struct Tile {
   int64_t rows, vectors, lanes;  // of columns, and what a vector has of them
 };
 
-std::string print_tile(Type type, const Tile& tile, const Holes& more) {
+std::string print_tile(Type type, const Tile& tile, bool subtracts, const Holes& more) {
   const bool is_vector = tile.lanes > 1;
   const std::string element = is_vector ? vector_of(type, tile.lanes) : scalar(type);
   const std::string fma = "@llvm.fma." + (is_vector ? "v" + std::to_string(tile.lanes) : std::string()) + mangled(type);
@@ -177,6 +181,7 @@ std::string print_tile(Type type, const Tile& tile, const Holes& more) {
   holes.emplace_back("align", std::to_string(size_of(type)));
   holes.emplace_back("zero", is_vector ? "zeroinitializer" : "0.0");
   holes.emplace_back("chosen", tile.chosen);
+  holes.emplace_back("x", subtracts ? "minus.x" : "x");
   const auto for_rows = [&](const std::string& text, int64_t v = 0) {
     std::string all;
     for (int64_t r = 0; r < tile.rows; ++r)
@@ -199,9 +204,10 @@ std::string print_tile(Type type, const Tile& tile, const Holes& more) {
   %sum{r}.{v}.{tile} = phi {E} [ {zero}, %block.{tile} ], [ %next{r}.{v}.{tile}, %term.{tile} ]
 )")},
                        {"of_b", of_b},
-                       {"of_a", for_rows(kOfAText + std::string(is_vector ? kVectorOfAText : kNumberOfAText))},
+                       {"of_a", for_rows(std::string(kOfAText).append(is_vector ? kVectorOfAText : kNumberOfAText) +
+                                         (subtracts ? kMinusOfAText : ""))},
                        {"products", for_all(R"(
-  %next{r}.{v}.{tile} = call {E} {fma}({E} %x{r}.{tile}, {E} %y{v}.{tile}, {E} %sum{r}.{v}.{tile})
+  %next{r}.{v}.{tile} = call {E} {fma}({E} %{x}{r}.{tile}, {E} %y{v}.{tile}, {E} %sum{r}.{v}.{tile})
 )")},
                        {"before", for_rows(R"(
   %row{r}.from.{tile} = mul i64 %row.from.{tile}, %row{r}
@@ -224,9 +230,8 @@ std::string print_tile(Type type, const Tile& tile, const Holes& more) {
   return filled(kTilesText, holes, more);
 }
 
-}  // namespace
-
-KernelText print_product(Type type, const std::string& name, int64_t vector_bytes) {
+std::string product_text(Type type, const std::string& name, int64_t vector_bytes, bool subtracts,
+                         const char* linkage) {
   const int64_t lanes = vector_bytes / size_of(type);
   std::string loads;
   for (size_t k = 0; k < kNamesOfNumbers.size(); ++k)
@@ -253,6 +258,7 @@ KernelText print_product(Type type, const std::string& name, int64_t vector_byte
   std::string next_columns;
   for (const Tile& tile : tiles) next_columns += filled(", [ %j.{tile}, %done.{tile} ]", Holes{{"tile", tile.name}});
   const Holes all = {{"name", name},
+                     {"linkage", linkage},
                      {"rows", rows},
                      {"next_columns", next_columns},
                      {"rows_of_tile", std::to_string(rows_of_tile)},
@@ -268,10 +274,19 @@ KernelText print_product(Type type, const std::string& name, int64_t vector_byte
             mangled(type) + "(" + element + ", " + element + ", " + element + ")\n";
   }
   text += filled(kFirstText, all);
-  for (const Tile& tile : tiles) text += print_tile(type, tile, all);
+  for (const Tile& tile : tiles) text += print_tile(type, tile, subtracts, all);
   text += kLastText;
   text += "attributes #0 = { nounwind \"prefer-vector-width\"=\"512\" \"min-legal-vector-width\"=\"512\" }\n";
-  return {{std::move(text), name}, 1, 1, 1};
+  return text;
+}
+
+}  // namespace
+
+KernelText print_product(Type type, const std::string& name, int64_t vector_bytes) {
+  return {{product_text(type, name, vector_bytes, /*subtracts=*/false, ""), name}, 1, 1, 1};
+}
+std::string print_subtracted_product(Type type, const std::string& name, int64_t vector_bytes) {
+  return product_text(type, name, vector_bytes, /*subtracts=*/true, "internal ");
 }
 
 }  // namespace tower::compiler

@@ -15,5 +15,7 @@ constexpr int64_t kVectorsOfTile = 4;  // of columns; of fewer, each is computed
 
 /// Of float32 or float64.
 KernelText print_product(Type type, const std::string& name, int64_t vector_bytes);
+/// The same as a function that others of its text call, but C = S − A B.
+std::string print_subtracted_product(Type type, const std::string& name, int64_t vector_bytes);
 
 }  // namespace tower::compiler

@@ -36,8 +36,8 @@ static inline int elements_of_row(int64_t rows, int64_t columns, int64_t row, in
   return columns <= apart && apart <= INT32_MAX && rows <= INT32_MAX ? (int)apart : 0;
 }
 
-// A product by BLAS; zero where its matrices do not lie as that takes them, or it is small.
-static inline int multiply_by_blas(const ProductNumbers* numbers, int64_t rows, int64_t bytes, const void* a,
+// C = S + sign A B by BLAS, where S may be C; zero where the matrices do not lie as that takes them, or are small.
+static inline int multiply_by_blas(const ProductNumbers* numbers, int64_t rows, int64_t bytes, int sign, const void* a,
                                    const void* b, const void* s, void* c) {
   const int64_t columns = numbers->columns, terms = numbers->terms;
   const int a_by_rows = elements_of_row(rows, terms, numbers->row_of_a, numbers->term_of_a, bytes);
@@ -48,17 +48,18 @@ static inline int multiply_by_blas(const ProductNumbers* numbers, int64_t rows, 
   const int of_a = a_by_rows ? a_by_rows : a_by_terms, of_b = b_by_terms ? b_by_terms : b_by_columns;
   int64_t i, j;
   if ((double)rows * (double)columns * (double)terms < kFewestForBlas || !of_a || !of_b || !of_c) return 0;
-  for (i = 0; s && i < rows; ++i)
+  for (i = 0; s && s != c && i < rows; ++i)
     for (j = 0; j < columns; ++j)
       memcpy((char*)c + i * numbers->row_of_c + j * numbers->column_of_c,
              (const char*)s + i * numbers->row_of_s + j * numbers->column_of_s, (size_t)bytes);
   if (bytes == 8)
     cblas_dgemm(CblasRowMajor, a_by_rows ? CblasNoTrans : CblasTrans, b_by_terms ? CblasNoTrans : CblasTrans, (int)rows,
-                (int)columns, (int)terms, 1, (const double*)a, of_a, (const double*)b, of_b, s ? 1 : 0, (double*)c,
+                (int)columns, (int)terms, sign, (const double*)a, of_a, (const double*)b, of_b, s ? 1 : 0, (double*)c,
                 of_c);
   else
     cblas_sgemm(CblasRowMajor, a_by_rows ? CblasNoTrans : CblasTrans, b_by_terms ? CblasNoTrans : CblasTrans, (int)rows,
-                (int)columns, (int)terms, 1, (const float*)a, of_a, (const float*)b, of_b, s ? 1 : 0, (float*)c, of_c);
+                (int)columns, (int)terms, (float)sign, (const float*)a, of_a, (const float*)b, of_b, s ? 1 : 0,
+                (float*)c, of_c);
   return 1;
 }
 #endif
@@ -116,7 +117,7 @@ static inline void run_products(const LaneCode* code, int64_t dims, int64_t* siz
   }
   for (; count > 0; --count) {
 #ifdef TOWER_CBLAS
-    if (!multiply_by_blas(&numbers, rows, code->elements[0].bytes, inputs[0], inputs[1], inputs[2], output))
+    if (!multiply_by_blas(&numbers, rows, code->elements[0].bytes, 1, inputs[0], inputs[1], inputs[2], output))
 #endif
       code->function(0, rows, inputs, &output, fault);
     for (d = outer; d-- > 0;) {

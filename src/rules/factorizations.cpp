@@ -11,6 +11,7 @@
 
 #include "interpreters/vmap.h"
 #include "records/demands.h"
+#include "records/on_matrices.h"
 #include "records/op.h"
 #include "rules/registry.h"
 #include "rules/shared_operand.h"
@@ -345,6 +346,10 @@ void factorizations() {
         auto [dl, du] = lu_forward(*da, *p, *l, *u);
         return std::tuple(Tensor(), dl, du);
       });
+  on_matrices<at::_ops::linalg_lu>([](const MatrixArguments& c) -> std::optional<OnMatrices> {
+    if (!c.args[1].toBool()) return std::nullopt;
+    return OnMatrices{.given = OnMatrices::to_lu, .permutation = 0, .lower_factor = 1, .upper_factor = 2};
+  });
   op<at::_ops::linalg_lu_factor_ex>()
       .small(small::lu_factor)
       .depends(Depends::on_matrices)
@@ -360,6 +365,10 @@ void factorizations() {
         auto [dl, du] = lu_forward(*da, p, l, u);
         return std::tuple(lu_pack(dl, du), Tensor(), Tensor());
       });
+  on_matrices<at::_ops::linalg_lu_factor_ex>([](const MatrixArguments& c) -> std::optional<OnMatrices> {
+    if (!c.args[1].toBool()) return std::nullopt;
+    return OnMatrices{.given = OnMatrices::to_lu, .factor = 0, .exchanges = 1, .info = 2};
+  });
   op<at::_ops::lu_unpack>()
       .small(small::lu_unpack)
       .depends(Depends::on_matrices)
@@ -384,12 +393,23 @@ void factorizations() {
         const int64_t k = std::min(dlu->size(-2), dlu->size(-1));
         return std::tuple(Tensor(), dlu->narrow(-1, 0, k).tril(-1), dlu->narrow(-2, 0, k).triu());
       });
+  on_matrices<at::_ops::lu_unpack>([](const MatrixArguments&) {
+    return OnMatrices{.given = OnMatrices::lu, .pivots = 1, .permutation = 0, .lower_factor = 1, .upper_factor = 2};
+  });
   op<at::_ops::linalg_lu_solve>()
       .small(small::lu_solve)
       .depends(Depends::on_matrices)
       .vmap(lu_solve_vmap)
       .inactive<1>()
       .decomposes(lu_solve);
+  on_matrices<at::_ops::linalg_lu_solve>([](const MatrixArguments& c) {
+    return OnMatrices{.given = OnMatrices::lu,
+                      .left = c.args[3].toBool(),
+                      .transposed = c.args[4].toBool(),
+                      .pivots = 1,
+                      .sides = 2,
+                      .solution = 0};
+  });
 
   // A V = V diag(λ): with P = V⁻¹ dA V, dλ = diag P and dV = V (P / (λ_j - λ_i)) off the diagonal. The eigenvectors
   // have length one, which takes away what the part of dV along them adds to it.

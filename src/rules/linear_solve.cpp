@@ -16,6 +16,7 @@
 #include "core/torch_version.h"
 #include "core/wrapper.h"
 #include "records/demands.h"
+#include "records/on_matrices.h"
 #include "records/op.h"
 #include "rules/registry.h"
 #include "rules/shared_operand.h"
@@ -208,6 +209,17 @@ void linear_solve() {
         return solve_jvp(*da, *db, a, b, left, *x);
       });
 
+  on_matrices<at::_ops::_linalg_solve_ex>([](const MatrixArguments& c) {
+    return OnMatrices{.given = OnMatrices::to_lu,
+                      .left = c.args[2].toBool(),
+                      .vectors = is_for_vector(c.operands[0], c.operands[1]),
+                      .sides = 1,
+                      .solution = 0,
+                      .factor = 1,
+                      .exchanges = 2,
+                      .info = 3};
+  });
+
   op<at::_ops::linalg_inv_ex>()
       .small(small::inverse)
       .depends(Depends::on_matrices)
@@ -215,6 +227,9 @@ void linear_solve() {
       .nondifferentiable_outputs<1>()
       .vjp<0>([](Ct<0> ct, Skip, Skip, Out<0> inv) { return -at::matmul(inv->mH(), at::matmul(*ct, inv->mH())); })
       .jvp<0>([](Tan<0> da, Skip, Skip, Out<0> inv) { return -at::matmul(*inv, at::matmul(*da, *inv)); });
+
+  on_matrices<at::_ops::linalg_inv_ex>(
+      [](const MatrixArguments&) { return OnMatrices{.given = OnMatrices::to_lu, .solution = 0, .info = 1}; });
 
   op<at::_ops::linalg_solve_triangular>()
       .small(small::solve_triangular)
@@ -238,6 +253,14 @@ void linear_solve() {
         }
         return at::linalg_solve_triangular(a, rhs, upper, left, unit);
       });
+  on_matrices<at::_ops::linalg_solve_triangular>([](const MatrixArguments& c) {
+    return OnMatrices{.given = OnMatrices::triangle,
+                      .upper = c.args[2].toBool(),
+                      .unit = c.args[4].toBool(),
+                      .left = c.args[3].toBool(),
+                      .sides = 1,
+                      .solution = 0};
+  });
   op<at::_ops::triangular_solve>()
       .depends(Depends::on_matrices)
       .decomposes([](const Tensor& b, const Tensor& a, bool upper, bool transposed, bool unit) {
@@ -266,6 +289,9 @@ void linear_solve() {
         const Tensor dl = at::matmul(l, lower_half(at::linalg_solve_triangular(l.mH(), half, true, false, false)));
         return upper ? dl.mH() : dl;
       });
+  on_matrices<at::_ops::linalg_cholesky_ex>([](const MatrixArguments& c) {
+    return OnMatrices{.given = OnMatrices::to_cholesky, .upper = c.args[1].toBool(), .factor = 0, .info = 1};
+  });
   op<at::_ops::linalg_ldl_factor_ex>().batches_natively();
   op<at::_ops::linalg_ldl_solve>().vmap(ldl_solve_vmap);
 #ifdef TOWER_HAS_CHOLESKY
@@ -279,8 +305,15 @@ void linear_solve() {
         return at::linalg_solve_triangular(l.mH(), at::linalg_solve_triangular(l, b, false, true, false), true, true,
                                            false);
       });
+  on_matrices<at::_ops::cholesky_solve>([](const MatrixArguments& c) {
+    return OnMatrices{
+        .given = OnMatrices::cholesky, .upper = c.args[2].toBool(), .matrix = 1, .sides = 0, .solution = 0};
+  });
   op<at::_ops::cholesky_inverse>().decomposes([](const Tensor& factor, bool upper) {
     return at::cholesky_solve(at::eye(factor.size(-1), factor.options()).expand_as(factor), factor, upper);
+  });
+  on_matrices<at::_ops::cholesky_inverse>([](const MatrixArguments& c) {
+    return OnMatrices{.given = OnMatrices::cholesky, .upper = c.args[1].toBool(), .solution = 0};
   });
 
   // d det = tr(adj(A) dA)
@@ -295,6 +328,9 @@ void linear_solve() {
       .jvp<0>([](Tan<0> da, const Tensor& a, Out<0> det, Out<1> lu) {
         return trace_of_product(adjugate(a, *det, *lu), *da);
       });
+  on_matrices<at::_ops::_linalg_det>([](const MatrixArguments&) {
+    return OnMatrices{.given = OnMatrices::to_lu, .factor = 1, .exchanges = 2, .determinant = 0};
+  });
 
   // With z = tr(A⁻¹ dA):  d log|det| = Re z,  d sign = i Im(z) sign.
   op<at::_ops::_linalg_slogdet>()
@@ -316,6 +352,10 @@ void linear_solve() {
         if (!z.is_complex()) return std::tuple(Tensor(), z);
         return std::tuple(at::complex(at::zeros_like(at::imag(z)), at::imag(z)) * *sign, at::real(z).clone());
       });
+
+  on_matrices<at::_ops::_linalg_slogdet>([](const MatrixArguments&) {
+    return OnMatrices{.given = OnMatrices::to_lu, .factor = 2, .exchanges = 3, .sign = 0, .logarithm = 1};
+  });
 
   op<at::_ops::linalg_cross>()
       .small(cross_of_small)

@@ -149,11 +149,15 @@ TEST(ExportedOutside, HasLargeProductsMadeByABlasThatIsNamed) {
     const double near = dtype == at::kDouble ? 1e-12 : 1e-4;
     const Tensor weight = waves({50, 40}).to(dtype);
     const Function f = [=](const Tensors& x) {
-      return Tensors{weight.mm(x[0]), x[0].t().mm(weight.t()), at::addmm(x[1], weight, x[0]),
+      return Tensors{weight.mm(x[0]),
+                     x[0].t().mm(weight.t()),
+                     at::addmm(x[1], weight, x[0]),
                      td::vmap([&](const Tensors& y) { return Tensors{y[0].mm(x[0])}; }, {0}, {0})({x[2]})[0],
-                     weight.narrow(0, 0, 3).mm(x[0])};
+                     weight.narrow(0, 0, 3).mm(x[0]),
+                     at::linalg_solve(x[3], x[4])};
     };
-    const Tensors args = {waves({40, 60}, 1).to(dtype), waves({50, 60}, 2).to(dtype), waves({2, 30, 40}, 3).to(dtype)};
+    const Tensors args = {waves({40, 60}, 1).to(dtype), waves({50, 60}, 2).to(dtype), waves({2, 30, 40}, 3).to(dtype),
+                          matrices(1, 130)[0].to(dtype), waves({130}).to(dtype)};
     const CLibrary library(called(f, {args}));  // the kernel's
     expect_close(library, f, 1, args, near);
     std::ofstream(library.folder() / "blas.h") << kBlasHeader;
@@ -165,7 +169,8 @@ TEST(ExportedOutside, HasLargeProductsMadeByABlasThatIsNamed) {
         "exported.c exported_kernels.o blas.c -lm");
     const CLibrary with_blas(library.folder() / "with_blas.so", "exported");
     expect_close(with_blas, f, 1, args, near);
-    EXPECT_EQ(with_blas.number("asked"), 4);  // a batch is one product, and that of three rows is small
+    // A batch is one product, and that of three rows is small. Of the system, blocks have 256 bytes of rows.
+    EXPECT_EQ(with_blas.number("asked"), 4 + (dtype == at::kDouble ? 3 : 1));
   }
 }
 
@@ -193,6 +198,21 @@ TEST(ExportedOutside, ReadsAndWritesNoMemoryButItsOwn) {
     add(mapped_over_all([](const Tensors& x) { return Tensors{x[0].mm(x[0]) - 1}; }), {waves({n, 9, 9})});
   }
   add([](const Tensors& x) { return Tensors{at::linalg_solve(x[0], x[1])}; }, {matrices(1, 20)[0], waves({20})});
+  add(
+      [](const Tensors& x) {
+        const auto size = at::linalg_slogdet(x[0]);
+        const auto [p, l, u] = at::linalg_lu(x[2].narrow(0, 3, 40));
+        return Tensors{at::linalg_solve(x[0].t(), x[1]),
+                       at::linalg_cholesky(x[0].mm(x[0].t())),
+                       at::linalg_inv(x[0]),
+                       std::get<0>(size),
+                       std::get<1>(size),
+                       p,
+                       l,
+                       u};
+      },
+      // Of numbers that do not cancel: the fused multiplication of valgrind gives zeros another sign.
+      {matrices(1, 70)[0], waves({70}), at::arange(4900, at::kDouble).square().mul(0.7).sin().view({70, 70})});
   add([](const Tensors& x) { return Tensors{x[0].exp() * 2 - x[1]}; }, {waves({203}), waves({203}, 1)});
   EXPECT_EQ(in_c.disagreements("valgrind -q --error-exitcode=9 "), "");
 }
