@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The functions of bench/native.cpp in CasADi, as C: `casadi_functions.py FOLDER` writes newton.c, perceptron.c, arm.c
-and system_N.c there, each with a function of that name. FOLDER/weights has the perceptron's weights, float64, row by row."""
+and system_N.c there, each with a function of that name. FOLDER/weights has the perceptron's weights, float64, row by
+row."""
 
 import pathlib
 import sys
