@@ -59,7 +59,7 @@ end:
 
 // Columns of a matrix, from their first row on, whose diagonal begins in row `first`. By columns with the pivot that is
 // largest, the first of several, as LAPACK has it; a column of zeros is passed over. Of a NaN that is no pivot already,
-// nothing is larger, and it is larger than nothing.
+// nothing is larger, and it is larger than nothing. Rows are divided by the pivot: one in 1e-308 has no inverse.
 constexpr const char* kLuText = R"(
 define internal void @{name}.lu(i64 %count, ptr %numbers, ptr %w, ptr %pivots, ptr %info) #0 {
 start:
@@ -186,7 +186,6 @@ no.pivot:
   store i32 %info1, ptr %info
   br label %next
 scale:
-  %inverse = fdiv {T} 1.0, %pivot
   br label %scale.row
 scale.row:
   %s = phi i64 [ %c1, %scale ], [ %s1, %scaling ]
@@ -195,7 +194,7 @@ scale.row:
 scaling:
   %p.s = getelementptr {T}, ptr %w.k, i64 %s
   %s.x = load {T}, ptr %p.s
-  %s.y = fmul {T} %s.x, %inverse
+  %s.y = fdiv {T} %s.x, %pivot
   store {T} %s.y, ptr %p.s
   %s1 = add i64 %s, 1
   br label %scale.row
