@@ -38,6 +38,9 @@ struct FitUnknowns {
   int64_t freedom = 0;
   /// Bool {count}: which of them stay as they are. Undefined: none.
   at::Tensor held = {};
+  /// The least that their numbers may be, and the most: of the sizes of x0, or what expands to them; infinite where
+  /// there is no bound. Undefined: there are none. Not for unknowns with `retract`.
+  at::Tensor lower = {}, upper = {};
 };
 
 /// That the blocks of a term take one of some unknowns.
@@ -66,6 +69,13 @@ enum class FitMethod {
   dogleg,               ///< Powell's: between the gradient and the step of Gauss and Newton, within a radius
 };
 
+/// How a fit of blocks solves the linear system of a step.
+enum class FitSolver {
+  cholesky,             ///< factors of the normal equations
+  qr,                   ///< of the Jacobian itself, with what damps it: where the normal equations lose too many digits
+  conjugate_gradients,  ///< products with the normal equations, and factors of each unknown's own block of them alone
+};
+
 /// How `BlockLeastSquares` goes.
 struct BlockFitOptions {
   /// How steps are found.
@@ -73,6 +83,11 @@ struct BlockFitOptions {
   /// Which kind of unknowns is eliminated first, by its place: no block takes two of it, and each of them is a small
   /// system by itself. Empty: none.
   std::optional<std::size_t> eliminate = std::nullopt;
+  /// How the linear system of a step is solved, or what elimination leaves of it.
+  FitSolver solver = FitSolver::cholesky;
+  /// Of conjugate gradients: what is left of the residual of a step's system, relative to its right side, both in the
+  /// norm of the inverse of the preconditioner.
+  double cg_tolerance = 0.01;
   /// The change of the cost, relative to it, at which a fit ends.
   double ftol = 1e-8;
   /// The length of a step, relative to x, at which a fit ends.
@@ -86,6 +101,8 @@ struct BlockFitOptions {
   double first_damping = 1e-4;
   /// Whether to compute the covariance.
   bool covariance = false;
+  /// Is told the cost at the start, of step 0, and then after each step that was tried, in the thread of the call.
+  std::function<void(int64_t step, double cost)> progress = {};
 };
 
 /// What a fit of blocks found. `x` has derivatives by the data; the others are reports.
@@ -95,8 +112,8 @@ struct BlockFit {
   at::Tensor status;          ///< int64: a FitStatus
   at::Tensor steps;           ///< int64: how many steps were tried
   /// If it was asked for: of each kind {count, s, s}, the covariance of the s numbers of each unknown (of d, where it
-  /// is retracted), 2 cost / (m − n) times their block of (JᵀJ)⁻¹; zero for those that are held, nan where m ≤ n or
-  /// where JᵀJ is singular.
+  /// is retracted), 2 cost / (m − n) times their block of (JᵀJ)⁻¹; zero for those that are held, by a bound, too; nan
+  /// where m ≤ n or where JᵀJ is singular.
   std::vector<at::Tensor> covariance;
 };
 /// A fit is a tree.
@@ -111,7 +128,13 @@ constexpr auto tower_fields(const BlockFit&) {
 /// Jacobians, by forward or reverse mode, whatever takes fewer directions. Where unknowns are eliminated first, these
 /// are solved for in the others' equations (the Schur complement: B. Triggs and others, Bundle adjustment, a modern
 /// synthesis, 2000, section 6.1). The rest is factored densely where it is small or full, else by Eigen's sparse
-/// Cholesky factors, which Tower has where it was built with Eigen.
+/// Cholesky factors, which Tower has where it was built with Eigen. `FitSolver::qr` has Eigen's rank-revealing QR of
+/// the whole Jacobian instead, and eliminates nothing; `FitSolver::conjugate_gradients` never makes the Schur
+/// complement, but for its diagonal blocks, which precondition it (S. Agarwal and others, Bundle adjustment in the
+/// large, 2010), and is for what is too large to factor: without dogleg and covariances.
+///
+/// Between bounds steps are projected, and those numbers that are at one and that the gradient keeps there are held,
+/// also in derivatives of x, which are zero there. An `x0` beyond a bound begins at it.
 ///
 /// x has derivatives by the data, of any order and in both modes: those of the implicit function, whose linear systems
 /// are solved by conjugate gradients with the whole Hessian, preconditioned by the normal equations. Under vmap the
@@ -131,7 +154,8 @@ class BlockLeastSquares {
 
   /// How many numbers are sought, those that are held among them.
   int64_t num_unknowns() const;
-  /// The size of the system that is left to factor, and the entries of its blocks on and above the diagonal.
+  /// The size of the system that is left to factor, and the entries of its blocks on and above the diagonal; of
+  /// conjugate gradients, those of blocks that no elimination brings.
   std::pair<int64_t, int64_t> factored() const;
 
  private:

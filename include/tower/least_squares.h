@@ -91,7 +91,7 @@ struct LeastSquaresFit {
   at::Tensor status;  ///< int64: a FitStatus
   at::Tensor steps;   ///< int64: how many steps were tried
   at::Tensor covariance;  ///< of all numbers of x: 2 cost / (m − n) (JᵀJ)⁻¹ of n numbers and m residuals; nan for m ≤
-                          ///< n; zero for those that are held at a bound
+                          ///< n, or where JᵀJ is singular; zero for those that are held at a bound
 };
 /// A fit is a tree.
 template <class X>

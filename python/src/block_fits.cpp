@@ -18,7 +18,13 @@ FitUnknowns to_unknowns(const py::dict& given) {
       return to_tensor(call(f, to_object(x), to_object(d)));
     };
   unknowns.freedom = option<int64_t>(given, "freedom");
-  if (const py::object held = given["held"]; !held.is_none()) unknowns.held = to_tensor(held);
+  const auto optional = [&](const char* name) {
+    const py::object value = given[name];
+    return value.is_none() ? at::Tensor() : to_tensor(value);
+  };
+  unknowns.held = optional("held");
+  unknowns.lower = optional("lower");
+  unknowns.upper = optional("upper");
   return unknowns;
 }
 
@@ -48,12 +54,22 @@ BlockLeastSquares block_least_squares(const std::vector<py::dict>& unknowns, con
       throw ArgumentError("eliminate is " + std::to_string(*first) + "; kinds of unknowns are from 0 on.");
     options.eliminate = static_cast<std::size_t>(*first);
   }
+  options.solver = chosen<FitSolver>(option<std::string>(given, "solver"), "solver",
+                                     {{"cholesky", FitSolver::cholesky},
+                                      {"qr", FitSolver::qr},
+                                      {"conjugate_gradients", FitSolver::conjugate_gradients}});
+  options.cg_tolerance = option<double>(given, "cg_tolerance");
   options.ftol = option<double>(given, "ftol");
   options.xtol = option<double>(given, "xtol");
   options.gtol = option<double>(given, "gtol");
   options.max_steps = option<int64_t>(given, "max_steps");
   options.first_damping = option<double>(given, "first_damping");
   options.covariance = option<bool>(given, "covariance");
+  if (const py::object progress = given["progress"]; !progress.is_none())
+    options.progress = [f = keep_function(progress)](int64_t step, double cost) {
+      const py::gil_scoped_acquire gil;
+      call(f, py::int_(step), py::float_(cost));
+    };
   return without_gil([&] { return BlockLeastSquares(std::move(kinds), std::move(all), options); });
 }
 

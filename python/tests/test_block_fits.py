@@ -52,6 +52,20 @@ def test_a_fit_is_that_of_the_dense_matrix_and_so_are_its_derivatives(method):
     torch.testing.assert_close(leaf.grad[:, 0], torch.linalg.pinv(matrix()).sum(0), atol=1e-8, rtol=0)
 
 
+@pytest.mark.parametrize("solver", ["cholesky", "qr", "conjugate_gradients"])
+def test_bounds_hold_whatever_solves_for_the_steps(solver):
+    places = FitUnknowns(torch.zeros(4, 1, **f64), held=first, upper=torch.tensor([3.5], **f64))
+    options = {"solver": solver, "cg_tolerance": 1e-3, "ftol": 1e-13, "xtol": 1e-13, "gtol": 1e-13}
+    fit = BlockLeastSquares([places], [FitTerm(difference, [(0, left), (0, right)], [seen])], **options)()
+    # The last is at the bound, and the others are the fit to it.
+    assert fit.x[0][3] == 3.5
+    rest = seen - 3.5 * matrix()[:, 2:]
+    torch.testing.assert_close(fit.x[0][1:3], torch.linalg.lstsq(matrix()[:, :2], rest).solution)
+    costs = []
+    chain(progress=lambda step, cost: costs.append((step, cost)))()
+    assert [step for step, _ in costs] == list(range(len(costs))) and costs[-1][1] < costs[0][1]
+
+
 def test_retracted_unknowns_stay_on_the_circle_and_losses_forgive():
     def retract(x, d):
         c, s = d[0].cos(), d[0].sin()

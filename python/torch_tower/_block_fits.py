@@ -14,13 +14,16 @@ class FitUnknowns(NamedTuple):
     """One kind of unknowns: the rows of `x0`, where they start.
 
     `retract(x, d)`: of one of them, what lies in the direction d, of `freedom` numbers, from x; without it x + d.
-    `held`, bool: which of them stay as they are.
+    `held`, bool: which of them stay as they are. `lower` and `upper`: bounds, of the sizes of `x0` or what expands to
+    them, infinite where there is none; not with `retract`.
     """
 
     x0: Tensor
     retract: Callable[[Tensor, Tensor], Tensor] | None = None
     freedom: int = 0
     held: Tensor | None = None
+    lower: Tensor | None = None
+    upper: Tensor | None = None
 
 
 class FitTerm(NamedTuple):
@@ -58,9 +61,11 @@ class BlockLeastSquares:
 
     `unknowns` are FitUnknowns, `terms` FitTerms. The `method` is "levenberg_marquardt" or "dogleg"; `eliminate` names
     the kind of unknowns, of which no block takes two, that goes first: what is left, its Schur complement, is factored
-    densely or by Eigen. `ftol`, `xtol`, `gtol`, `max_steps` and `first_damping` are as in `least_squares`. Residuals
-    are compiled once, so what is mapped or differentiated is data, and not captured. x has derivatives by the data, of
-    any order; under vmap fits are made one after the other.
+    densely or by Eigen. The `solver` of steps is "cholesky", "qr", of the whole Jacobian, or "conjugate_gradients",
+    which make no Schur complement and go on to `cg_tolerance`, without dogleg and covariances. `progress(step, cost)`
+    is called at the start, and after each step. `ftol`, `xtol`, `gtol`, `max_steps` and `first_damping` are as in
+    `least_squares`. Residuals are compiled once, so what is mapped or differentiated is data, and not captured. x has
+    derivatives by the data, of any order; under vmap fits are made one after the other.
     """
 
     __slots__ = ("_fit",)
@@ -72,22 +77,28 @@ class BlockLeastSquares:
         *,
         method: str = "levenberg_marquardt",
         eliminate: int | None = None,
+        solver: str = "cholesky",
+        cg_tolerance: float = 0.01,
         ftol: float = 1e-8,
         xtol: float = 1e-8,
         gtol: float = 1e-8,
         max_steps: int = 200,
         first_damping: float = 1e-4,
         covariance: bool = False,
+        progress: Callable[[int, float], None] | None = None,
     ):
         options = {
             "method": method,
             "eliminate": eliminate,
+            "solver": solver,
+            "cg_tolerance": cg_tolerance,
             "ftol": ftol,
             "xtol": xtol,
             "gtol": gtol,
             "max_steps": max_steps,
             "first_damping": first_damping,
             "covariance": covariance,
+            "progress": None if progress is None else _kept(progress),
         }
         kinds = [FitUnknowns(*kind)._asdict() for kind in unknowns]
         for kind in kinds:

@@ -10,87 +10,16 @@
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cmath>
 #include <utility>
+
+#include "solvers/small_blocks.h"
 
 namespace tower::solvers {
 namespace {
-
-size_t place(int64_t k) { return static_cast<size_t>(k); }
-
-// Of row-major matrices: to `out`, of `rows` rows in a matrix of `out_width` columns, is added sign · aᵀ b, for a of
-// {depth, a_width} and b of {depth, b_width}, whose first columns are taken.
-struct Product {
-  double sign;
-  int64_t depth, rows, a_width, b_width, out_width;
-};
-template <size_t columns>
-void add_columns(double* out, const double* a, const double* b, const Product& p) {
-  for (int64_t i = 0; i < p.rows; ++i) {
-    double sums[columns] = {};
-    for (int64_t k = 0; k < p.depth; ++k) {
-      const double factor = a[k * p.a_width + i];
-      for (size_t j = 0; j < columns; ++j) sums[j] += factor * b[k * p.b_width + static_cast<int64_t>(j)];
-    }
-    for (size_t j = 0; j < columns; ++j) out[i * p.out_width + static_cast<int64_t>(j)] += p.sign * sums[j];
-  }
-}
-// One function for each number of columns up to this: loops of a known length are vectors.
-constexpr int64_t kColumns = 12;
-template <size_t... columns>
-constexpr auto each_number_of_columns(std::index_sequence<columns...>) {
-  return std::array{&add_columns<columns + 1>...};
-}
-void add_product(double* out, const double* a, const double* b, int64_t columns, const Product& p) {
-  static constexpr auto kAdd = each_number_of_columns(std::make_index_sequence<kColumns>());
-  for (int64_t done = 0; done < columns; done += kColumns)
-    kAdd[place(std::min(columns - done, kColumns) - 1)](out + done, a, b + done, p);
-}
-
-// The Cholesky factor of a small matrix, in its place. Whether it is positive definite.
-bool factor_small(double* m, int64_t n) {
-  for (int64_t j = 0; j < n; ++j) {
-    for (int64_t i = 0; i < j; ++i) m[i * n + j] = 0;
-    for (int64_t i = j; i < n; ++i) {
-      double value = m[i * n + j];
-      for (int64_t k = 0; k < j; ++k) value -= m[i * n + k] * m[j * n + k];
-      if (i > j) {
-        m[i * n + j] = value / m[j * n + j];
-      } else if (value > 0 && std::isfinite(value)) {
-        m[j * n + j] = std::sqrt(value);
-      } else {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-// L⁻¹ of {n, columns}, in its place, and L⁻ᵀ.
-void solve_lower(const double* lower, int64_t n, double* x, int64_t columns) {
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < columns; ++j) {
-      double value = x[i * columns + j];
-      for (int64_t k = 0; k < i; ++k) value -= lower[i * n + k] * x[k * columns + j];
-      x[i * columns + j] = value / lower[i * n + i];
-    }
-}
-void solve_upper(const double* lower, int64_t n, double* x, int64_t columns) {
-  for (int64_t i = n - 1; i >= 0; --i)
-    for (int64_t j = 0; j < columns; ++j) {
-      double value = x[i * columns + j];
-      for (int64_t k = i + 1; k < n; ++k) value -= lower[k * n + i] * x[k * columns + j];
-      x[i * columns + j] = value / lower[i * n + i];
-    }
-}
-// x −= or += m v, of {rows, columns}.
-void add_image(double* x, double sign, const double* m, const double* v, int64_t rows, int64_t columns) {
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) x[i] += sign * m[i * columns + j] * v[j];
-}
 
 // A block's part of what its term has.
 struct OfBlock {
@@ -104,6 +33,8 @@ OfBlock of_block(const BlockValues& values, int64_t block) {
 }
 
 constexpr int64_t kEliminatedAtOnce = 64;
+// Squares are added up by so many blocks, whatever threads there are.
+constexpr int64_t kBlocksOfASum = 1024;
 
 // f(row, blocks) for each row of what is left, where blocks[column] is to be set by f. Rows in the upper triangle get
 // shorter: the first goes with the last.
@@ -124,10 +55,12 @@ double BlockVector::dot(const BlockVector& another) const {
   return sum;
 }
 
-BlockEquations::BlockEquations(std::shared_ptr<const BlockPattern> pattern)
-    : pattern_(std::move(pattern)), factors_(block_factors(*pattern_)) {
+BlockEquations::BlockEquations(std::shared_ptr<const BlockPattern> pattern, FitSolver solver, double tolerance)
+    : pattern_(std::move(pattern)), solver_(solver), tolerance_(tolerance) {
+  if (solver_ == FitSolver::cholesky) factors_ = block_factors(*pattern_);
+  if (solver_ == FitSolver::qr) qr_ = block_qr(*pattern_);
   const int64_t e = pattern_->eliminated_size();
-  gradient_ = diagonal_ = zeros();
+  gradient_ = diagonal_ = held_ = zeros();
   own_.resize(place(pattern_->num_eliminated() * e * e));
   ties_.resize(place(pattern_->tie_values()));
   entries_.resize(place(pattern_->entry_values()));
@@ -136,6 +69,11 @@ BlockEquations::BlockEquations(std::shared_ptr<const BlockPattern> pattern)
     if (pattern_->eliminated(static_cast<int64_t>(kind))) continue;
     if (held.empty()) other_held_.insert(other_held_.end(), place(count), 0);
     else other_held_.insert(other_held_.end(), held.begin(), held.end());
+  }
+  for (int64_t row = 0; row < pattern_->num_others(); ++row) {
+    diagonal_starts_.push_back(static_cast<int64_t>(diagonal_factors_.size()));
+    if (solver_ == FitSolver::conjugate_gradients)
+      diagonal_factors_.resize(diagonal_factors_.size() + place(pattern_->size(row) * pattern_->size(row)));
   }
 }
 
@@ -150,6 +88,7 @@ bool BlockEquations::is_held(int64_t kind, int64_t row) const {
 }
 
 void BlockEquations::assemble(const std::vector<BlockValues>& values) {
+  values_ = &values;
   at::parallel_for(0, pattern_->num_eliminated(), kEliminatedAtOnce, [&](int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) assemble_eliminated(e, values);
   });
@@ -181,8 +120,40 @@ void BlockEquations::assemble(const std::vector<BlockValues>& values) {
       double& diagonal = blocks[row][i * size + i];
       if (held) diagonal = 1;
       diagonal_.others[place(offset + i)] = diagonal;
+      held_.others[place(offset + i)] = held ? 1 : 0;
     }
   });
+}
+
+namespace {
+
+// Of a block {rows, columns} no more than a unit on the diagonal where numbers of either side are held.
+void untie(double* block, int64_t rows, int64_t columns, const double* held_rows, const double* held_columns,
+           bool is_diagonal) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      if (held_rows[i] != 0 || held_columns[j] != 0) block[i * columns + j] = is_diagonal && i == j ? 1 : 0;
+}
+
+}  // namespace
+
+void BlockEquations::hold(const BlockVector& numbers) {
+  held_ = held_.with(numbers, [](double a, double b) { return a != 0 || b != 0 ? 1. : 0.; });
+  gradient_ = gradient_.with(held_, [](double value, double held) { return held != 0 ? 0. : value; });
+  const int64_t size = pattern_->eliminated_size();
+  at::parallel_for(0, pattern_->num_eliminated(), kEliminatedAtOnce, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) {
+      const double* held = held_.eliminated.data() + e * size;
+      untie(own_.data() + e * size * size, size, size, held, held, true);
+      for (const auto& tie : pattern_->ties().of(e))
+        untie(ties_.data() + tie.values, size, pattern_->size(tie.other), held,
+              held_.others.data() + pattern_->offset(tie.other), false);
+    }
+  });
+  for (int64_t row = 0; row < pattern_->num_others(); ++row)
+    for (const auto& [column, start] : pattern_->entries().of(row))
+      untie(entries_.data() + start, pattern_->size(row), pattern_->size(column),
+            held_.others.data() + pattern_->offset(row), held_.others.data() + pattern_->offset(column), row == column);
 }
 
 void BlockEquations::assemble_eliminated(int64_t e, const std::vector<BlockValues>& values) {
@@ -213,6 +184,7 @@ void BlockEquations::assemble_eliminated(int64_t e, const std::vector<BlockValue
   for (int64_t i = 0; i < size; ++i) {
     if (held) own[i * size + i] = 1;
     diagonal_.eliminated[place(e * size + i)] = own[i * size + i];
+    held_.eliminated[place(e * size + i)] = held ? 1 : 0;
   }
 }
 
@@ -239,6 +211,7 @@ void BlockEquations::subtract_eliminated(int64_t row, double* const* blocks_of_r
 }
 
 bool BlockEquations::factor(const BlockVector& added) {
+  if (qr_) return qr_->factor(*values_, held_.others, diagonal_.others, added.others);
   lower_ = own_;
   images_ = ties_;
   left_ = entries_;
@@ -248,16 +221,42 @@ bool BlockEquations::factor(const BlockVector& added) {
       if (!factor_eliminated(e, added)) is_definite = false;
   });
   if (!is_definite) return false;
+  for (int64_t row = 0; row < pattern_->num_others(); ++row) {
+    double* diagonal = left_.data() + pattern_->entries().of(row).begin()->values;
+    const int64_t size = pattern_->size(row);
+    for (int64_t i = 0; i < size; ++i) diagonal[i * size + i] += added.others[place(pattern_->offset(row) + i)];
+  }
+  if (solver_ == FitSolver::conjugate_gradients) return factor_diagonal();
   each_row(pattern_->num_others(), [&](int64_t row, double** blocks) {
     for (const auto& [column, start] : pattern_->entries().of(row)) blocks[column] = left_.data() + start;
-    const int64_t size = pattern_->size(row);
-    for (int64_t i = 0; i < size; ++i) blocks[row][i * size + i] += added.others[place(pattern_->offset(row) + i)];
     subtract_eliminated(row, blocks);
   });
   return factors_->factor(left_.data());
 }
 
+Tensor BlockEquations::solve_left(const Tensor& b) const { return qr_ ? qr_->solve(b) : factors_->solve(b); }
+
 BlockVector BlockEquations::solve(const BlockVector& b) const {
+  return solve_around(b, [this](std::vector<double>& x) {
+    if (solver_ == FitSolver::conjugate_gradients) return iterate_left(x);
+    const Tensor left =
+        solve_left(at::from_blob(x.data(), {static_cast<int64_t>(x.size()), 1}, at::TensorOptions(at::kDouble)))
+            .contiguous();
+    std::copy_n(left.const_data_ptr<double>(), x.size(), x.data());
+  });
+}
+
+BlockVector BlockEquations::precondition(const BlockVector& b) const {
+  if (solver_ != FitSolver::conjugate_gradients) return solve(b);
+  return solve_around(b, [this](std::vector<double>& x) { precondition_left(x); });
+}
+
+BlockVector BlockEquations::step() const {
+  if (!qr_) return solve(gradient_.with(gradient_, [](double value, double) { return -value; }));
+  return {{}, qr_->least_squares(*values_)};
+}
+
+BlockVector BlockEquations::solve_around(const BlockVector& b, const SolveLeft& solve_left) const {
   const int64_t size = pattern_->eliminated_size();
   BlockVector x = b;
   for (int64_t e = 0; e < pattern_->num_eliminated(); ++e) {
@@ -267,10 +266,7 @@ BlockVector BlockEquations::solve(const BlockVector& b) const {
       add_product(x.others.data() + pattern_->offset(tie.other), images_.data() + tie.values, own, 1,
                   {-1, size, pattern_->size(tie.other), pattern_->size(tie.other), 1, 1});
   }
-  const Tensor left = factors_->solve(
-      at::from_blob(x.others.data(), {static_cast<int64_t>(x.others.size()), 1}, at::TensorOptions(at::kDouble)));
-  const Tensor others = left.contiguous();
-  std::copy_n(others.const_data_ptr<double>(), x.others.size(), x.others.data());
+  solve_left(x.others);
   for (int64_t e = 0; e < pattern_->num_eliminated(); ++e) {
     double* own = x.eliminated.data() + e * size;
     for (const auto& tie : pattern_->ties().of(e))
@@ -281,31 +277,41 @@ BlockVector BlockEquations::solve(const BlockVector& b) const {
   return x;
 }
 
+std::pair<const double*, int64_t> BlockEquations::numbers_of(const BlockVector& v, const BlockUse& use,
+                                                             int64_t block) const {
+  const int64_t number = pattern_->number(use.kind, use.rows[place(block)]);
+  if (!pattern_->eliminated(use.kind)) return {v.others.data() + pattern_->offset(number), pattern_->size(number)};
+  const int64_t size = pattern_->eliminated_size();
+  return {v.eliminated.data() + number * size, size};
+}
+
 double BlockEquations::squared_image(const BlockVector& v, const std::vector<BlockValues>& values) const {
   double sum = 0;
-  std::vector<double> image;
   for (size_t t = 0; t < values.size(); ++t) {
     const BlockTerm& term = pattern_->terms()[t];
-    for (int64_t block = 0; block < term.blocks; ++block) {
-      const OfBlock of = of_block(values[t], block);
-      image.assign(place(of.depth), 0);
-      for (const BlockUse& use : term.uses) {
-        const int64_t number = pattern_->number(use.kind, use.rows[place(block)]);
-        const bool first = pattern_->eliminated(use.kind);
-        const int64_t size = first ? pattern_->eliminated_size() : pattern_->size(number);
-        const double* part = first ? v.eliminated.data() + number * size : v.others.data() + pattern_->offset(number);
-        for (int64_t k = 0; k < of.depth; ++k)
-          add_image(&image[place(k)], 1, of.jacobian + k * of.width + use.column, part, 1, size);
-      }
-      for (const double value : image) sum += value * value;
-    }
+    std::vector<double> sums(place((term.blocks + kBlocksOfASum - 1) / kBlocksOfASum));
+    at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
+      std::vector<double> image(place(values[t].jacobians.size(1)));
+      for (int64_t part = begin; part < end; ++part)
+        for (int64_t block = part * kBlocksOfASum; block < std::min((part + 1) * kBlocksOfASum, term.blocks); ++block) {
+          std::fill(image.begin(), image.end(), 0.);
+          const OfBlock of = of_block(values[t], block);
+          for (const BlockUse& use : term.uses) {
+            const auto [numbers, size] = numbers_of(v, use, block);
+            for (int64_t k = 0; k < of.depth; ++k)
+              add_image(&image[place(k)], 1, of.jacobian + k * of.width + use.column, numbers, 1, size);
+          }
+          for (const double value : image) sums[place(part)] += value * value;
+        }
+    });
+    for (const double part : sums) sum += part;
   }
   return sum;
 }
 
 std::vector<Tensor> BlockEquations::inverse_blocks() const {
   const int64_t n = pattern_->num_remaining(), size = pattern_->eliminated_size();
-  const Tensor inverse = factors_->solve(at::eye(n, at::kDouble)).contiguous();
+  const Tensor inverse = solve_left(at::eye(n, at::kDouble)).contiguous();
   const double* all = inverse.const_data_ptr<double>();
   std::vector<Tensor> blocks;
   for (size_t k = 0; k < pattern_->kinds().size(); ++k) {
@@ -336,6 +342,11 @@ std::vector<Tensor> BlockEquations::inverse_blocks() const {
         for (int64_t j = 0; j < i; ++j) std::swap(out[i * size + j], out[j * size + i]);
       solve_upper(lower, size, out, size);
     }
+  }
+  const std::vector<Tensor> held = tensors(held_);
+  for (size_t k = 0; k < blocks.size(); ++k) {
+    const Tensor fixed = held[k] != 0;
+    blocks[k] = at::where(at::logical_or(fixed.unsqueeze(1), fixed.unsqueeze(2)), 0., blocks[k]);
   }
   return blocks;
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -49,9 +50,37 @@ void check_block_options(const BlockFitOptions& options, size_t kinds) {
     refuse_fit("first_damping is " + std::to_string(options.first_damping) + "; it is positive, and finite.");
   if (options.max_steps < 0)
     refuse_fit("max_steps is " + std::to_string(options.max_steps) + "; it must not be negative.");
+  if (!(options.cg_tolerance > 0) || !(options.cg_tolerance < 1))
+    refuse_fit("cg_tolerance is " + std::to_string(options.cg_tolerance) + "; it is between zero and one.");
+  const bool iterates = options.solver == FitSolver::conjugate_gradients;
+  if (iterates && options.method == FitMethod::dogleg)
+    refuse_fit(
+        "FitMethod::dogleg takes the whole step of Gauss and Newton, and conjugate gradients come near it. Let "
+        "the method be levenberg_marquardt, or the solver another one.");
+  if (iterates && options.covariance)
+    refuse_fit("covariances take factors, and conjugate gradients have none. Let the solver be another one.");
+  if (options.solver == FitSolver::qr && options.eliminate)
+    refuse_fit("eliminate is " + std::to_string(*options.eliminate) +
+               ", and FitSolver::qr, which has factors of the whole Jacobian, eliminates nothing.");
   if (options.eliminate && *options.eliminate >= kinds)
     refuse_fit("eliminate is " + std::to_string(*options.eliminate) + ", and there are " + std::to_string(kinds) +
                " kinds of unknowns, from 0 on.");
+}
+
+void check_bound(const Tensor& bound, const FitUnknowns& kind, const std::string& name) {
+  const auto expands = [&] {
+    if (bound.dim() > kind.x0.dim()) return false;
+    for (int64_t k = 1; k <= bound.dim(); ++k)
+      if (bound.size(-k) != 1 && bound.size(-k) != kind.x0.size(-k)) return false;
+    return true;
+  };
+  if (kind.retract)
+    refuse_fit(name + " is there, and so is their retract: bounds are of numbers that steps are added to.");
+  if (is_followed(bound) || !bound.device().is_cpu() || !c10::isFloatingType(bound.scalar_type()) || !expands() ||
+      bound.isnan().any().item<bool>())
+    refuse_fit(name + " is " + describe(bound) + ", and they are " + describe(kind.x0) +
+               ". It is real numbers, on the CPU, none of them nan, that expand to these, the same for all that "
+               "transforms do.");
 }
 
 void check_unknowns(const std::vector<FitUnknowns>& unknowns) {
@@ -77,7 +106,22 @@ void check_unknowns(const std::vector<FitUnknowns>& unknowns) {
          is_followed(kind.held) || !kind.held.device().is_cpu()))
       refuse_fit("held of " + name + " is " + describe(kind.held) + "; it is Bool [" + std::to_string(x0.size(0)) +
                  "] on the CPU, the same for all that transforms do.");
+    for (const auto& [bound, which] : {std::pair(kind.lower, "lower"), std::pair(kind.upper, "upper")})
+      if (bound.defined()) check_bound(bound, kind, which + (" of " + name));
+    if (kind.lower.defined() && kind.upper.defined() && !(kind.lower <= kind.upper).all().item<bool>())
+      refuse_fit("some numbers of lower of " + name + " are above those of upper.");
   }
+}
+
+// Bounds like x0, for what is not held.
+Tensor whole_bound(const Tensor& bound, const FitUnknowns& kind, double none) {
+  if (!bound.defined()) return bound;
+  const Tensor whole =
+      value_under_all_levels(bound).detach().to(kind.x0.scalar_type()).expand(kind.x0.sizes()).contiguous();
+  if (!kind.held.defined()) return whole;
+  std::vector<int64_t> one_each(static_cast<size_t>(whole.dim()), 1);
+  one_each[0] = whole.size(0);
+  return at::where(kind.held.view(one_each), none, whole);
 }
 
 // Where a fit starts it does not depend on; but what is held is a part of what it gives.
@@ -165,7 +209,7 @@ void check_retract(const FitUnknowns& kind, const std::string& name) {
 
 std::shared_ptr<const solvers::BlockPattern> pattern_of(const std::vector<FitUnknowns>& unknowns,
                                                         const std::vector<FitTerm>& terms,
-                                                        std::optional<size_t> eliminate) {
+                                                        const BlockFitOptions& options) {
   std::vector<solvers::BlockKind> kinds;
   for (const FitUnknowns& kind : unknowns) {
     kinds.push_back({kind.x0.size(0), solvers::numbers_of_step(kind), {}});
@@ -183,7 +227,8 @@ std::shared_ptr<const solvers::BlockPattern> pattern_of(const std::vector<FitUnk
       made.columns += kinds[use.unknowns].size;
     }
   }
-  return std::make_shared<const solvers::BlockPattern>(std::move(kinds), std::move(of_terms), eliminate);
+  return std::make_shared<const solvers::BlockPattern>(std::move(kinds), std::move(of_terms), options.eliminate,
+                                                       options.solver == FitSolver::cholesky);
 }
 
 }  // namespace
@@ -192,11 +237,11 @@ struct BlockLeastSquares::Parts : solvers::BlockProblem {
   Tensors data;
   std::vector<Tensors> blocks;  // of each term one, to see what residuals give
 
-  // What the operator gives: x, cost, status, steps, covariance.
+  // What the operator gives: x, what bounds hold, cost, status, steps, covariance.
   Tensors fitted(const Tensors& operands) const {
     const auto middle = operands.begin() + static_cast<std::ptrdiff_t>(unknowns.size());
     const solvers::BlockSolution found = solve({operands.begin(), middle}, {middle, operands.end()});
-    Tensors all = found.x;
+    Tensors all = joined(found.x, found.at_bound);
     all.push_back(at::scalar_tensor(found.cost, found.x[0].options()));
     all.push_back(at::scalar_tensor(static_cast<int64_t>(found.status), at::kLong));
     all.push_back(at::scalar_tensor(found.steps, at::kLong));
@@ -205,27 +250,35 @@ struct BlockLeastSquares::Parts : solvers::BlockProblem {
 
   // x with the derivatives of the point, `at`, where the gradient is zero: of a step
   // from there, which is zero.
-  static Tensors with_derivatives(const std::shared_ptr<const Parts>& self, const Tensors& at, const Tensor& is_minimum,
-                                  const Tensors& given);
+  static Tensors with_derivatives(const std::shared_ptr<const Parts>& self, const Tensors& at, const Tensors& at_bound,
+                                  const Tensor& is_minimum, const Tensors& given);
 };
 
 Tensors BlockLeastSquares::Parts::with_derivatives(const std::shared_ptr<const Parts>& self, const Tensors& at,
-                                                   const Tensor& is_minimum, const Tensors& given) {
+                                                   const Tensors& at_bound, const Tensor& is_minimum,
+                                                   const Tensors& given) {
   const size_t kinds = self->unknowns.size();
-  const auto split = [kinds](const Tensors& params) {
-    const auto middle = params.begin() + static_cast<std::ptrdiff_t>(kinds);
-    return std::pair(Tensors(params.begin(), middle), Tensors(middle, params.end()));
+  struct Split {
+    Tensors x, at_bound, data;
   };
-  const auto free = [self](size_t k, const Tensor& step, const Tensor& otherwise) {
+  // The last of `params` is whether it is a minimum.
+  const auto split = [kinds](const Tensors& params) {
+    const auto at_bounds = params.begin() + static_cast<std::ptrdiff_t>(kinds),
+               data = at_bounds + static_cast<std::ptrdiff_t>(kinds);
+    return Split{{params.begin(), at_bounds}, {at_bounds, data}, {data, params.end() - 1}};
+  };
+  const auto free = [self](size_t k, const Tensors& at_bounds, const Tensor& step, const Tensor& otherwise) {
     const Tensor& held = self->unknowns[k].held;
-    return held.defined() ? at::where(held.unsqueeze(1), otherwise, step) : step;
+    const Tensor inside = self->has_bounds(k) ? at::where(at_bounds[k], otherwise, step) : step;
+    return held.defined() ? at::where(held.unsqueeze(1), otherwise, inside) : inside;
   };
   const dynamic::Residual root = [self, split, free](const Tensors& step, const Tensors& params) {
-    const auto [x, all] = split({params.begin(), params.end() - 1});
-    const dynamic::Function cost = [&, &x = x, &all = all](const Tensors& d) {
+    const auto [x, at_bounds, all] = split(params);
+    const dynamic::Function cost = [&, &x = x, &at_bounds = at_bounds, &all = all](const Tensors& d) {
       Tensors moved, sums;
       for (size_t k = 0; k < x.size(); ++k)
-        moved.push_back(solvers::all_retracted(self->unknowns[k], x[k], free(k, d[k], at::zeros_like(d[k]))));
+        moved.push_back(
+            solvers::all_retracted(self->unknowns[k], x[k], free(k, at_bounds, d[k], at::zeros_like(d[k]))));
       for (size_t t = 0; t < self->terms.size(); ++t)
         sums.push_back(solvers::cost_of_term(self->terms[t], moved, self->data_of(t, all)));
       return Tensors{at::stack(sums).sum()};
@@ -233,7 +286,7 @@ Tensors BlockLeastSquares::Parts::with_derivatives(const std::shared_ptr<const P
     std::vector<int64_t> every(step.size());
     for (size_t k = 0; k < step.size(); ++k) every[k] = static_cast<int64_t>(k);
     Tensors gradient = dynamic::grad(cost, every)(step);
-    for (size_t k = 0; k < step.size(); ++k) gradient[k] = free(k, gradient[k], step[k]);
+    for (size_t k = 0; k < step.size(); ++k) gradient[k] = free(k, at_bounds, gradient[k], step[k]);
     return gradient;
   };
   const auto solver = [self](const Tensors& params) {
@@ -247,12 +300,12 @@ Tensors BlockLeastSquares::Parts::with_derivatives(const std::shared_ptr<const P
   options.linear.method = LinearMethod::cg;
   options.linear.symmetric = options.linear.per_example = true;
   options.preconditioner = [self, split](const Tensors&, const Tensors& params) {
-    const auto [x, all] = split({params.begin(), params.end() - 1});
-    return self->preconditioner(x, all);
+    const Split parts = split(params);
+    return self->preconditioner(parts.x, parts.data);
   };
-  const Tensors step =
-      solvers::implicit_root_with_reports(kBlockFit, root, solver, joined(joined(at, given), {is_minimum}),
-                                          /*reports=*/1, options);
+  const Tensors step = solvers::implicit_root_with_reports(kBlockFit, root, solver,
+                                                           joined(joined(joined(at, at_bound), given), {is_minimum}),
+                                                           /*reports=*/1, options);
   Tensors x;
   for (size_t k = 0; k < kinds; ++k)
     x.push_back(self->unknowns[k].retract ? solvers::all_retracted(self->unknowns[k], at[k], step[k])
@@ -270,6 +323,9 @@ BlockLeastSquares::BlockLeastSquares(std::vector<FitUnknowns> unknowns, std::vec
     check_retract(unknowns[k], name);
     if (unknowns[k].held.defined()) unknowns[k].held = value_under_all_levels(unknowns[k].held);
     check_held(unknowns[k], name);
+    constexpr double kInfinite = std::numeric_limits<double>::infinity();
+    unknowns[k].lower = whole_bound(unknowns[k].lower, unknowns[k], -kInfinite);
+    unknowns[k].upper = whole_bound(unknowns[k].upper, unknowns[k], kInfinite);
   }
   for (FitTerm& term : terms)
     for (FitUse& use : term.uses)
@@ -286,7 +342,7 @@ BlockLeastSquares::BlockLeastSquares(std::vector<FitUnknowns> unknowns, std::vec
     parts->functions.push_back(std::make_shared<const solvers::BlockFunctions>(terms[t], unknowns, residuals));
     parts->num_residuals += residuals * blocks_of(terms[t]);
   }
-  parts->pattern = pattern_of(unknowns, terms, options.eliminate);
+  parts->pattern = pattern_of(unknowns, terms, options);
   for (FitUnknowns& kind : unknowns) kind.x0 = kind.x0.detach();
   parts->unknowns = std::move(unknowns);
   parts->terms = std::move(terms);
@@ -324,11 +380,15 @@ BlockFit BlockLeastSquares::operator()(const Tensors& data) const {
   Tensors found = HigherOrderOperator(rules)(operands);
   const auto end = [&](size_t k) { return found.begin() + static_cast<std::ptrdiff_t>(k); };
   const size_t kinds = p.unknowns.size();
-  BlockFit fit{
-      {found.begin(), end(kinds)}, found[kinds], found[kinds + 1], found[kinds + 2], {end(kinds + 3), found.end()}};
+  const Tensors at_bound(end(kinds), end(2 * kinds));
+  BlockFit fit{{found.begin(), end(kinds)},
+               found[2 * kinds],
+               found[2 * kinds + 1],
+               found[2 * kinds + 2],
+               {end(2 * kinds + 3), found.end()}};
   if (std::any_of(data.begin(), data.end(), is_followed)) {
     const Tensor is_minimum = fit.status <= static_cast<int64_t>(FitStatus::small_step);
-    fit.x = Parts::with_derivatives(parts_, fit.x, is_minimum, data);
+    fit.x = Parts::with_derivatives(parts_, fit.x, at_bound, is_minimum, data);
   }
   return fit;
 }

@@ -22,7 +22,8 @@ Lists<T> listed(int64_t count, const Each& each) {
 
 }  // namespace
 
-BlockPattern::BlockPattern(std::vector<BlockKind> kinds, std::vector<BlockTerm> terms, std::optional<int64_t> eliminate)
+BlockPattern::BlockPattern(std::vector<BlockKind> kinds, std::vector<BlockTerm> terms, std::optional<int64_t> eliminate,
+                           bool fills)
     : kinds_(std::move(kinds)), terms_(std::move(terms)), eliminate_(eliminate) {
   offsets_ = {0};
   for (size_t k = 0; k < kinds_.size(); ++k) {
@@ -38,7 +39,7 @@ BlockPattern::BlockPattern(std::vector<BlockKind> kinds, std::vector<BlockTerm> 
   }
   find_places();
   find_ties();
-  find_entries();
+  find_entries(fills);
 }
 
 void BlockPattern::find_places() {
@@ -80,7 +81,7 @@ void BlockPattern::find_ties() {
   });
 }
 
-void BlockPattern::find_entries() {
+void BlockPattern::find_entries(bool fills) {
   entries_.starts = {0};
   std::vector<int64_t> seen_for(static_cast<size_t>(num_others()), -1), columns;
   for (int64_t row = 0; row < num_others(); ++row) {
@@ -93,8 +94,9 @@ void BlockPattern::find_entries() {
     for (const Place& place : other_places_.of(row))
       for (const BlockUse& use : terms_[static_cast<size_t>(place.term)].uses)
         if (!eliminated(use.kind)) see(number(use.kind, use.rows[static_cast<size_t>(place.block)]));
-    for (const int64_t tie : ties_of_others_.of(row))
-      for (const Tie& another : ties_.of(ties_.all[static_cast<size_t>(tie)].eliminated)) see(another.other);
+    if (fills)
+      for (const int64_t tie : ties_of_others_.of(row))
+        for (const Tie& another : ties_.of(ties_.all[static_cast<size_t>(tie)].eliminated)) see(another.other);
     std::sort(columns.begin(), columns.end());
     for (const int64_t column : columns) {
       entries_.all.push_back({column, entry_values_});

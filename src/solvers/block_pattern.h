@@ -46,7 +46,9 @@ struct BlockTerm {
 /// kind.
 class BlockPattern {
  public:
-  BlockPattern(std::vector<BlockKind> kinds, std::vector<BlockTerm> terms, std::optional<int64_t> eliminate);
+  /// `fills`: whether the remaining matrix has the blocks that elimination brings, or those of blocks' uses alone.
+  BlockPattern(std::vector<BlockKind> kinds, std::vector<BlockTerm> terms, std::optional<int64_t> eliminate,
+               bool fills);
 
   /// A use of an unknown by a block.
   struct Place {
@@ -92,7 +94,7 @@ class BlockPattern {
  private:
   void find_places();
   void find_ties();
-  void find_entries();
+  void find_entries(bool fills);
 
   std::vector<BlockKind> kinds_;
   std::vector<BlockTerm> terms_;

@@ -23,6 +23,8 @@ using dynamic::Tensors;
 // The inverse of the matrix that is left to factor is made for covariances: 200 MB.
 constexpr int64_t kMostToInvert = 5'000;
 
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
 // A step that was found: its length, scaled, what the cost is to fall by, and whether nothing made it shorter.
 struct BlockStep {
   BlockVector step;
@@ -38,19 +40,36 @@ class BlockSteps {
   BlockSteps(const BlockProblem& problem, Tensors x, const Tensors& data)
       : problem_(problem),
         data_(data),
-        equations_(problem.pattern),
-        x_(std::move(x)),
+        equations_(problem.pattern, problem.options.solver, problem.options.cg_tolerance),
+        x_(problem.between_bounds(std::move(x))),
         epsilon_(epsilon_of(x_[0].scalar_type())),
-        damping_(problem.options.first_damping) {}
+        damping_(problem.options.first_damping) {
+    scales_ = at_bound_ = equations_.zeros();
+    if (!problem.has_bounds()) return;
+    const auto all_of = [&](double none, Tensor FitUnknowns::*bound) {
+      Tensors numbers;
+      for (size_t k = 0; k < x_.size(); ++k) {
+        const FitUnknowns& kind = problem.unknowns[k];
+        numbers.push_back(!(kind.*bound).defined() ? at::full({x_[k].size(0), numbers_of_step(kind)}, none, at::kDouble)
+                                                   : (kind.*bound).reshape({x_[k].size(0), numbers_of_step(kind)}));
+      }
+      return equations_.vector(numbers);
+    };
+    lower_ = all_of(-kInfinite, &FitUnknowns::lower);
+    upper_ = all_of(kInfinite, &FitUnknowns::upper);
+  }
 
   BlockSolution run() {
     cost_ = evaluate();
     if (!std::isfinite(cost_)) return solution(FitStatus::not_finite);
     radius_ = reach() / std::sqrt(damping_);
+    const auto& progress = problem_.options.progress;
+    if (progress) progress(0, cost_);
     FitStatus status = is_flat() ? FitStatus::small_gradient : FitStatus::max_steps;
     while (status == FitStatus::max_steps && steps_ < problem_.options.max_steps) {
       ++steps_;
       status = step();
+      if (progress) progress(steps_, cost_);
     }
     return solution(status);
   }
@@ -80,53 +99,53 @@ class BlockSteps {
     const auto larger = [](double scale, double square) {
       return std::max(scale, square > 0 ? std::sqrt(square) : 1.);
     };
-    if (scales_.others.empty() && scales_.eliminated.empty()) scales_ = equations_.zeros();
     scales_ = scales_.with(equations_.diagonal(), larger);
+    if (problem_.has_bounds()) {
+      hold_below_and_above(equations_.vector(numbers()));
+      equations_.hold(at_bound_);
+    }
     return cost;
   }
   BlockEquations& equations() { return equations_; }
 
  private:
+  // Those at a bound, beyond which the gradient would have them go: not zero.
+  void hold_below_and_above(const BlockVector& x) {
+    const BlockVector& gradient = equations_.gradient();
+    const BlockVector below = x.with(lower_, [](double at, double least) { return at <= least ? 1. : 0.; }),
+                      above = x.with(upper_, [](double at, double most) { return at >= most ? 1. : 0.; });
+    at_bound_ = below.with(gradient, [](double is_there, double slope) { return slope > 0 ? is_there : 0.; });
+    at_bound_ =
+        at_bound_.with(above.with(gradient, [](double is_there, double slope) { return slope < 0 ? is_there : 0.; }),
+                       [](double a, double b) { return a + b; });
+    at_bound_ = at_bound_.with(below.with(above, times), [](double a, double both) { return a + both; });
+  }
+
   FitStatus step() {
     const BlockFitOptions& options = problem_.options;
     const bool damped = options.method == FitMethod::levenberg_marquardt;
-    const std::optional<BlockStep> found = damped ? damped_step() : dogleg_step();
-    double there = std::numeric_limits<double>::quiet_NaN();
+    std::optional<BlockStep> found = damped ? damped_step() : dogleg_step();
     const Tensors before = x_;
-    if (found) {
-      const Tensors numbers = equations_.tensors(found->step);
-      for (size_t k = 0; k < x_.size(); ++k)
-        x_[k] = all_retracted(problem_.unknowns[k], before[k], numbers[k].to(x_[k].scalar_type()));
-      there = cost();
-    }
-    const bool is_finite = std::isfinite(there);
+    if (found) move(*found);
+    const double there = found ? cost() : std::numeric_limits<double>::quiet_NaN();
+    const bool is_finite = std::isfinite(there), is_free = found && found->is_free && is_finite;
     const double gain = cost_ - there, ratio = found ? gain / found->predicted : 0;
-    const bool is_free = found && found->is_free && is_finite;
-    const double ftol = std::max(options.ftol, 4 * epsilon_);
-    const bool settled = is_free && std::abs(gain) <= ftol * cost_ && found->predicted <= ftol * cost_ && ratio <= 2;
+    const double rounding = 4 * epsilon_ * cost_, ftol = std::max(options.ftol * cost_, rounding);
+    // NOTE [Where the cost cannot tell], src/solvers/least_squares.cpp
+    const double blur = std::sqrt(epsilon_) * cost_;
+    const bool is_blurred = is_finite && std::abs(gain) <= blur && std::abs(found->predicted) <= blur;
+    const bool settled =
+        is_free && found->predicted <= ftol &&
+        ((std::abs(gain) <= ftol && ratio <= 2) || (is_blurred && gain <= 0 && found->predicted <= rounding));
     const bool near = is_free && found->length <= std::max(options.xtol, 4 * epsilon_) * length_of_x();
-    const double before_cost = cost_;
-    bool good = is_finite && gain > 0;
-    if (good) {
-      cost_ = there;
-      // Derivatives may be infinite where the cost is not.
-      if (!std::isfinite(evaluate())) {
-        good = false;
-        cost_ = before_cost;
-      }
-    }
-    if (good) {
-      factored_ = false;
-    } else {
-      const bool moved = is_finite && gain > 0;
-      x_ = before;
-      if (moved) evaluate();
-    }
+    const bool may_be_good = is_finite && (gain > 0 || is_blurred), good = may_be_good && accept(there, gain > 0);
+    if (!good) x_ = before;
+    if (may_be_good && !good) evaluate();
     if (damped) {
-      const double trust = 2 * ratio - 1;
+      const double trust = is_blurred ? 1 : 2 * ratio - 1;
       damping_ *= good ? std::clamp(1 - trust * trust * trust, 1. / 3, 2.) : growth_;
       growth_ = good ? 2 : 2 * growth_;
-    } else if (!good || ratio < 0.25) {
+    } else if (!good || (ratio < 0.25 && !is_blurred)) {
       radius_ = 0.5 * std::min(radius_, found ? found->length : radius_);
     } else if (ratio > 0.75) {
       radius_ = std::max(radius_, 3 * found->length);
@@ -137,6 +156,43 @@ class BlockSteps {
     if (good) return FitStatus::max_steps;
     const bool given_up = damped ? damping_ > 1 / (epsilon_ * epsilon_) : radius_ < epsilon_ * epsilon_ * reach();
     return !given_up ? FitStatus::max_steps : is_finite ? FitStatus::stuck : FitStatus::not_finite;
+  }
+
+  // x by the step, or what bounds leave of it.
+  void move(BlockStep& found) {
+    Tensors numbers = equations_.tensors(found.step);
+    bool is_cut = false;
+    for (size_t k = 0; k < x_.size(); ++k) {
+      const FitUnknowns& kind = problem_.unknowns[k];
+      const Tensor free = all_retracted(kind, x_[k], numbers[k].to(x_[k].scalar_type()));
+      const Tensor there = problem_.between_bounds(k, free);
+      if (problem_.has_bounds(k) && !there.equal(free)) {
+        is_cut = true;
+        numbers[k] = (there.to(at::kDouble) - x_[k].to(at::kDouble)).view_as(numbers[k]);
+      }
+      x_[k] = there;
+    }
+    if (!is_cut) return;
+    found.step = equations_.vector(numbers);
+    found.length = length(scaled(found.step));
+    found.predicted = predicted(found.step);
+    // What bounds left of it need not go downhill.
+    found.is_free = found.is_free && found.predicted > 0;
+  }
+
+  // Takes x, of the cost `there`, if derivatives are finite, as they need not be where the cost is, and if either
+  // `is_less` or the gradient is.
+  bool accept(double there, bool is_less) {
+    const BlockVector scales = scales_;
+    const double before = cost_, steepness_before = steepness(scales);
+    cost_ = there;
+    const bool is_finite = std::isfinite(evaluate());
+    if (is_finite && (is_less || steepness(scales) < steepness_before)) {
+      factored_ = false;
+      return true;
+    }
+    cost_ = before;
+    return false;
   }
 
   double cost() const {
@@ -163,9 +219,14 @@ class BlockSteps {
   std::optional<BlockStep> damped_step() {
     const BlockVector added = squares_of_scales(damping_), &gradient = equations_.gradient();
     if (!equations_.factor(added)) return std::nullopt;
-    const BlockVector step = equations_.solve(combined(-1, gradient, 0, gradient));
-    const BlockVector damped = combined(1, step.with(added, times), -1, gradient);  // by the damped equations
-    return BlockStep{step, length(scaled(step)), 0.5 * step.dot(damped), damping_ <= 1};
+    const BlockVector step = equations_.step();
+    BlockStep found{step, length(scaled(step)), 0, damping_ <= 1};
+    if (problem_.options.solver == FitSolver::conjugate_gradients) {
+      found.predicted = predicted(step);
+    } else {
+      found.predicted = 0.5 * step.dot(combined(1, step.with(added, times), -1, gradient));  // by the damped equations
+    }
+    return found;
   }
 
   std::optional<BlockStep> dogleg_step() {
@@ -177,7 +238,7 @@ class BlockSteps {
         if (added > 1) return std::nullopt;
         added = added == 0 ? 1e-10 : 100 * added;
       }
-      newton_ = scaled(equations_.solve(combined(-1, gradient, 0, gradient)));
+      newton_ = scaled(equations_.step());
       const BlockVector slope = unscaled(gradient);
       const double image = equations_.squared_image(unscaled(slope), values_);
       steepest_ = combined(image > 0 ? -slope.dot(slope) / image : 0., slope, 0, slope);
@@ -194,34 +255,45 @@ class BlockSteps {
       z = combined(1, steepest_, (-b + std::sqrt(b * b - a * c)) / a, way);
     }
     BlockStep found{unscaled(z), length(z), 0, is_free};
-    found.predicted = -gradient.dot(found.step) - 0.5 * equations_.squared_image(found.step, values_);
+    found.predicted = predicted(found.step);
     return found;
   }
 
-  bool is_flat() const {
-    const BlockVector slope = unscaled(equations_.gradient());
+  // What the cost falls by, by its linear model.
+  double predicted(const BlockVector& step) const {
+    return -equations_.gradient().dot(step) - 0.5 * equations_.squared_image(step, values_);
+  }
+
+  // The largest number of the gradient.
+  double steepness(const BlockVector& scales) const {
+    const BlockVector slope =
+        equations_.gradient().with(scales, [](double value, double scale) { return value / scale; });
     double largest = 0;
     for (const auto* part : {&slope.eliminated, &slope.others})
       for (const double value : *part) largest = std::max(largest, std::abs(value));
-    return largest <= problem_.options.gtol * std::sqrt(2 * cost_);
+    return largest;
   }
+  bool is_flat() const { return steepness(scales_) <= problem_.options.gtol * std::sqrt(2 * cost_); }
 
-  // Scaled as steps are; of what is retracted each number counts as one.
-  double length_of_x() const {
-    Tensors numbers;
+  // Of what is retracted each number is one.
+  Tensors numbers() const {
+    Tensors all;
     for (size_t k = 0; k < x_.size(); ++k) {
       const int64_t size = numbers_of_step(problem_.unknowns[k]);
-      numbers.push_back(problem_.unknowns[k].retract ? at::ones({x_[k].size(0), size}, x_[k].options())
-                                                     : x_[k].reshape({x_[k].size(0), size}));
+      all.push_back(problem_.unknowns[k].retract ? at::ones({x_[k].size(0), size}, x_[k].options())
+                                                 : x_[k].reshape({x_[k].size(0), size}));
     }
-    return length(scaled(equations_.vector(numbers)));
+    return all;
   }
+  // Scaled as steps are.
+  double length_of_x() const { return length(scaled(equations_.vector(numbers()))); }
 
   // What a long step is: as x, or, where that is near zero, as one that takes residuals away.
   double reach() const { return std::max(length_of_x(), std::sqrt(2 * cost_)); }
 
   BlockSolution solution(FitStatus status) {
-    BlockSolution found{x_, cost_, status, steps_, {}};
+    BlockSolution found{x_, cost_, status, steps_, {}, {}};
+    for (const Tensor& numbers : equations_.tensors(at_bound_)) found.at_bound.push_back(numbers != 0);
     if (!problem_.options.covariance) return found;
     int64_t free = 0;
     for (const BlockKind& kind : problem_.pattern->kinds())
@@ -245,7 +317,7 @@ class BlockSteps {
   BlockEquations equations_;
   Tensors x_;
   std::vector<BlockValues> values_;
-  BlockVector scales_, newton_, steepest_;
+  BlockVector scales_, newton_, steepest_, lower_, upper_, at_bound_;  // at_bound_: not zero where one holds
   double epsilon_, cost_ = 0, damping_, growth_ = 2, radius_ = 0;
   bool factored_ = false;
   int64_t steps_ = 0;
@@ -258,6 +330,25 @@ Tensors BlockProblem::data_of(size_t term, const Tensors& data) const {
   for (size_t t = 0; t < term; ++t) start += terms[t].data.size();
   const auto first = data.begin() + static_cast<std::ptrdiff_t>(start);
   return {first, first + static_cast<std::ptrdiff_t>(terms[term].data.size())};
+}
+
+bool BlockProblem::has_bounds(size_t kind) const {
+  return unknowns[kind].lower.defined() || unknowns[kind].upper.defined();
+}
+bool BlockProblem::has_bounds() const {
+  for (size_t k = 0; k < unknowns.size(); ++k)
+    if (has_bounds(k)) return true;
+  return false;
+}
+
+Tensor BlockProblem::between_bounds(size_t kind, Tensor x) const {
+  if (unknowns[kind].lower.defined()) x = at::maximum(x, unknowns[kind].lower);
+  if (unknowns[kind].upper.defined()) x = at::minimum(x, unknowns[kind].upper);
+  return x;
+}
+Tensors BlockProblem::between_bounds(Tensors x) const {
+  for (size_t k = 0; k < x.size(); ++k) x[k] = between_bounds(k, x[k]);
+  return x;
 }
 
 BlockSolution BlockProblem::solve(const Tensors& x0, const Tensors& data) const {
@@ -278,7 +369,7 @@ dynamic::Function BlockProblem::preconditioner(const Tensors& x, const Tensors& 
   const bool is_definite = equations->factor(equations->zeros());
   return [equations, is_definite](const Tensors& v) {
     if (!is_definite) return v;
-    Tensors found = equations->tensors(equations->solve(equations->vector(v)));
+    Tensors found = equations->tensors(equations->precondition(equations->vector(v)));
     for (size_t k = 0; k < found.size(); ++k) found[k] = found[k].to(v[k].scalar_type());
     return found;
   };

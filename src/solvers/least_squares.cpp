@@ -151,6 +151,13 @@ struct Fit {
     return (box.free(x, at.gradient) / scales).abs().amax() <= options.gtol * (2 * at.cost).sqrt();
   }
 
+  // NOTE [Where the cost cannot tell]
+  // Near a minimum the cost changes by the square of what x does, and by less than its own rounding, which may be far
+  // above epsilon: residuals are differences. The gradient still says which way to go. So where the cost changes, and
+  // is to change, by less than √ε of it, a step is good, too, that makes the gradient smaller (as W. W. Hager and H.
+  // Zhang, A new conjugate gradient method with guaranteed descent and an efficient line search, 2005, end searches
+  // there); and a fit ends where the linear model promises no more than the rounding of the number that the cost is.
+
   // J. J. Moré, The Levenberg–Marquardt algorithm: implementation and theory (1978), for scales and ends; H. B.
   // Nielsen, Damping parameter in Marquardt's method (1999), for the damping.
   Tensors step(const Tensors& s) const {
@@ -173,19 +180,24 @@ struct Fit {
     const Model there = model(x);
     const Tensor gain = s[kCost] - there.cost;
     const Tensor ratio = gain / predicted, is_finite = finite(there);
-    const Tensor good = at::logical_and(is_finite, gain > 0);
+    const double rounding = 4 * epsilon, blur = std::sqrt(epsilon);
+    const Tensor is_blurred = at::logical_and(gain.abs() <= blur * s[kCost], predicted.abs() <= blur * s[kCost]);
+    const Tensor is_flatter = (box.free(x, there.gradient) / scales).abs().amax() < slope.abs().amax();
+    const Tensor good = at::logical_and(is_finite, at::logical_or(gain > 0, at::logical_and(is_blurred, is_flatter)));
     const auto chosen = [&](const Tensor& next, const Tensor& now) { return at::where(good, next, now); };
     const Tensor next_scales = chosen(at::maximum(scales, scales_of(there.matrix)), scales);
-    const double ftol = std::max(options.ftol, 4 * epsilon);
+    const double ftol = std::max(options.ftol, rounding);
     const Tensor flat = at::logical_and(good, is_flat(there, x, next_scales));
     // Steps that damping or bounds make small say nothing.
     Tensor is_free = at::logical_and(is_finite, damping <= 1);
     if (is_backward.defined()) is_free = at::logical_and(is_free, is_backward.logical_not());
-    const Tensor settled = at::logical_and(at::logical_and(is_free, gain.abs() <= ftol * s[kCost]),
-                                           at::logical_and(predicted <= ftol * s[kCost], ratio <= 2));
+    const Tensor is_small = at::logical_and(gain.abs() <= ftol * s[kCost], ratio <= 2),
+                 is_lost = at::logical_and(at::logical_and(is_blurred, gain <= 0), predicted <= rounding * s[kCost]);
+    const Tensor settled =
+        at::logical_and(at::logical_and(is_free, predicted <= ftol * s[kCost]), at::logical_or(is_small, is_lost));
     const Tensor near =
         at::logical_and(is_free, at::linalg_vector_norm(z) <=
-                                     std::max(options.xtol, 4 * epsilon) * at::linalg_vector_norm(scales * s[kX]));
+                                     std::max(options.xtol, rounding) * at::linalg_vector_norm(scales * s[kX]));
     const Tensor given_up = at::logical_and(good.logical_not(), damping > 1 / (epsilon * epsilon));
     Tensor status = at::where(
         given_up, at::where(is_finite, s[kStatus] * 0 + number(FitStatus::stuck), number(FitStatus::not_finite)),
@@ -193,7 +205,7 @@ struct Fit {
     status = at::where(near, number(FitStatus::small_step), status);
     status = at::where(settled, number(FitStatus::small_change), status);
     status = at::where(flat, number(FitStatus::small_gradient), status);
-    const Tensor trust = 2 * ratio - 1, less = (1 - trust * trust * trust).clamp(1. / 3, 2);
+    const Tensor trust = at::where(is_blurred, 1., 2 * ratio - 1), less = (1 - trust * trust * trust).clamp(1. / 3, 2);
     return {chosen(x, s[kX]),
             chosen(there.cost, s[kCost]),
             chosen(there.gradient, s[kGradient]),
@@ -221,6 +233,7 @@ struct Fit {
     if (freedom <= 0) return at::full_like(s[kMatrix], std::numeric_limits<double>::quiet_NaN());
     const Tensor scales = scales_of(s[kMatrix]), matrix = box.untied(s[kMatrix], s[kX], s[kGradient]);
     auto [inverse, info] = at::linalg_inv_ex(matrix / scales.unsqueeze(1) / scales);
+    inverse = at::where(solvers::all_finite(inverse), inverse, std::numeric_limits<double>::quiet_NaN());
     if (!box.is_all()) {
       const Tensor held = box.held(s[kX], s[kGradient]);
       inverse = at::where(at::logical_or(held.unsqueeze(1), held), 0., inverse);

@@ -16,6 +16,7 @@ using tower::BlockFit;
 using tower::BlockFitOptions;
 using tower::BlockLeastSquares;
 using tower::FitMethod;
+using tower::FitSolver;
 using tower::FitStatus;
 using tower::FitTerm;
 using tower::FitUnknowns;
@@ -26,7 +27,7 @@ double largest(const Tensor& t) { return t.abs().max().item<double>(); }
 bool is_minimum(const BlockFit& fit) {
   return fit.status.item<int64_t>() <= static_cast<int64_t>(FitStatus::small_step);
 }
-constexpr double kTiny = 1e-13;
+constexpr double kTiny = 1e-13, kInfinite = std::numeric_limits<double>::infinity();
 
 // ---- a linear problem, and the same as one dense matrix ----
 
@@ -37,7 +38,7 @@ struct LinearBlocks {
   Tensor of_left = (at::arange(blocks) * 3) % left,
          of_right = (at::arange(blocks) * 2 + at::floor_divide(at::arange(blocks), 7)) % right;
   Tensor a = waves({blocks, 2, 2}, 0.3), b = waves({blocks, 2, 3}, 1.1), seen = waves({blocks, 2}, 2.3);
-  Tensor held = at::zeros({left}, at::kBool);
+  Tensor held = at::zeros({left}, at::kBool), lower, upper;
 
   BlockLeastSquares problem(const BlockFitOptions& options, const Tensor& seen_) const {
     const auto residual = [](const Tensor& x, const Tensor& y, const std::pair<Tensor, Tensor>& m, const Tensor& s) {
@@ -45,7 +46,8 @@ struct LinearBlocks {
     };
     const auto small = [](const Tensor& x) { return 0.1 * x; };
     return BlockLeastSquares(
-        {{.x0 = at::ones({left, 2}, at::kDouble), .held = held}, {.x0 = at::ones({right, 3}, at::kDouble)}},
+        {{.x0 = at::ones({left, 2}, at::kDouble), .held = held, .lower = lower, .upper = upper},
+         {.x0 = at::ones({right, 3}, at::kDouble)}},
         {tower::fit_term(residual, {{0, of_left}, {1, of_right}}, std::pair(a, b), seen_),
          tower::fit_term(small, {{0, at::arange(left)}}), tower::fit_term(small, {{1, at::arange(right)}})},
         options);
@@ -129,6 +131,140 @@ TEST(BlockLeastSquares, SparseFactorsAreThoseOfTheDenseMatrix) {
   const Tensor expected = std::get<0>(at::linalg_lstsq(matrix, at::cat({step, ends})));
   EXPECT_LT(largest(fit.x[0] - expected), 1e-7);
   EXPECT_TRUE(is_minimum(fit));
+}
+
+// ---- other solvers ----
+
+TEST(BlockLeastSquares, ConjugateGradientsAndQrComeToTheDenseMatrixsSolution) {
+  LinearBlocks linear;
+  linear.held[2] = linear.held[5] = true;
+  const Tensor expected = linear.expected(linear.seen);
+  for (const std::optional<size_t> eliminate :
+       {std::optional<size_t>(), std::optional<size_t>(0), std::optional<size_t>(1)}) {
+    const auto fit = linear.problem({.eliminate = eliminate,
+                                     .solver = FitSolver::conjugate_gradients,
+                                     .cg_tolerance = 1e-3,
+                                     .ftol = kTiny,
+                                     .xtol = kTiny,
+                                     .gtol = kTiny},
+                                    linear.seen)();
+    EXPECT_TRUE(is_minimum(fit));
+    EXPECT_LT(largest(joined_x(fit) - expected), 1e-7);
+  }
+  const auto direct = linear.problem({.covariance = true}, linear.seen)();
+  for (const FitMethod method : {FitMethod::levenberg_marquardt, FitMethod::dogleg}) {
+    const auto fit = linear.problem(
+        {.method = method, .solver = FitSolver::qr, .ftol = kTiny, .xtol = kTiny, .gtol = kTiny, .covariance = true},
+        linear.seen)();
+    EXPECT_TRUE(is_minimum(fit));
+    EXPECT_LT(largest(joined_x(fit) - expected), 1e-9);
+    for (size_t k = 0; k < 2; ++k) EXPECT_LT(largest(fit.covariance[k] - direct.covariance[k]), 1e-9);
+  }
+}
+
+TEST(BlockLeastSquares, QrFindsWhatNormalEquationsLose) {
+  // The coefficients, all one, of a polynomial of degree sixteen on 0 to 1: the condition of the Jacobian, with columns
+  // of one length, has a square beyond the digits there are.
+  const Tensor t = at::linspace(0, 1, 40, at::kDouble), powers = t.unsqueeze(1).pow(at::arange(17, at::kDouble));
+  const auto error = [](const Tensor& x, const Tensor& row, const Tensor& y) { return at::dot(row, x) - y; };
+  const auto distance = [&](FitSolver solver) {
+    const BlockFitOptions options{
+        .solver = solver, .ftol = 0, .xtol = 0, .gtol = 1e-15, .max_steps = 30, .first_damping = 1e-20};
+    const auto fit = BlockLeastSquares(
+        {{.x0 = at::zeros({1, 17}, at::kDouble)}},
+        {tower::fit_term(error, {{0, at::zeros({40}, at::kLong)}}, powers, powers.sum(1))}, options)();
+    return largest(fit.x[0] - 1);
+  };
+  EXPECT_LT(distance(FitSolver::qr), 1e-3);
+  EXPECT_GT(distance(FitSolver::cholesky), 1e-1);
+}
+
+// ---- bounds ----
+
+// Whether x is the minimum of a linear fit between bounds: where the gradient, by the dense matrix, is zero, or goes
+// beyond the bound that x is at.
+void expect_bounded_minimum(const LinearBlocks& linear, const BlockFit& fit) {
+  const auto [matrix, to] = linear.dense(linear.seen);
+  const Tensor x = joined_x(fit), gradient = at::mv(matrix.t(), at::mv(matrix, x) - to);
+  const Tensor fixed = linear.held.unsqueeze(1).expand({linear.left, 2}), left = fit.x[0];
+  const Tensor by_left = gradient.narrow(0, 0, 2 * linear.left).view({linear.left, 2});
+  const Tensor below = left == linear.lower, above = left == linear.upper;
+  EXPECT_TRUE((left >= linear.lower).logical_or(fixed).all().item<bool>());
+  EXPECT_TRUE((left <= linear.upper).logical_or(fixed).all().item<bool>());
+  EXPECT_TRUE((by_left >= 0).logical_or(below.logical_and(fixed.logical_not()).logical_not()).all().item<bool>());
+  EXPECT_TRUE((by_left <= 0).logical_or(above.logical_and(fixed.logical_not()).logical_not()).all().item<bool>());
+  const Tensor free = below.logical_or(above).logical_or(fixed).logical_not();
+  EXPECT_LT(largest(at::where(free, by_left, 0.)), 1e-6);
+  EXPECT_LT(largest(gradient.narrow(0, 2 * linear.left, 3 * linear.right)), 1e-6);
+  EXPECT_GT(below.sum().item<int64_t>() + above.sum().item<int64_t>(), 2);
+  EXPECT_GT(free.sum().item<int64_t>(), 2);
+}
+
+TEST(BlockLeastSquares, BetweenBoundsLinearFitsAreTheMinimumWhateverSolvesThem) {
+  LinearBlocks linear;
+  linear.lower = vec({-0.2, -kInfinite}), linear.upper = vec({0.3, 0.25});
+  linear.held[2] = linear.held[5] = true;
+  for (const BlockFitOptions& options : {BlockFitOptions{},
+                                         {.eliminate = 0},
+                                         {.eliminate = 1},
+                                         {.method = FitMethod::dogleg},
+                                         {.method = FitMethod::dogleg, .eliminate = 0},
+                                         {.solver = FitSolver::qr},
+                                         {.eliminate = 0, .solver = FitSolver::conjugate_gradients},
+                                         {.eliminate = 1, .solver = FitSolver::conjugate_gradients}}) {
+    BlockFitOptions tight = options;
+    tight.ftol = tight.xtol = tight.gtol = 1e-12;
+    tight.covariance = options.solver != FitSolver::conjugate_gradients;
+    const auto fit = linear.problem(tight, linear.seen)();
+    EXPECT_TRUE(is_minimum(fit));
+    expect_bounded_minimum(linear, fit);
+    if (!tight.covariance) continue;
+    const Tensor at_bound = (fit.x[0] == linear.lower).logical_or(fit.x[0] == linear.upper);
+    EXPECT_EQ(largest(at::where(at_bound.unsqueeze(1), fit.covariance[0], 0.)), 0);
+    EXPECT_EQ(largest(at::where(at_bound.unsqueeze(2), fit.covariance[0], 0.)), 0);
+    EXPECT_TRUE(fit.covariance[1].isfinite().all().item<bool>());
+  }
+}
+
+TEST(BlockLeastSquares, WhatABoundHoldsHasNoDerivativeAndOthersThatOfTheFit) {
+  LinearBlocks linear;
+  linear.lower = vec({-0.2, -kInfinite}), linear.upper = vec({0.3, 0.25});
+  linear.held[5] = true;
+  const Tensor along = waves({40, 2}, 0.8);
+  for (const FitSolver solver : {FitSolver::cholesky, FitSolver::qr, FitSolver::conjugate_gradients}) {
+    BlockFitOptions options{.solver = solver, .ftol = kTiny, .xtol = kTiny, .gtol = kTiny};
+    if (solver != FitSolver::qr) options.eliminate = 0;
+    const BlockLeastSquares solve = linear.problem(options, linear.seen);
+    const auto fitted = [&](const Tensor& seen) { return joined_x(solve({linear.a, linear.b, seen})); };
+    const Tensor expected = (fitted(linear.seen + 1e-5 * along) - fitted(linear.seen - 1e-5 * along)) / 2e-5;
+    const Tensor tangent = tower::jvp(fitted, linear.seen, along).second;
+    EXPECT_LT(largest(tangent - expected), 1e-5);
+    const Tensor weights = waves({29}, 0.1);
+    const auto sum = [&](const Tensor& seen) { return at::dot(weights, fitted(seen)); };
+    EXPECT_NEAR((tower::grad(sum)(linear.seen) * along).sum().item<double>(), at::dot(weights, expected).item<double>(),
+                1e-5);
+    const Tensor left = solve().x[0], at_bound = (left == linear.lower).logical_or(left == linear.upper);
+    EXPECT_GT(at_bound.sum().item<int64_t>(), 2);
+    EXPECT_EQ(largest(at::where(at_bound, tangent.narrow(0, 0, 14).view({7, 2}), 0.)), 0);
+    // Two fits of a vmap, of which bounds hold other numbers.
+    const auto both = tower::vmap([&](const Tensor& seen) { return tower::jvp(fitted, seen, along).second; })(
+        at::stack({linear.seen, -linear.seen}));
+    EXPECT_LT(largest(both[0] - tangent), 1e-9);
+    EXPECT_LT(largest(both[1] - tower::jvp(fitted, -linear.seen, along).second), 1e-9);
+  }
+}
+
+TEST(BlockLeastSquares, FitsBeginAtTheNearestPointBetweenBoundsAndEndAtThem) {
+  // Rosenbrock's valley, of which the bound leaves the part up to x = 0.5: the minimum there is y = x².
+  const auto valley = [](const Tensor& x) { return at::stack({10 * (x[1] - x[0].square()), 1 - x[0]}); };
+  for (const FitMethod method : {FitMethod::levenberg_marquardt, FitMethod::dogleg}) {
+    const auto fit = BlockLeastSquares({{.x0 = vec({-1.2, 1, 4, -3}).view({2, 2}), .upper = vec({0.5, kInfinite})}},
+                                       {tower::fit_term(valley, {{0, at::arange(2)}})},
+                                       {.method = method, .ftol = 1e-15, .xtol = 1e-15, .gtol = 1e-12})();
+    EXPECT_TRUE(is_minimum(fit));
+    EXPECT_LT(largest(fit.x[0] - vec({0.5, 0.25})), 1e-9);
+    EXPECT_EQ(fit.x[0][0][0].item<double>(), 0.5);
+  }
 }
 
 // ---- nonlinear, with rotations as they are: 2 by 2 matrices ----
@@ -253,6 +389,18 @@ TEST(BlockLeastSquares, TheStatusSaysHowItEndedAndWithoutAMinimumDerivativesAreN
   };
   const Tensor data = vec({2, 3}).view({2, 1});
   EXPECT_NEAR(fit(data, 100).x[0].item<double>(), std::log(2.5), 1e-7);
+  std::vector<double> costs;
+  const auto told = [&](int64_t step, double cost) {
+    EXPECT_EQ(step, static_cast<int64_t>(costs.size()));
+    costs.push_back(cost);
+  };
+  const auto residual = [](const Tensor& x) { return x.exp() - 2; };
+  const auto told_of =
+      BlockLeastSquares({{.x0 = at::zeros({1, 1}, at::kDouble)}},
+                        {tower::fit_term(residual, {{0, at::zeros({1}, at::kLong)}})}, {.progress = told})();
+  EXPECT_EQ(static_cast<int64_t>(costs.size()), told_of.steps.item<int64_t>() + 1);
+  EXPECT_EQ(costs.front(), 0.5);
+  EXPECT_EQ(costs.back(), told_of.cost.item<double>());
   EXPECT_EQ(fit(data, 1).status.item<int64_t>(), static_cast<int64_t>(FitStatus::max_steps));
   EXPECT_EQ(fit(data * kTiny / 0, 100).status.item<int64_t>(), static_cast<int64_t>(FitStatus::not_finite));
   const auto slope = [&](int64_t max_steps) {
@@ -260,6 +408,27 @@ TEST(BlockLeastSquares, TheStatusSaysHowItEndedAndWithoutAMinimumDerivativesAreN
   };
   EXPECT_LT(largest(slope(100) - 0.2), 1e-7);
   EXPECT_TRUE(slope(1).isnan().all().item<bool>());
+}
+
+TEST(BlockLeastSquares, WhereTheCostCannotTellTheGradientDoes) {
+  // Residuals that are differences of numbers that are larger by far: their cost is of few digits.
+  const Tensor t = at::linspace(0, 3, 20, at::kDouble), y = 2 * (-0.7 * t).exp() + 0.05 * (7 * t).cos();
+  for (const FitMethod method : {FitMethod::levenberg_marquardt, FitMethod::dogleg}) {
+    const auto fitted = [&](double offset) {
+      const auto error = [offset](const Tensor& x, const Tensor& at, const Tensor& seen) {
+        return x[0] * (-x[1] * at).exp() + offset - seen;
+      };
+      return BlockLeastSquares({{.x0 = at::ones({1, 2}, at::kDouble)}},
+                               {tower::fit_term(error, {{0, at::zeros({20}, at::kLong)}}, t, y + offset)},
+                               {.method = method, .ftol = 0, .xtol = 0, .gtol = 1e-9})();
+    };
+    const BlockFit exact = fitted(0);
+    for (const double offset : {1e3, 1e6}) {
+      const BlockFit fit = fitted(offset);
+      EXPECT_EQ(fit.status.item<int64_t>(), static_cast<int64_t>(FitStatus::small_gradient)) << offset;
+      EXPECT_LT(largest(fit.x[0] - exact.x[0]), 1e-8) << offset;
+    }
+  }
 }
 
 TEST(BlockLeastSquares, SinglePrecisionIsFitted) {
@@ -295,6 +464,22 @@ TEST(BlockLeastSquares, WrongArgumentsAreRefused) {
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.eliminate = 1}), "eliminate is 1, and there are 1 kinds"));
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.ftol = -1}), "ftol is -1"));
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.first_damping = 0}), "first_damping is 0"));
+  EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.cg_tolerance = 1}), "cg_tolerance is 1.000000; it is between"));
+  EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.eliminate = 0, .solver = FitSolver::qr}),
+                       "eliminate is 0, and FitSolver::qr, which has factors of the whole Jacobian"));
+  EXPECT_TRUE(
+      contains(refused({{.x0 = x}}, {good}, {.method = FitMethod::dogleg, .solver = FitSolver::conjugate_gradients}),
+               "FitMethod::dogleg takes the whole step"));
+  EXPECT_TRUE(contains(refused({{.x0 = x}}, {good}, {.solver = FitSolver::conjugate_gradients, .covariance = true}),
+                       "covariances take factors"));
+  EXPECT_TRUE(contains(refused({{.x0 = x, .lower = vec({1, 2, 3})}}, {good}),
+                       "lower of the unknowns 0 is Double [3], and they are Double [3, 2]. It is real numbers"));
+  EXPECT_TRUE(contains(refused({{.x0 = x, .upper = x / 0 * 0}}, {good}), "upper of the unknowns 0 is Double [3, 2]"));
+  EXPECT_TRUE(contains(refused({{.x0 = x, .lower = x, .upper = vec({2, 0.5})}}, {good}),
+                       "some numbers of lower of the unknowns 0 are above those of upper."));
+  const auto add = [](const Tensor& a, const Tensor& d) { return a + d; };
+  EXPECT_TRUE(contains(refused({{.x0 = x, .retract = add, .freedom = 2, .upper = x}}, {good}),
+                       "upper of the unknowns 0 is there, and so is their retract"));
   const auto pair = [](const Tensor& a, const Tensor& b) { return a - b; };
   EXPECT_TRUE(contains(refused({{.x0 = x}}, {tower::fit_term(pair, {{0, rows}, {0, rows}})}, {.eliminate = 0}),
                        "term 0 takes two of the unknowns 0, which are to be eliminated first"));
