@@ -85,9 +85,10 @@ struct BlockFitOptions {
   std::optional<std::size_t> eliminate = std::nullopt;
   /// How the linear system of a step is solved, or what elimination leaves of it.
   FitSolver solver = FitSolver::cholesky;
-  /// Of conjugate gradients: what is left of the residual of a step's system, relative to its right side, both in the
-  /// norm of the inverse of the preconditioner.
-  double cg_tolerance = 0.01;
+  /// Conjugate gradients end at an iteration that takes less than this part of what iterations take off the quadratic
+  /// model of the cost on average (S. G. Nash and A. Sofer, Assessing a search direction within a truncated-Newton
+  /// method, 1990).
+  double cg_tolerance = 0.1;
   /// The change of the cost, relative to it, at which a fit ends.
   double ftol = 1e-8;
   /// The length of a step, relative to x, at which a fit ends.

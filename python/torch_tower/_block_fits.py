@@ -78,7 +78,7 @@ class BlockLeastSquares:
         method: str = "levenberg_marquardt",
         eliminate: int | None = None,
         solver: str = "cholesky",
-        cg_tolerance: float = 0.01,
+        cg_tolerance: float = 0.1,
         ftol: float = 1e-8,
         xtol: float = 1e-8,
         gtol: float = 1e-8,

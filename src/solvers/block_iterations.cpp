@@ -78,26 +78,30 @@ std::vector<double> BlockEquations::left_times(const std::vector<double>& v) con
       for (const int64_t number : pattern_->ties_of_others().of(row)) {
         const BlockPattern::Tie& tie = pattern_->ties().all[place(number)];
         const int64_t size = pattern_->size(row);
-        add_product(result.data() + pattern_->offset(row), images_.data() + tie.values,
-                    image.data() + tie.eliminated * depth, 1, {-1, depth, size, size, 1, 1});
+        add_product(result.data() + pattern_->offset(row), image.data() + tie.eliminated * depth,
+                    images_.data() + tie.values, size, {-1, depth, 1, 1, size, size});
       }
   });
   return result;
 }
 
+// S. G. Nash and A. Sofer, Assessing a search direction within a truncated-Newton method (1990), for the end: where an
+// iteration takes little off ½ xᵀS x − bᵀx, beside the mean of all. The residual may be large long behind that.
 void BlockEquations::iterate_left(std::vector<double>& x) const {
   std::vector<double> residual = x, z = x;
   std::fill(x.begin(), x.end(), 0.);
   precondition_left(z);
   std::vector<double> direction = z;
-  double square = product_of(residual, z);
-  const double enough = tolerance_ * tolerance_ * square;
-  for (int64_t k = 0; k < kMostIterations && square > enough; ++k) {
+  double square = product_of(residual, z), taken = 0;
+  for (int64_t k = 1; k <= kMostIterations && square > 0; ++k) {
     const std::vector<double> image = left_times(direction);
     const double curvature = product_of(direction, image);
     if (!(curvature > 0)) return;  // what rounding leaves of a singular matrix
-    add_multiple(x, square / curvature, direction);
-    add_multiple(residual, -square / curvature, image);
+    const double length = square / curvature, takes = 0.5 * square * length;
+    add_multiple(x, length, direction);
+    taken += takes;
+    if (static_cast<double>(k) * takes < tolerance_ * taken) return;
+    add_multiple(residual, -length, image);
     z = residual;
     precondition_left(z);
     const double next = product_of(residual, z);
