@@ -21,14 +21,27 @@ namespace {
 // to each other: a tile computes for as long as reading them takes. Else they are copied into vectors, a block of terms
 // at a time, and so may lie in any way: those of several products with one A are the columns of one, which may lie
 // apart in the result.
+//
+// NOTE [Tiles]
+// Where vectors have 64 bytes there are 32 registers: a tile is 8 rows of 3 vectors. Of 32 bytes there are 16, and a
+// tile is 6 rows of 2. (One of 4 rows of 3 vectors needs all 16: compilers then keep one of its sums in memory, which
+// takes twice as long.) The smaller tile reads B more often, where its rows lie in more pages than the CPU knows at
+// once: there B is copied for more than a few rows.
 
 constexpr int64_t kTerms = 256;         // in a block
 constexpr int kVectors = 3;             // the widest tile
 constexpr int kMostRows = 8;            // the highest
+constexpr int64_t kWholeTiles = 24;     // rows, a multiple of those of tiles
 constexpr int64_t kBlockOfA = 1 << 15;  // elements, half of a cache of 512 KB
 constexpr int64_t kMostOfA = 1 << 21;   // bytes of a block of terms, where B's columns are copied anew for each
 constexpr int64_t kFewRows = 16;        // fewer reads of B than a copy of it is worth
 constexpr int64_t kPage = 4096;         // bytes: rows so far apart lie in the same few places of a cache
+
+// Of vectors of B bytes: NOTE [Tiles].
+template <int B>
+constexpr int kVectorsIn = B == 64 ? kVectors : 2;
+template <int B>
+constexpr int kRowsIn = B == 64 ? kMostRows : 6;
 
 // Vectors of B bytes.
 template <class T, int B>
@@ -204,24 +217,34 @@ TOWER_INLINE void pack_apart(const Matrices<T>& m, T* panel, int64_t width, int6
     for (int64_t j = columns; j < width; ++j) panel[k * width + j] = 0;
 }
 
+// Bytes of the vectors that products of so many columns are computed in, of elements of `element` bytes.
+int vector_bytes(int64_t columns, int64_t element) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  static const bool has_64 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512f");
+  if (has_64 && columns * element >= thresholds().fewest_wide_vectors * 64) return 64;
+#endif
+  static_cast<void>(columns), static_cast<void>(element);
+  return 32;
+}
+
 // Whether B's columns are read where they are.
 template <class T>
-bool reads_in_place(const Matrices<T>& m) {
+bool reads_in_place(const Matrices<T>& m, int bytes) {
   return m.outer.size == 1 && m.columns.b == 1 &&
-         (m.rows.size <= kFewRows || m.inner.b * static_cast<int64_t>(sizeof(T)) % kPage != 0);
+         (m.rows.size <= kFewRows || (bytes == 64 && m.inner.b * static_cast<int64_t>(sizeof(T)) % kPage != 0));
 }
 
 template <class T, int B, int N>
 TOWER_INLINE void multiply_columns(const Matrices<T>& m, int64_t column, int64_t columns, int64_t term, int64_t terms) {
   constexpr int64_t kWidth = N * kLanes<T, B>;
-  // 32 registers where vectors are of 64 bytes, else 16.
-  constexpr int kRows = N == 1 || B == 64 ? kMostRows : 4;
+  constexpr int kRows = N == 1 ? kMostRows : kRowsIn<B>;
   alignas(B) T panel[kTerms * kWidth];
   int64_t of_c[kWidth], of_s[kWidth];
   const Apart columns_apart{of_c, of_s};
   const Apart* apart = m.outer.size == 1 ? nullptr : &columns_apart;
   const T* b = m.b + term * m.inner.b + column * m.columns.b;
-  const bool in_place = columns == kWidth && reads_in_place(m);
+  const bool in_place = columns == kWidth && reads_in_place(m, B);
   if (apart) {
     pack_apart(m, panel, kWidth, of_c, of_s, column, columns, term, terms);
   } else if (m.inner.b == 1 && m.columns.b != 1) {
@@ -246,11 +269,11 @@ TOWER_INLINE void multiply_matrices(const Matrices<T>& m) {
     const int64_t terms = std::min(kTerms, m.inner.size - term);
     for (int64_t column = 0; column < all;) {
       // Of four vectors, two and two: a tile of one reads more than it multiplies.
-      const int64_t vectors = (all - column + L - 1) / L, panels = (vectors + kVectors - 1) / kVectors;
+      const int64_t vectors = (all - column + L - 1) / L, panels = (vectors + kVectorsIn<B> - 1) / kVectorsIn<B>;
       const int64_t columns = std::min(all - column, (vectors + panels - 1) / panels * L);
       if (columns <= L) multiply_columns<T, B, 1>(m, column, columns, term, terms);
       else if (columns <= 2 * L) multiply_columns<T, B, 2>(m, column, columns, term, terms);
-      else multiply_columns<T, B, 3>(m, column, columns, term, terms);
+      else multiply_columns<T, B, kVectorsIn<B>>(m, column, columns, term, terms);
       column += columns;
     }
     term += terms;
@@ -269,8 +292,7 @@ template <class T>
 template <class T>
 void multiply_here(const Matrices<T>& m) {
   static const bool by_32 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  static const bool by_64 = by_32 && __builtin_cpu_supports("avx512f");
-  if (by_64 && m.outer.size * m.columns.size >= thresholds().fewest_wide_vectors * kLanes<T, 64>) multiply_by_64(m);
+  if (vector_bytes(m.outer.size * m.columns.size, sizeof(T)) == 64) multiply_by_64(m);
   else if (by_32) multiply_by_32(m);
   else multiply_matrices<T, 32>(m);
 }
@@ -283,14 +305,15 @@ void multiply_here(const Matrices<T>& m) {
 
 // ---- which are small ----
 
-// LibTorch's products are better where there is a vector, or much of everything.
-bool is_small(int64_t rows, int64_t columns, int64_t terms) {
+// LibTorch's products are better where there is a vector, or much of everything: with vectors of half the bytes, of
+// half as much.
+bool is_small(int64_t rows, int64_t columns, int64_t terms, int64_t element) {
   const Thresholds& limits = thresholds();
   const int64_t all = rows * columns * terms;
   if (rows == 1 || columns == 1) return all <= limits.most_of_vector;
   return columns < limits.few_columns || rows <= kFewRows || terms <= limits.few_of_sum ||
-         std::max(columns, terms) <= limits.most_of_panel || all <= limits.most_of_product ||
-         std::max(rows, columns) <= limits.most_of_square;
+         std::max(columns, terms) <= limits.most_of_panel * vector_bytes(columns, element) / 64 ||
+         all <= limits.most_of_product || std::max(rows, columns) <= limits.most_of_square;
 }
 
 // A few columns of many rows are better than a few rows, where B has to be copied for these.
@@ -325,8 +348,9 @@ struct Products {
   GemmAxis outer{1, 0, 0, 0, 0};  // of few columns, of products with one A
   Axes others;
   bool swapped = false;  // Cᵀ = Bᵀ Aᵀ
+  bool in_tiles;         // or LibTorch's
 
-  explicit Products(const Gemm& gemm) : inner(gemm.inner) {
+  Products(const Gemm& gemm, int64_t element) : inner(gemm.inner) {
     Axes axes;
     for (const GemmAxis& axis : gemm.axes)
       if (axis.size != 1) axes.push_back(axis);
@@ -352,7 +376,8 @@ struct Products {
       for (GemmAxis* axis : {&rows, &columns, &inner}) std::swap(axis->a, axis->b);
       for (GemmAxis& axis : others) std::swap(axis.a, axis.b);
     }
-    if (columns.size < thresholds().few_columns && is_small(rows.size, columns.size, inner.size)) take_outer_columns();
+    in_tiles = is_small(rows.size, columns.size, inner.size, element);
+    if (in_tiles && columns.size < thresholds().few_columns) take_outer_columns();
   }
 
   void take_outer_columns() {
@@ -399,13 +424,14 @@ void run_small(const Products& p, const T* pa, const T* pb, const T* ps, T* pc) 
                   p.columns,
                   p.inner};
     m.outer = p.outer;
+    const int bytes = vector_bytes(p.outer.size * p.columns.size, sizeof(T));
     // A's rows are in the cache when the next columns read them.
     const int64_t rows = end - begin, terms_at_a_time = std::min(p.inner.size, kTerms) + 1,
-                  most = p.outer.size != 1   ? std::max<int64_t>(kBlockOfA / (p.inner.size + 1), 64)
-                         : reads_in_place(m) ? kBlockOfA / terms_at_a_time
-                                             : kMostOfA / static_cast<int64_t>(sizeof(T)) / terms_at_a_time,
+                  most = p.outer.size != 1          ? std::max<int64_t>(kBlockOfA / (p.inner.size + 1), 64)
+                         : reads_in_place(m, bytes) ? kBlockOfA / terms_at_a_time
+                                                    : kMostOfA / static_cast<int64_t>(sizeof(T)) / terms_at_a_time,
                   blocks = (rows + most - 1) / most,
-                  block = ((rows + blocks - 1) / blocks + kMostRows - 1) / kMostRows * kMostRows;
+                  block = ((rows + blocks - 1) / blocks + kWholeTiles - 1) / kWholeTiles * kWholeTiles;
     for (int64_t row = begin; row < end; row += block) {
       m.rows.size = std::min(block, end - row);
       m.multiply();
@@ -449,7 +475,7 @@ void run_products(const Products& p, const GemmMemory& a, const GemmMemory& b, c
   const auto *left = static_cast<const T*>(a.data), *right = static_cast<const T*>(b.data),
              *added = static_cast<const T*>(s.data);
   if (p.swapped) std::swap(left, right);
-  if (is_small(p.rows.size, p.columns.size, p.inner.size)) run_small(p, left, right, added, static_cast<T*>(c.data));
+  if (p.in_tiles) run_small(p, left, right, added, static_cast<T*>(c.data));
   else run_large(p, left, right, added, static_cast<T*>(c.data));
 }
 
@@ -497,7 +523,7 @@ void Gemm::run(at::ScalarType dtype, const GemmMemory& a, const GemmMemory& b, c
   }
   if (s.data) check("what is added", s, &GemmAxis::s);
   check("the result", c, &GemmAxis::c);
-  const Products p(*this);
+  const Products p(*this, static_cast<int64_t>(c10::elementSize(dtype)));
   if (dtype == at::kFloat) run_products<float>(p, a, b, s, c);
   else run_products<double>(p, a, b, s, c);
 }

@@ -54,7 +54,7 @@ TEST(Products, OfSmallMatricesAreThoseOfLibTorchHoweverTheyLie) {
     return at::stack({t, t}, 2).select(2, 1);  // no two elements are neighbours
   };
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
-    for (const int64_t rows : {1, 3, 4, 8, 13})
+    for (const int64_t rows : {1, 3, 4, 5, 8, 11, 13})
       for (const int64_t columns : {1, 2, 7, 8, 9, 17, 24, 25, 64, 65})
         for (const int64_t terms : {0, 1, 5, 256, 300})
           for (int how = 0; how < 3; ++how) {
