@@ -480,17 +480,6 @@ TEST(Laplacian, NestsWithTheOtherTransforms) {
   expect_close(tower::laplacian(rows)(xs).second, tower::vmap(expected)(xs).sum(), 1e-12);
 }
 
-TEST(Biharmonic, IsTheClosedFormAndTheTraceOfFourthDerivatives) {
-  // r⁴ in three dimensions: Δ r⁴ = 20 r², and Δ 20 r² = 120.
-  const Tensor x = vec({0.3, -0.4, 0.7});
-  const auto fourth = [](const Tensor& a) { return at::dot(a, a).square(); };
-  expect_close(tower::biharmonic(fourth)(x), at::full({}, 120.0, at::kDouble), 1e-13);
-  expect_close(td::biharmonic([&](const Tensors& a) { return Tensors{fourth(a[0])}; }, {0})({x})[0],
-               at::full({}, 120.0, at::kDouble), 1e-13);
-  const auto trace = [](const Tensor& a) { return trace_of_hessian(perceptron, a); };
-  expect_close(tower::biharmonic(perceptron)(x), trace_of_hessian(trace, x), 1e-11);
-}
-
 // ---- what is refused -----------------------------------------------------------------------------------------------
 
 TEST(Taylor, RefusesWhatDoesNotFit) {

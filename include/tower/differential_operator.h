@@ -83,25 +83,6 @@ Function stochastic_biharmonic(Function f, std::vector<int64_t> argnums, std::ve
 
 }  // namespace dynamic
 
-namespace detail {
-
-/// `make(f, argnums)` of the function of tensors that `f` is, at `args`; what it gives, and the travelling result.
-template <class Argnums, class F, class Make, class Arrive, class... D>
-auto operator_call(const char* label, Argnums argnums, F& f, const Make& make, const Arrive& arrive, const D&... args) {
-  Flat<false, F, D...> flat(f, args...);
-  const Tensors leaves = flat.leaves();
-  auto chosen = flat.differentiated(label, leaves, argnums);
-  auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
-  return arrive(flat.value, make(CallRef::to(run), std::move(chosen))(leaves));
-}
-
-inline constexpr auto arrive_alone = [](auto& value, const Tensors& result) { return value.arrive(result); };
-inline constexpr auto arrive_in_pairs = [](auto& value, const std::pair<Tensors, Tensors>& results) {
-  return std::pair(value.arrive(results.first), value.arrive(results.second));
-};
-
-}  // namespace detail
-
 /// The operator that takes a function to the sum of `terms` of it: coefficients times derivatives by elements of the
 /// arguments `I` (default: the first). `differential_operator(terms)(f)(x)` is a tree like f(x). By `options`
 /// estimated, or some directions at once. Throws, when that is evaluated, what dynamic::differential_operator does.

@@ -91,15 +91,20 @@ auto jet_call(F& f, const P& primals, const std::vector<T>& series, std::size_t 
       as_arguments(primals));
 }
 
-template <class Argnums, class F, class... D>
-auto laplacian_call(Argnums argnums, F& f, const LaplacianOptions& options, const D&... args) {
+/// `make(f, argnums)` of the function of tensors that `f` is, at `args`; what it gives, and the travelling result.
+template <class Argnums, class F, class Make, class Arrive, class... D>
+auto operator_call(const char* label, Argnums argnums, F& f, const Make& make, const Arrive& arrive, const D&... args) {
   Flat<false, F, D...> flat(f, args...);
   const Tensors leaves = flat.leaves();
-  auto chosen = flat.differentiated("laplacian", leaves, argnums);
+  auto chosen = flat.differentiated(label, leaves, argnums);
   auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
-  const auto [values, sums] = dynamic::laplacian(CallRef::to(run), std::move(chosen), options)(leaves);
-  return std::pair(flat.value.arrive(values), flat.value.arrive(sums));
+  return arrive(flat.value, make(CallRef::to(run), std::move(chosen))(leaves));
 }
+
+inline constexpr auto arrive_alone = [](auto& value, const Tensors& result) { return value.arrive(result); };
+inline constexpr auto arrive_in_pairs = [](auto& value, const std::pair<Tensors, Tensors>& results) {
+  return std::pair(value.arrive(results.first), value.arrive(results.second));
+};
 
 }  // namespace detail
 
@@ -135,19 +140,25 @@ auto derivatives_along(F f, const P& x, const T& v, int64_t order, JetOptions op
 template <std::size_t... I, class F>
 auto laplacian(F f, LaplacianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options = std::move(options)](const auto&... args) {
-    return detail::laplacian_call(detail::Chosen<I...>{}, f.function, options, detail::decayed(args)...);
+    const auto make = [&](dynamic::Function g, std::vector<int64_t> argnums) {
+      return dynamic::laplacian(std::move(g), std::move(argnums), options);
+    };
+    return detail::operator_call("laplacian", detail::Chosen<I...>{}, f.function, make, detail::arrive_in_pairs,
+                                 detail::decayed(args)...);
   };
 }
 
 /// The Laplacian of the Laplacian of `f` by the elements of the arguments `I` (default: the first), a tree like the
-/// result: what `laplacian` gives second, taken twice. Throws what dynamic::laplacian does.
+/// result: what `laplacian` gives second, taken twice, but each mixed derivative is carried once: (D + 1)(D + 4) / 2
+/// values for D elements. Throws what dynamic::laplacian does.
 template <std::size_t... I, class F>
 auto biharmonic(F f) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {
-    const auto once = [&](const auto&... each) {
-      return detail::laplacian_call(detail::Chosen<I...>{}, f.function, {}, detail::decayed(each)...).second;
+    const auto make = [](dynamic::Function g, std::vector<int64_t> argnums) {
+      return dynamic::biharmonic(std::move(g), std::move(argnums));
     };
-    return detail::laplacian_call(detail::Chosen<I...>{}, once, {}, detail::decayed(args)...).second;
+    return detail::operator_call("biharmonic", detail::Chosen<I...>{}, f.function, make, detail::arrive_alone,
+                                 detail::decayed(args)...);
   };
 }
 

@@ -162,6 +162,12 @@ py::tuple laplacian(py::handle function, py::handle depart, py::handle leaves, A
       without_gil([&] { return dynamic::laplacian(callback.without_aux(), std::move(argnums), options)(args); }));
 }
 
+py::list biharmonic(py::handle function, py::handle depart, py::handle leaves, Argnums argnums) {
+  const Tensors args = to_tensors(leaves);
+  Callback callback(function, depart);
+  return to_list(without_gil([&] { return dynamic::biharmonic(callback.without_aux(), std::move(argnums))(args); }));
+}
+
 // A term's coefficient is a number where there is no tensor of it.
 py::list differential_operator(py::handle function, py::handle depart, py::handle leaves, Argnums argnums,
                                const std::vector<double>& numbers, py::handle tensors,
@@ -231,6 +237,7 @@ void define_transforms(py::module_& module) {
   module.def("hvp", &hvp);
   module.def("jet", &jet);
   module.def("laplacian", &laplacian);
+  module.def("biharmonic", &biharmonic);
   module.def("differential_operator", &differential_operator);
   module.def("stochastic_laplacian", &stochastic_laplacian);
   module.def("stochastic_biharmonic", &stochastic_biharmonic);

@@ -73,20 +73,11 @@ def derivatives_along(func: Callable, primals: tuple, tangents: tuple, order: in
 
 
 def _applied(transform: str, func: Callable, argnums: argnums_t, args: tuple, kwargs: dict, *rest) -> Any:
-    """What `_C`'s function of that name gives, as a tree; the last two of `rest` are directions and chunk_size."""
+    """What `_C`'s function of that name gives, as a tree."""
     arguments = Arguments(args, kwargs)
     chosen = Chosen(transform, arguments, argnums)
-    *before, directions, chunk_size = rest
     outputs = Outputs(transform)
-    result = getattr(_C, transform)(
-        arguments.function(func),
-        outputs.depart,
-        arguments.tensors,
-        chosen.tensors,
-        *before,
-        _directions(transform, directions),
-        chunk_size,
-    )
+    result = getattr(_C, transform)(arguments.function(func), outputs.depart, arguments.tensors, chosen.tensors, *rest)
     if isinstance(result, tuple):
         return outputs.arrive(result[0]), outputs.like(result[1])
     return outputs.like(result)
@@ -121,7 +112,7 @@ def laplacian(
 
     @transformed(func)
     def value_and_laplacian(*args, **kwargs):
-        return _applied("laplacian", func, argnums, args, kwargs, directions, chunk_size)
+        return _applied("laplacian", func, argnums, args, kwargs, _directions("laplacian", directions), chunk_size)
 
     return value_and_laplacian
 
@@ -131,13 +122,10 @@ def biharmonic(func: Callable, argnums: argnums_t = 0) -> Callable:
     """The Laplacian of the Laplacian of `func` by the elements of the argument(s) `argnums`: a tree like the output."""
 
     @transformed(func)
-    def twice(*args, **kwargs):
-        def once(*each):
-            return laplacian(func, argnums)(*each, **kwargs)[1]
+    def applied(*args, **kwargs):
+        return _applied("biharmonic", func, argnums, args, kwargs)
 
-        return laplacian(once, argnums)(*args)[1]
-
-    return twice
+    return applied
 
 
 @uncompiled
@@ -191,7 +179,7 @@ def differential_operator(
                 numbers,
                 tensors,
                 by,
-                normal_directions,
+                _directions("differential_operator", normal_directions),
                 chunk_size,
             )
 
@@ -214,7 +202,15 @@ def stochastic_laplacian(
 
     @transformed(func)
     def value_and_estimate(*args, **kwargs):
-        return _applied("stochastic_laplacian", func, argnums, args, kwargs, directions, chunk_size)
+        return _applied(
+            "stochastic_laplacian",
+            func,
+            argnums,
+            args,
+            kwargs,
+            _directions("stochastic_laplacian", directions),
+            chunk_size,
+        )
 
     return value_and_estimate
 
@@ -233,6 +229,14 @@ def stochastic_biharmonic(
 
     @transformed(func)
     def estimate(*args, **kwargs):
-        return _applied("stochastic_biharmonic", func, argnums, args, kwargs, directions, chunk_size)
+        return _applied(
+            "stochastic_biharmonic",
+            func,
+            argnums,
+            args,
+            kwargs,
+            _directions("stochastic_biharmonic", directions),
+            chunk_size,
+        )
 
     return estimate

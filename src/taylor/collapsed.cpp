@@ -1,194 +1,40 @@
-// Read first: Collapsed::process, which chooses one of the ways above it.
+// Read first: Collapsed::carry, which chooses one of the ways above it.
 #include "taylor/collapsed.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <c10/core/GradMode.h>
-
-#include <bit>
-#include <optional>
 
 #include "core/bind.h"
-#include "interpreters/derivatives.h"
 #include "interpreters/history.h"
-#include "interpreters/vmap.h"
 #include "taylor/binomial.h"
-#include "taylor/growing.h"
-#include "taylor/series.h"
-#include "tower/errors.h"
 
 namespace tower::taylor {
 namespace {
 
-using Rows = std::vector<Tensor>;  // of the results, or of the tensors among the arguments; undefined: zero
-
-// A call, one level down, with what its arguments carry.
-struct CollapsedCall {
-  const Operator& op;
-  const Summed& summed;
-  Stack args;                // values
-  std::vector<Rows> slopes;  // by order, from the first to the one before the highest
-  Rows sums;
-  Mask tracked;
-  const char* label;
-  Stack outs = {};  // values
-
-  size_t order() const { return summed.order; }
-};
-
-// What the results of one level down come to.
-struct Carried {
-  std::vector<Rows> slopes;  // by order
-  Rows sums;
-};
-
-Tensor plus(const Tensor& a, const Tensor& b) {
-  if (!a.defined()) return b;
-  return b.defined() ? at::add(a, b) : a;
-}
-
-/// The weighted sum over the directions in front.
-Tensor sum_of(const CollapsedCall& call, const Tensor& t) {
-  const Tensor& weights = call.summed.weights;
+// The weighted sum over the directions in front.
+Tensor sum_of(const Summed& summed, const Tensor& t) {
+  const Tensor& weights = summed.weights;
   if (!t.defined() || !weights.defined()) return t.defined() ? t.sum(0) : t;
   Sizes along(static_cast<size_t>(t.dim()), 1);
-  along[0] = call.summed.directions;
+  along[0] = summed.directions;
   return (t * weights.to(t.scalar_type()).view(along)).sum(0);
 }
 
-/// Runs `f` for each of `count` directions and takes its results out, the directions in front; `f` makes rows of this
-/// level's.
-template <class F>
-Rows for_each_direction(const CollapsedCall& call, int64_t count, F f) {
-  const auto level = c10::make_intrusive<Vmap>(count, Randomness::error, call.label);
-  Rows rows;
-  {
-    const Scope scope(level);
-    rows = f(*level);
-  }
-  for (Tensor& t : rows) {
-    if (!t.defined()) continue;
-    Wrapper* w = as_wrapper(t);
-    const bool own = w && &w->level() == level.get();
-    const Tensor value = own ? w->stored().value : t;
-    if (own && w->stored().tracked()) {
-      t = w->stored().index == 0 ? value : value.movedim(w->stored().index, 0);
-    } else {
-      Sizes sizes{count};
-      sizes.append(value.sizes().begin(), value.sizes().end());
-      t = value.unsqueeze(0).expand(sizes);
-    }
-  }
-  return rows;
-}
-
-Tensor of_one(Vmap& level, const Tensor& slopes) {
-  return slopes.defined() ? wrap(level, Payload{slopes, {}, 0}) : slopes;
-}
-
-Rows of_one(Vmap& level, const Rows& slopes) {
-  Rows rows;
-  for (const Tensor& t : slopes) rows.push_back(of_one(level, t));
-  return rows;
-}
-
-bool any_defined(const Rows& rows) {
-  for (const Tensor& t : rows)
-    if (t.defined()) return true;
-  return false;
-}
-
-// The derivative rule on `tangents`.
-Rows by_derivative_rule(const CollapsedCall& call, const Rows& tangents) {
-  std::vector<Meta> metas;
-  for (const Tensor& t : flatten_outputs(call.outs)) metas.push_back(meta_of_output(t));
-  Rows result(metas.size());
-  if (!any_defined(tangents)) return result;
-  c10::SmallVector<const Meta*, 2> outs_meta;
-  for (const Meta& m : metas) outs_meta.push_back(&m);
-  const Rows given = tangents;  // a rule may take them
-  JvpFrame frame{{call.op, call.args, call.outs, nullptr, 0}, given, {}, outs_meta};
-  frame.tangents.resize(metas.size());
-  run_jvp(frame, call.tracked, Served::own_rule);
-  for (size_t k = 0; k < result.size(); ++k) result[k] = frame.tangents[k];
-  return result;
-}
-
-// The only tensor that is followed, if it has both slopes and a sum, and is smaller than what else the operator reads:
-// then all of them go along as directions, and that is read once for all. Not in a trace: there what puts them together
-// would be a call between kernels.
-std::optional<size_t> goes_along(const CollapsedCall& call) {
-  if (tracing()) return std::nullopt;
-  std::optional<size_t> only;
-  int64_t others = 0;
-  bool several = false;
-  for_each_tensor(call.op, call.args, [&](const Tensor& t, LeafRef leaf) {
-    const size_t number = leaf_number(call.op, call.args, leaf);
-    if (!call.slopes[0][number].defined()) return static_cast<void>(others += t.numel());
-    several = several || only;
-    only = number;
-  });
-  if (several || !only || !call.sums[*only].defined() || call.slopes[0][*only].numel() > others) return std::nullopt;
-  return only;
-}
-
-Carried affine_together(const CollapsedCall& call, size_t only) {
-  Rows all;
-  for (const Rows& rows : call.slopes)
-    if (rows[only].defined()) all.push_back(rows[only]);
-  all.push_back(call.sums[only].unsqueeze(0));
-  Rows tangents(call.sums.size());
-  tangents[only] = at::cat(all);
-  const Rows rows = for_each_direction(call, tangents[only].size(0),
-                                       [&](Vmap& level) { return by_derivative_rule(call, of_one(level, tangents)); });
-  Carried carried{std::vector<Rows>(call.slopes.size(), Rows(rows.size())), Rows(rows.size())};
-  for (size_t k = 0; k < rows.size(); ++k) {
-    if (!rows[k].defined()) continue;
-    int64_t from = 0;
-    for (size_t order = 0; order < call.slopes.size(); ++order) {
-      if (!call.slopes[order][only].defined()) continue;
-      carried.slopes[order][k] = rows[k].narrow(0, from, call.summed.directions);
-      from += call.summed.directions;
-    }
-    carried.sums[k] = rows[k].select(0, from);
-  }
-  return carried;
-}
-
-Carried affine(const CollapsedCall& call) {
-  if (const auto only = goes_along(call)) return affine_together(call, *only);
-  Carried carried;
-  for (const Rows& slopes : call.slopes)
-    carried.slopes.push_back(for_each_direction(
-        call, call.summed.directions, [&](Vmap& level) { return by_derivative_rule(call, of_one(level, slopes)); }));
-  carried.sums = by_derivative_rule(call, call.sums);
-  return carried;
-}
-
-Carried product(const CollapsedCall& call) {
+Carried product(const CollapsedCall& call, const Summed& summed) {
   const auto factors = factors_of(call.tracked);
   const auto value = [&](size_t arg) { return call.args[arg].toTensor(); };
-  const auto number = [&](size_t arg) {
-    return leaf_number(call.op, call.args, LeafRef{static_cast<uint16_t>(arg), 0});
-  };
-  const auto times = [&](const Tensor& a, const Tensor& b) -> Tensor {
-    if (!a.defined() || !b.defined()) return {};
-    Stack stack = call.args;
-    stack[factors.first] = a;
-    stack[factors.second] = b;
-    bind_call(call.op, stack);
-    return stack[0].toTensor();
-  };
+  const auto number = [&](size_t arg) { return number_of(call, arg); };
+  const auto times = [&](const Tensor& a, const Tensor& b) { return on_factors(call, factors, a, b); };
   const auto of_order = [&](Vmap& level, size_t arg, size_t k) {
     return k == 0 ? value(arg) : of_one(level, call.slopes[k - 1][number(arg)]);
   };
-  const auto highest = static_cast<double>(call.order());
+  const auto highest = static_cast<double>(summed.order);
   // Leibniz' rule. Of the highest order the terms that have it of neither factor, divided by that order: it is a
   // divisor of most of their binomials, and multiplies the sum.
-  Rows rows = for_each_direction(call, call.summed.directions, [&](Vmap& level) {
+  Rows rows = for_each_direction(call, summed.directions, [&](Vmap& level) {
     Rows by_order;
-    for (size_t k = 1; k <= call.order(); ++k) {
-      const size_t without = k == call.order() ? 1 : 0;
+    for (size_t k = 1; k <= summed.order; ++k) {
+      const size_t without = k == summed.order ? 1 : 0;
       Tensor sum;
       Binomial binomial(k);
       for (size_t i = 0; i <= k; ++i, ++binomial) {
@@ -204,7 +50,7 @@ Carried product(const CollapsedCall& call) {
   });
   const Tensor a = value(factors.first), b = value(factors.second);
   const Tensor sum_a = call.sums[number(factors.first)], sum_b = call.sums[number(factors.second)];
-  Tensor mixed = sum_of(call, rows.back());
+  Tensor mixed = sum_of(summed, rows.back());
   if (mixed.defined()) mixed = mixed * highest;
   Carried carried;
   carried.sums = {plus(plus(times(sum_a, b), times(a, sum_b)), mixed)};
@@ -213,49 +59,18 @@ Carried product(const CollapsedCall& call) {
   return carried;
 }
 
-// Derivatives of the results, of arguments with the series that `followed` gives them; it returns the tensor itself
-// where there is none.
-std::vector<Derivatives> by_series(const CollapsedCall& call, size_t order,
-                                   const std::function<Tensor(Growing&, const Tensor&, size_t leaf)>& followed) {
-  const auto growing = c10::make_intrusive<Growing>(call.label);
-  const Scope scope(growing);
-  const c10::AutoFwGradMode following(true);
-  Stack stack = call.args;
-  replace_tensors(call.op, stack, [&](const Tensor& t, LeafRef leaf) -> Tensor {
-    return followed(*growing, t, leaf_number(call.op, call.args, leaf));
-  });
-  growing->expect(call.outs);
-  growing->process(call.op, stack);
-  std::vector<Derivatives> result;
-  for (const Tensor& t : flatten_outputs(stack)) result.push_back(growing->derivatives(t, order));
-  return result;
-}
-
-// One followed real argument, whose elements the elements of the result depend on, each on that in its place.
-bool is_elementwise(const CollapsedCall& call) {
-  if (!call.op.vmap_is_pointwise || std::popcount(call.tracked) != 1 || call.outs.size() != 1) return false;
-  const auto arg = static_cast<size_t>(std::countr_zero(call.tracked));
-  if (call.op.kind(arg) != ArgKind::tensor || !call.outs[0].isTensor()) return false;
-  const Tensor x = call.args[arg].toTensor(), y = call.outs[0].toTensor();
-  return x.is_floating_point() && y.is_floating_point() && x.sizes().equals(y.sizes());
-}
-
 // Of order two.
-Carried elementwise(const CollapsedCall& call) {
-  const LeafRef place{static_cast<uint16_t>(std::countr_zero(call.tracked)), 0};
-  const size_t number = leaf_number(call.op, call.args, place);
-  const Tensor& slopes = call.slopes[0][number];
-  const Derivatives by_x = by_series(call, 2, [&](Growing& growing, const Tensor& x, size_t leaf) {
-    return leaf == number ? growing.variable(x) : x;
-  })[0];
-  const auto scaled = [&](const Tensor& t) { return t.defined() && by_x[0].defined() ? t * by_x[0] : Tensor(); };
+Carried elementwise(const CollapsedCall& call, const Summed& summed) {
+  const auto [number, by_x] = by_element(call, 2);
+  const Tensor &slopes = call.slopes[0][number], &first = by_x[0], &second = by_x[1];
+  const auto scaled = [&](const Tensor& t) { return t.defined() && first.defined() ? t * first : Tensor(); };
   Tensor sum = scaled(call.sums[number]);
-  if (by_x[1].defined() && slopes.defined()) sum = plus(sum, by_x[1] * sum_of(call, slopes * slopes));
+  if (second.defined() && slopes.defined()) sum = plus(sum, second * sum_of(summed, slopes * slopes));
   return {{{scaled(slopes)}}, {sum}};
 }
 
-Carried general(const CollapsedCall& call) {
-  const size_t results = flatten_outputs(call.outs).size(), order = call.order();
+Carried general(const CollapsedCall& call, const Summed& summed) {
+  const size_t results = flatten_outputs(call.outs).size(), order = summed.order;
   Carried carried{std::vector<Rows>(order - 1, Rows(results)), Rows(results)};
   if (any_defined(call.sums)) {
     const auto along = by_series(call, 1, [&](Growing& growing, const Tensor& x, size_t leaf) {
@@ -263,7 +78,7 @@ Carried general(const CollapsedCall& call) {
     });
     for (size_t k = 0; k < results; ++k) carried.sums[k] = along[k][0];
   }
-  const Rows rows = for_each_direction(call, call.summed.directions, [&](Vmap& level) {
+  const Rows rows = for_each_direction(call, summed.directions, [&](Vmap& level) {
     const auto along = by_series(call, order, [&](Growing& growing, const Tensor& x, size_t leaf) {
       Derivatives derivatives;
       for (const Rows& slopes : call.slopes) derivatives.push_back(of_one(level, slopes[leaf]));
@@ -276,80 +91,20 @@ Carried general(const CollapsedCall& call) {
   for (size_t k = 0; k < results; ++k) {
     const Tensor* of_result = rows.data() + k * order;
     for (size_t i = 0; i + 1 < order; ++i) carried.slopes[i][k] = of_result[i];
-    carried.sums[k] = plus(carried.sums[k], sum_of(call, of_result[order - 1]));
+    carried.sums[k] = plus(carried.sums[k], sum_of(summed, of_result[order - 1]));
   }
   return carried;
 }
 
 }  // namespace
 
-void Collapsed::took(Wrapper& w) { History::show_untracked(w); }
+Collapsed::Collapsed(const char* label, Summed summed)
+    : CollapsedLevel(label, summed.order - 1, summed.weights.defined() && libtorch_follows(summed.weights)),
+      summed_(std::move(summed)) {}
 
-void Collapsed::process(const Operator& op, Stack& stack) {
-  const bool follows = autograd_state().get_fw_grad_mode() && !op.no_derivative();
-  const Mask tracked = follows ? tracked_args(*this, op, stack) : 0;
-  // Rules for some arguments only, or none.
-  if (tracked && op.opens_up() && !op.has_jvp(tracked) && decompose(op, stack)) return;
-
-  CollapsedCall call{op, summed_, {}, {}, Rows(count_leaves(op, stack)), tracked, label()};
-  call.slopes.assign(summed_.order - 1, call.sums);
-  bool records = summed_.weights.defined() && libtorch_follows(summed_.weights);
-  replace_tensors(op, stack, [&](const Tensor& t, LeafRef leaf) -> Tensor {
-    Tensor value = t;
-    if (Wrapper* w = as_wrapper_of(t, *this)) {
-      const Payload& payload = w->payload();
-      value = payload.value;
-      if (follows && is_tracked(op, leaf, payload)) {
-        const size_t number = leaf_number(op, stack, leaf);
-        const Derivatives derivatives = derivatives_of(payload);
-        for (size_t k = 0; k < call.slopes.size(); ++k) call.slopes[k][number] = derivatives[k];
-        call.sums[number] = derivatives.back();
-        for (const Tensor& d : derivatives) records = records || (d.defined() && libtorch_follows(d));
-      }
-    }
-    records = records || libtorch_follows(value);
-    return value;
-  });
-  Carried carried;
-  {
-    Below below(*this);
-    if (!this->below() && !records) below.keys().skip_libtorch_autograd();
-    if (tracked) call.args = stack;
-    bind_call(op, stack);
-    if (tracked) {
-      call.outs = stack;
-      Mask constant_outs = op.nondifferentiable_outs;
-      for (size_t i = 0; i < stack.size(); ++i)
-        if (stack[i].isTensor() && stack[i].toTensor().defined() && !stack[i].toTensor().is_floating_point() &&
-            !stack[i].toTensor().is_complex())
-          constant_outs |= Mask{1} << i;
-      const Growth growth = growth_of(op, tracked, constant_outs);
-      if (growth == Growth::termwise) carried = affine(call);
-      else if (op.random())
-        throw UnsupportedError(describe() + ": " + op.name() +
-                               " draws random numbers that its derivatives depend on, and would draw others for them. "
-                               "Draw outside, and pass the numbers in.");
-      else if (summed_.order == 2 && is_elementwise(call)) carried = elementwise(call);
-      else if (growth == Growth::product) carried = product(call);
-      else carried = general(call);
-      size_t k = 0;
-      for (size_t i = 0; i < stack.size(); ++i) {
-        const size_t count = stack[i].isTensor() ? 1 : stack[i].isTensorList() ? stack[i].toListRef().size() : 0;
-        for (size_t e = 0; e < count; ++e, ++k)
-          if (constant_outs >> i & 1) {
-            for (Rows& slopes : carried.slopes) slopes[k] = Tensor();
-            carried.sums[k] = Tensor();
-          }
-      }
-    }
-  }
-  replace_outputs(stack, [&](Tensor&& t, size_t k) {
-    if (k >= carried.sums.size()) return wrap_constant(*this, std::move(t));
-    Derivatives derivatives;
-    for (const Rows& slopes : carried.slopes) derivatives.push_back(slopes[k]);
-    derivatives.push_back(carried.sums[k]);
-    return wrap_series(*this, std::move(t), std::move(derivatives));
-  });
+Carried Collapsed::carry(const CollapsedCall& call, Growth growth) const {
+  if (summed_.order == 2 && is_elementwise(call)) return elementwise(call, summed_);
+  return growth == Growth::product ? product(call, summed_) : general(call, summed_);
 }
 
 }  // namespace tower::taylor

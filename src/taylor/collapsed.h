@@ -11,8 +11,7 @@
 //   others       the last term by series of order K (taylor/growing.h), mapped over the directions and summed
 #pragma once
 
-#include "core/level.h"
-#include "core/wrapper.h"
+#include "taylor/collapsed_level.h"
 
 namespace tower::taylor {
 
@@ -23,14 +22,13 @@ struct Summed {
   Tensor weights = {};  // one number for each direction; undefined: ones
 };
 
-class Collapsed final : public Level {
+class Collapsed final : public CollapsedLevel {
  public:
-  Collapsed(const char* label, Summed summed) : Level(Kind::jvp, label), summed_(std::move(summed)) {}
-
-  void process(const Operator& op, Stack& stack) override;
-  void took(Wrapper& w) override;
+  Collapsed(const char* label, Summed summed);
 
  private:
+  Carried carry(const CollapsedCall& call, Growth growth) const override;
+
   Summed summed_;
 };
 

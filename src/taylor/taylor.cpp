@@ -7,6 +7,7 @@
 #include "frontend/substitution.h"
 #include "taylor/along.h"
 #include "taylor/jet.h"
+#include "taylor/squared_laplacian.h"
 #include "tower/errors.h"
 
 namespace tower {
@@ -34,6 +35,23 @@ std::pair<Tensors, Tensors> value_and_laplacian(const Function& f, const std::ve
   taylor::Along along{2, directions_of(primals, argnums, options, kLabel)};
   along.chunk_size = options.chunk_size;
   return taylor::sum_along(f, primals, argnums, along, kLabel);
+}
+
+Tensors laplacian_of_laplacian(const Function& f, const std::vector<int64_t>& given_argnums, const Tensors& given) {
+  constexpr char kLabel[] = "biharmonic";
+  const memory::InTransform here;
+  const Tensors primals = frontend::stand_ins(given);
+  const auto argnums = taylor::check_real_arguments(primals, given_argnums, kLabel);
+  const Tensors directions = directions_of(primals, argnums, {}, kLabel);
+  const int64_t count = directions[0].size(0);
+  std::vector<taylor::Derivatives> derivatives(primals.size());
+  for (size_t k = 0; k < argnums.size() && count > 0; ++k) {
+    taylor::Derivatives& of_one = derivatives[static_cast<size_t>(argnums[k])];
+    of_one.resize(taylor::SquaredLaplacian::kOrders + 1);
+    of_one[0] = directions[k];
+  }
+  const auto level = c10::make_intrusive<taylor::SquaredLaplacian>(kLabel, count);
+  return taylor::follow(level, f, primals, derivatives).of_order(taylor::SquaredLaplacian::kOrders + 1);
 }
 
 }  // namespace
@@ -75,8 +93,9 @@ FunctionWithAux laplacian(Function f, std::vector<int64_t> argnums, LaplacianOpt
 }
 
 Function biharmonic(Function f, std::vector<int64_t> argnums) {
-  const auto once = [inner = laplacian(std::move(f), argnums)](const Tensors& args) { return inner(args).second; };
-  return [twice = laplacian(once, argnums)](const Tensors& args) { return twice(args).second; };
+  return [f = std::move(f), argnums = std::move(argnums)](const Tensors& args) {
+    return laplacian_of_laplacian(f, argnums, args);
+  };
 }
 
 }  // namespace dynamic
