@@ -48,7 +48,8 @@ void check_grads(F f, const Args& args, int order = 1, const std::vector<Mode>& 
                  const GradTolerance& tolerance = {}) {
   std::apply(
       [&]<class... D>(const D&... arg) {
-        detail::Flat<false, F, D...> flat(f, arg...);
+        detail::Flat<false, typename detail::ResultOf<F, D...>::type, D...> flat(detail::called_with(f, arg...),
+                                                                                 arg...);
         auto run = [&](const dynamic::Tensors& tensors) { return flat(tensors).first; };
         dynamic::check_grads(detail::CallRef::to(run), flat.leaves(), order, modes, tolerance);
       },

@@ -93,7 +93,8 @@ auto differential_operator(std::vector<DerivativeTerm> terms, DifferentialOption
       const auto make = [&](dynamic::Function g, std::vector<int64_t> argnums) {
         return dynamic::differential_operator(std::move(g), std::move(argnums), terms, options);
       };
-      return detail::operator_call("differential_operator", detail::Chosen<I...>{}, f.function, make,
+      return detail::operator_call("differential_operator", detail::Chosen<I...>{},
+                                   detail::called_with(f.function, detail::decayed(args)...), make,
                                    detail::arrive_alone, detail::decayed(args)...);
     };
   };
@@ -108,7 +109,8 @@ auto stochastic_laplacian(F f, std::vector<at::Tensor> directions, std::optional
     const auto make = [&](dynamic::Function g, std::vector<int64_t> argnums) {
       return dynamic::stochastic_laplacian(std::move(g), std::move(argnums), directions, chunk_size);
     };
-    return detail::operator_call("stochastic_laplacian", detail::Chosen<I...>{}, f.function, make,
+    return detail::operator_call("stochastic_laplacian", detail::Chosen<I...>{},
+                                 detail::called_with(f.function, detail::decayed(args)...), make,
                                  detail::arrive_in_pairs, detail::decayed(args)...);
   };
 }
@@ -122,8 +124,9 @@ auto stochastic_biharmonic(F f, std::vector<at::Tensor> directions, std::optiona
     const auto make = [&](dynamic::Function g, std::vector<int64_t> argnums) {
       return dynamic::stochastic_biharmonic(std::move(g), std::move(argnums), directions, chunk_size);
     };
-    return detail::operator_call("stochastic_biharmonic", detail::Chosen<I...>{}, f.function, make,
-                                 detail::arrive_alone, detail::decayed(args)...);
+    return detail::operator_call("stochastic_biharmonic", detail::Chosen<I...>{},
+                                 detail::called_with(f.function, detail::decayed(args)...), make, detail::arrive_alone,
+                                 detail::decayed(args)...);
   };
 }
 

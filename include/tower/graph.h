@@ -86,7 +86,8 @@ template <class F>
 auto graph(F f) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {
     return [&]<class... D>(const D&... arg) {
-      detail::Flat<false, F, D...> flat(f.function, arg...);
+      detail::Flat<false, typename detail::ResultOf<F, D...>::type, D...> flat(detail::called_with(f.function, arg...),
+                                                                               arg...);
       return dynamic::graph([&](const dynamic::Tensors& tensors) { return flat(tensors).first; })(flat.leaves());
     }(detail::decayed(args)...);
   };

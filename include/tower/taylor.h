@@ -70,31 +70,29 @@ Function biharmonic(Function f, std::vector<int64_t> argnums);
 
 namespace detail {
 
-template <class F, class P, class T>
-auto jet_call(F& f, const P& primals, const std::vector<T>& series, std::size_t order, const JetOptions& options) {
-  return std::apply(
-      [&]<class... D>(const D&... args) {
-        Flat<false, F, D...> flat(f, args...);
-        const auto arguments = select_tuple(typename TensorArguments<D...>::type{}, flat.args());
-        std::vector<Tensors> terms;
-        for (const T& term : series)
-          terms.push_back(
-              std::apply([&](const auto&... each) { return matching(arguments, "jet: term of argument", each...); },
-                         as_arguments(term)));
-        terms.resize(order);
-        auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
-        auto [values, derivatives] = dynamic::jet(CallRef::to(run), flat.leaves(), terms, options);
-        std::vector<typename Flat<false, F, D...>::Value> typed;
-        for (const Tensors& each : derivatives) typed.push_back(flat.value.arrive(each));
-        return std::pair(flat.value.arrive(values), std::move(typed));
-      },
-      as_arguments(primals));
+template <class Out, class... D, class T>
+auto jet_call(CallOf<Out, D...> f, const std::tuple<const D&...>& primals, const std::vector<T>& series,
+              std::size_t order, const JetOptions& options) {
+  Flat<false, Out, D...> flat(f, primals);
+  const auto arguments = select_tuple(typename TensorArguments<D...>::type{}, primals);
+  std::vector<Tensors> terms;
+  for (const T& term : series)
+    terms.push_back(
+        std::apply([&](const auto&... each) { return matching(arguments, "jet: term of argument", each...); },
+                   as_arguments(term)));
+  terms.resize(order);
+  auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
+  auto [values, derivatives] = dynamic::jet(CallRef::to(run), flat.leaves(), terms, options);
+  std::vector<typename Flat<false, Out, D...>::Value> typed;
+  for (const Tensors& each : derivatives) typed.push_back(flat.value.arrive(each));
+  return std::pair(flat.value.arrive(values), std::move(typed));
 }
 
 /// `make(f, argnums)` of the function of tensors that `f` is, at `args`; what it gives, and the travelling result.
-template <class Argnums, class F, class Make, class Arrive, class... D>
-auto operator_call(const char* label, Argnums argnums, F& f, const Make& make, const Arrive& arrive, const D&... args) {
-  Flat<false, F, D...> flat(f, args...);
+template <class Argnums, class Out, class Make, class Arrive, class... D>
+auto operator_call(const char* label, Argnums argnums, CallOf<Out, D...> f, const Make& make, const Arrive& arrive,
+                   const D&... args) {
+  Flat<false, Out, D...> flat(f, args...);
   const Tensors leaves = flat.leaves();
   auto chosen = flat.differentiated(label, leaves, argnums);
   auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
@@ -114,12 +112,14 @@ inline constexpr auto arrive_in_pairs = [](auto& value, const std::pair<Tensors,
 /// returned, are coefficients of t, t², … instead. Throws what dynamic::jet does.
 template <class F, class P, class T>
 auto jet(F f, const P& x, const std::vector<T>& series, JetOptions options = {}) {
-  return detail::jet_call(f, x, series, series.size(), options);
+  return detail::jet_call(detail::called_at(f, detail::as_arguments(x)), detail::as_arguments(x), series, series.size(),
+                          options);
 }
 /// The same with the terms in braces.
 template <class F, class P, class T>
 auto jet(F f, const P& x, std::initializer_list<T> series, JetOptions options = {}) {
-  return detail::jet_call(f, x, std::vector<T>(series), series.size(), options);
+  return detail::jet_call(detail::called_at(f, detail::as_arguments(x)), detail::as_arguments(x),
+                          std::vector<T>(series), series.size(), options);
 }
 
 /// {f(x), d/dt f(x + v t), …, d^K/dt^K f(x + v t)} at t = 0 for K = `order`: the value of `f` at `x` and its
@@ -127,8 +127,9 @@ auto jet(F f, const P& x, std::initializer_list<T> series, JetOptions options = 
 /// instead. Throws ArgumentError where `order` is less than one, and what dynamic::jet does.
 template <class F, class P, class T>
 auto derivatives_along(F f, const P& x, const T& v, int64_t order, JetOptions options = {}) {
-  auto [value, derivatives] = detail::jet_call(f, x, std::vector<T>(order > 0 ? 1 : 0, v),
-                                               static_cast<std::size_t>(order > 0 ? order : 0), options);
+  auto [value, derivatives] =
+      detail::jet_call(detail::called_at(f, detail::as_arguments(x)), detail::as_arguments(x),
+                       std::vector<T>(order > 0 ? 1 : 0, v), static_cast<std::size_t>(order > 0 ? order : 0), options);
   derivatives.insert(derivatives.begin(), std::move(value));
   return derivatives;
 }
@@ -143,8 +144,9 @@ auto laplacian(F f, LaplacianOptions options = {}) {
     const auto make = [&](dynamic::Function g, std::vector<int64_t> argnums) {
       return dynamic::laplacian(std::move(g), std::move(argnums), options);
     };
-    return detail::operator_call("laplacian", detail::Chosen<I...>{}, f.function, make, detail::arrive_in_pairs,
-                                 detail::decayed(args)...);
+    return detail::operator_call("laplacian", detail::Chosen<I...>{},
+                                 detail::called_with(f.function, detail::decayed(args)...), make,
+                                 detail::arrive_in_pairs, detail::decayed(args)...);
   };
 }
 
@@ -157,7 +159,8 @@ auto biharmonic(F f) {
     const auto make = [](dynamic::Function g, std::vector<int64_t> argnums) {
       return dynamic::biharmonic(std::move(g), std::move(argnums));
     };
-    return detail::operator_call("biharmonic", detail::Chosen<I...>{}, f.function, make, detail::arrive_alone,
+    return detail::operator_call("biharmonic", detail::Chosen<I...>{},
+                                 detail::called_with(f.function, detail::decayed(args)...), make, detail::arrive_alone,
                                  detail::decayed(args)...);
   };
 }

@@ -65,9 +65,9 @@ inline constexpr HasAux has_aux{};
 template <class F>
 auto vmap(F f, Mapping mapping = {}) {
   return [f = detail::Held<F>{std::move(f)}, mapping = std::move(mapping)](const auto&... args) {
-    return detail::vmap_call(f.function, mapping.in_dims, mapping.out_dims,
-                             VmapOptions{mapping.randomness, mapping.chunk_size}, {mapping.axis, mapping.across},
-                             detail::decayed(args)...);
+    return detail::vmap_call(detail::called_with(f.function, detail::decayed(args)...), mapping.in_dims,
+                             mapping.out_dims, VmapOptions{mapping.randomness, mapping.chunk_size},
+                             {mapping.axis, mapping.across}, detail::decayed(args)...);
   };
 }
 
@@ -76,7 +76,8 @@ auto vmap(F f, Mapping mapping = {}) {
 template <std::size_t... I, class F>
 auto grad(F f) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {
-    return detail::grad_call<false, false>(detail::Chosen<I...>{}, f.function, detail::decayed(args)...);
+    return detail::grad_call<false, false>(
+        detail::Chosen<I...>{}, detail::called_with(f.function, detail::decayed(args)...), detail::decayed(args)...);
   };
 }
 
@@ -84,7 +85,8 @@ auto grad(F f) {
 template <std::size_t... I, class F>
 auto grad(F f, HasAux) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {
-    return detail::grad_call<false, true>(detail::Chosen<I...>{}, f.function, detail::decayed(args)...);
+    return detail::grad_call<false, true>(
+        detail::Chosen<I...>{}, detail::called_with(f.function, detail::decayed(args)...), detail::decayed(args)...);
   };
 }
 
@@ -92,7 +94,8 @@ auto grad(F f, HasAux) {
 template <std::size_t... I, class F>
 auto value_and_grad(F f) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {
-    return detail::grad_call<true, false>(detail::Chosen<I...>{}, f.function, detail::decayed(args)...);
+    return detail::grad_call<true, false>(
+        detail::Chosen<I...>{}, detail::called_with(f.function, detail::decayed(args)...), detail::decayed(args)...);
   };
 }
 
@@ -100,7 +103,8 @@ auto value_and_grad(F f) {
 template <std::size_t... I, class F>
 auto value_and_grad(F f, HasAux) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {
-    return detail::grad_call<true, true>(detail::Chosen<I...>{}, f.function, detail::decayed(args)...);
+    return detail::grad_call<true, true>(
+        detail::Chosen<I...>{}, detail::called_with(f.function, detail::decayed(args)...), detail::decayed(args)...);
   };
 }
 
@@ -108,33 +112,35 @@ auto value_and_grad(F f, HasAux) {
 /// tensors. It can be called any number of times, also under other transforms.
 template <class F, class... Args>
 auto vjp(F f, const Args&... args) {
-  return detail::vjp_call<false>(f, detail::decayed(args)...);
+  return detail::vjp_call<false>(detail::called_with(f, detail::decayed(args)...), detail::decayed(args)...);
 }
 
 /// The same of an `f` that returns {output, aux}: {output, pullback, aux}.
 template <class F, class... Args>
 auto vjp(F f, HasAux, const Args&... args) {
-  return detail::vjp_call<true>(f, detail::decayed(args)...);
+  return detail::vjp_call<true>(detail::called_with(f, detail::decayed(args)...), detail::decayed(args)...);
 }
 
 /// {f(primals…), its derivative along the tangents}. Primals and tangents are tuples with an entry for each argument
 /// (tangents: for each that holds tensors), or, for one argument that is no tuple, the value itself.
 template <class F, class Primals, class Tangents>
 auto jvp(F f, const Primals& primals, const Tangents& tangents) {
-  return detail::jvp_call<false>(f, primals, tangents);
+  return detail::jvp_call<false>(detail::called_at(f, detail::as_arguments(primals)), detail::as_arguments(primals),
+                                 tangents);
 }
 
 /// The same of an `f` that returns {output, aux}: {output, derivative, aux}.
 template <class F, class Primals, class Tangents>
 auto jvp(F f, const Primals& primals, const Tangents& tangents, HasAux) {
-  return detail::jvp_call<true>(f, primals, tangents);
+  return detail::jvp_call<true>(detail::called_at(f, detail::as_arguments(primals)), detail::as_arguments(primals),
+                                tangents);
 }
 
 /// {f(args…), pushforward}: the pushforward takes a tangent for each argument that holds tensors and gives the
 /// output's. It reuses what the one evaluation of `f` recorded.
 template <class F, class... Args>
 auto linearize(F f, const Args&... args) {
-  return detail::linearize_call(f, detail::decayed(args)...);
+  return detail::linearize_call(detail::called_with(f, detail::decayed(args)...), detail::decayed(args)...);
 }
 
 /// The Jacobian of `f` with respect to the arguments `I`, by rows (reverse mode): the output's tree, with each tensor
@@ -142,7 +148,8 @@ auto linearize(F f, const Args&... args) {
 template <std::size_t... I, class F>
 auto jacrev(F f, JacobianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options](const auto&... args) {
-    return detail::jacobian_call<1, false>(detail::Chosen<I...>{}, detail::rows, options, f.function,
+    return detail::jacobian_call<1, false>(detail::Chosen<I...>{}, detail::rows, options,
+                                           detail::called_with(f.function, detail::decayed(args)...),
                                            detail::decayed(args)...);
   };
 }
@@ -151,7 +158,8 @@ auto jacrev(F f, JacobianOptions options = {}) {
 template <std::size_t... I, class F>
 auto jacrev(F f, HasAux, JacobianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options](const auto&... args) {
-    return detail::jacobian_call<1, true>(detail::Chosen<I...>{}, detail::rows, options, f.function,
+    return detail::jacobian_call<1, true>(detail::Chosen<I...>{}, detail::rows, options,
+                                          detail::called_with(f.function, detail::decayed(args)...),
                                           detail::decayed(args)...);
   };
 }
@@ -161,7 +169,8 @@ auto jacrev(F f, HasAux, JacobianOptions options = {}) {
 template <std::size_t... I, class F>
 auto jacfwd(F f, JacobianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options](const auto&... args) {
-    return detail::jacobian_call<1, false>(detail::Chosen<I...>{}, detail::columns, options, f.function,
+    return detail::jacobian_call<1, false>(detail::Chosen<I...>{}, detail::columns, options,
+                                           detail::called_with(f.function, detail::decayed(args)...),
                                            detail::decayed(args)...);
   };
 }
@@ -170,7 +179,8 @@ auto jacfwd(F f, JacobianOptions options = {}) {
 template <std::size_t... I, class F>
 auto jacfwd(F f, HasAux, JacobianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options](const auto&... args) {
-    return detail::jacobian_call<1, true>(detail::Chosen<I...>{}, detail::columns, options, f.function,
+    return detail::jacobian_call<1, true>(detail::Chosen<I...>{}, detail::columns, options,
+                                          detail::called_with(f.function, detail::decayed(args)...),
                                           detail::decayed(args)...);
   };
 }
@@ -180,7 +190,8 @@ auto jacfwd(F f, HasAux, JacobianOptions options = {}) {
 template <std::size_t... I, class F>
 auto hessian(F f, JacobianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options](const auto&... args) {
-    return detail::jacobian_call<2, false>(detail::Chosen<I...>{}, detail::second, options, f.function,
+    return detail::jacobian_call<2, false>(detail::Chosen<I...>{}, detail::second, options,
+                                           detail::called_with(f.function, detail::decayed(args)...),
                                            detail::decayed(args)...);
   };
 }
@@ -189,7 +200,8 @@ auto hessian(F f, JacobianOptions options = {}) {
 template <std::size_t... I, class F>
 auto hessian(F f, HasAux, JacobianOptions options = {}) {
   return [f = detail::Held<F>{std::move(f)}, options](const auto&... args) {
-    return detail::jacobian_call<2, true>(detail::Chosen<I...>{}, detail::second, options, f.function,
+    return detail::jacobian_call<2, true>(detail::Chosen<I...>{}, detail::second, options,
+                                          detail::called_with(f.function, detail::decayed(args)...),
                                           detail::decayed(args)...);
   };
 }
@@ -199,7 +211,7 @@ auto hessian(F f, HasAux, JacobianOptions options = {}) {
 /// derivative along the tangents (`grad` of a function that returns `jvp(...).second`) is the products alone, for less.
 template <class F, class Primals, class Tangents>
 auto hvp(F f, const Primals& primals, const Tangents& tangents) {
-  return detail::hvp_call(f, primals, tangents);
+  return detail::hvp_call(detail::called_at(f, detail::as_arguments(primals)), detail::as_arguments(primals), tangents);
 }
 
 }  // namespace tower

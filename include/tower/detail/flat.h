@@ -149,13 +149,30 @@ requires(std::is_invocable_v<F&, D...>) struct ResultOf<F, D...> {
   using type = std::decay_t<std::invoke_result_t<F&, D...>>;
 };
 
-/// One call of a typed function, seen as a function of the list of all tensors of its arguments.
-template <bool aux, class F, class... D>
-class Flat {
- public:
+/// A function that is called with values of these types, without its own type: what follows is compiled once for each
+/// signature, not for each lambda.
+template <class Out, class... D>
+using CallOf = FunctionRef<Out(D&&...)>;
+
+/// `f` as it is called with these arguments. It is referred to.
+template <class F, class... D>
+auto called_with(F& f, const D&...) {
   static_assert(std::is_invocable_v<F&, D...>,
                 "tower: the function cannot be called with these arguments (their types, by value).");
-  using Out = typename ResultOf<F, D...>::type;
+  using Call = CallOf<typename ResultOf<F, D...>::type, D...>;
+  if constexpr (std::is_invocable_v<F&, D...>) return Call::to(f);
+  else return Call();
+}
+/// The same of a tuple of arguments.
+template <class F, class... D>
+auto called_at(F& f, const std::tuple<const D&...>& args) {
+  return std::apply([&](const D&... arg) { return called_with(f, arg...); }, args);
+}
+
+/// One call of a typed function, seen as a function of the list of all tensors of its arguments.
+template <bool aux, class Out, class... D>
+class Flat {
+ public:
   static_assert(!aux || is_pair<Out>, "tower: with has_aux the function returns a pair: {what is transformed, aux}.");
   using Value = typename Parts<Out, aux>::Value;
   using Aux = typename Parts<Out, aux>::Aux;
@@ -165,7 +182,8 @@ class Flat {
       "carries no batch and no derivative: return the tensor instead of its .item().");
   static_assert(IsTree<Aux>, "tower: aux is not a tree (tower/tree.h).");
 
-  Flat(F& f, const D&... args) : f_(f), args_(args...) {}
+  Flat(CallOf<Out, D...> f, const D&... args) : f_(f), args_(args...) {}
+  Flat(CallOf<Out, D...> f, const std::tuple<const D&...>& args) : f_(f), args_(args) {}
 
   /// The tensors of the arguments.
   Tensors leaves() const {
@@ -216,7 +234,7 @@ class Flat {
   Travelling<Aux> extra;
 
  private:
-  F& f_;
+  CallOf<Out, D...> f_;
   std::tuple<const D&...> args_;
 };
 
@@ -224,11 +242,11 @@ class Flat {
 Tensors run_vmap(const FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
                  const VmapOptions& options, const NamedExamples& examples, const NameTensor& name);
 
-template <class F, class... D>
-auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOptions& options,
+template <class Out, class... D>
+auto vmap_call(CallOf<Out, D...> f, const Axes& in_dims, const Axes& out_dims, const VmapOptions& options,
                const NamedExamples& examples, const D&... args) {
   static_assert((IsTree<D> && ...), "tower: vmap was called with an argument that is not a tree (tower/tree.h).");
-  Flat<false, F, D...> flat(f, args...);
+  Flat<false, Out, D...> flat(f, args...);
   Tensors leaves = flat.leaves();
   Dims in, out;
   if (in_dims.is_list()) {
@@ -248,9 +266,9 @@ auto vmap_call(F& f, const Axes& in_dims, const Axes& out_dims, const VmapOption
       run_vmap(CallWithAuxRef::to(run), leaves, in, out, options, examples, NameTensorRef::to(name)));
 }
 
-template <bool with_value, bool aux, class Argnums, class F, class... D>
-auto grad_call(Argnums argnums, F& f, const D&... args) {
-  using FlatCall = Flat<aux, F, D...>;
+template <bool with_value, bool aux, class Argnums, class Out, class... D>
+auto grad_call(Argnums argnums, CallOf<Out, D...> f, const D&... args) {
+  using FlatCall = Flat<aux, Out, D...>;
   static_assert(
       std::is_same_v<typename FlatCall::Value, at::Tensor>,
       "tower: grad takes a function whose result is the loss, a scalar tensor; if it returns {loss, aux}, pass "
@@ -332,9 +350,9 @@ class Pullback {
   Arguments arguments_;  // static parts
 };
 
-template <bool aux, class F, class... D>
-auto vjp_call(F& f, const D&... args) {
-  Flat<aux, F, D...> flat(f, args...);
+template <bool aux, class Out, class... D>
+auto vjp_call(CallOf<Out, D...> f, const D&... args) {
+  Flat<aux, Out, D...> flat(f, args...);
   const Tensors leaves = flat.leaves();
   flat.differentiated("vjp", leaves, typename TensorArguments<D...>::type{});
   auto [values, pullback, extra] = dynamic::vjp(flat.function(), leaves);
@@ -381,9 +399,9 @@ auto select_tuple(std::index_sequence<I...>, const Args& args) {
   return std::tuple<std::decay_t<std::tuple_element_t<I, Args>>...>(std::get<I>(args)...);
 }
 
-template <class F, class... D>
-auto linearize_call(F& f, const D&... args) {
-  Flat<false, F, D...> flat(f, args...);
+template <class Out, class... D>
+auto linearize_call(CallOf<Out, D...> f, const D&... args) {
+  Flat<false, Out, D...> flat(f, args...);
   auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
   const Tensors leaves = flat.leaves();
   flat.differentiated("linearize", leaves, typename TensorArguments<D...>::type{});
@@ -393,42 +411,32 @@ auto linearize_call(F& f, const D&... args) {
                    Pushforward(std::move(pushforward), flat.value.static_parts(), std::move(arguments)));
 }
 
-template <bool aux, class F, class Primals, class Tangents>
-auto jvp_call(F& f, const Primals& primals, const Tangents& tangents) {
-  return std::apply(
-      [&]<class... D>(const D&... args) {
-        Flat<aux, F, D...> flat(f, args...);
-        const auto arguments = select_tuple(typename TensorArguments<D...>::type{}, flat.args());
-        Tensors directions =
-            std::apply([&](const auto&... tangent) { return matching(arguments, "jvp: tangent", tangent...); },
-                       as_arguments(tangents));
-        auto [values, derivatives, extra] = dynamic::jvp(flat.function(), flat.leaves(), directions);
-        if constexpr (aux) {
-          return std::tuple(flat.value.arrive(values), flat.value.arrive(derivatives), flat.extra.arrive(extra));
-        } else {
-          return std::pair(flat.value.arrive(values), flat.value.arrive(derivatives));
-        }
-      },
-      as_arguments(primals));
+template <bool aux, class Out, class... D, class Tangents>
+auto jvp_call(CallOf<Out, D...> f, const std::tuple<const D&...>& primals, const Tangents& tangents) {
+  Flat<aux, Out, D...> flat(f, primals);
+  const auto arguments = select_tuple(typename TensorArguments<D...>::type{}, primals);
+  Tensors directions = std::apply(
+      [&](const auto&... tangent) { return matching(arguments, "jvp: tangent", tangent...); }, as_arguments(tangents));
+  auto [values, derivatives, extra] = dynamic::jvp(flat.function(), flat.leaves(), directions);
+  if constexpr (aux) {
+    return std::tuple(flat.value.arrive(values), flat.value.arrive(derivatives), flat.extra.arrive(extra));
+  } else {
+    return std::pair(flat.value.arrive(values), flat.value.arrive(derivatives));
+  }
 }
 
-template <class F, class Primals, class Tangents>
-auto hvp_call(F& f, const Primals& primals, const Tangents& tangents) {
-  return std::apply(
-      [&]<class... D>(const D&... args) {
-        Flat<false, F, D...> flat(f, args...);
-        static_assert(std::is_same_v<typename Flat<false, F, D...>::Value, at::Tensor>,
-                      "tower: hvp takes a function whose result is a scalar tensor.");
-        const auto arguments = select_tuple(typename TensorArguments<D...>::type{}, flat.args());
-        Tensors directions =
-            std::apply([&](const auto&... tangent) { return matching(arguments, "hvp: tangent", tangent...); },
-                       as_arguments(tangents));
-        auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
-        auto [grads, products] = dynamic::hvp(CallRef::to(run), flat.leaves(), directions);
-        auto like = select(typename TensorArguments<D...>::type{}, flat.args());
-        return std::pair(with_leaves(like, grads), with_leaves(like, products));
-      },
-      as_arguments(primals));
+template <class Out, class... D, class Tangents>
+auto hvp_call(CallOf<Out, D...> f, const std::tuple<const D&...>& primals, const Tangents& tangents) {
+  Flat<false, Out, D...> flat(f, primals);
+  static_assert(std::is_same_v<typename Flat<false, Out, D...>::Value, at::Tensor>,
+                "tower: hvp takes a function whose result is a scalar tensor.");
+  const auto arguments = select_tuple(typename TensorArguments<D...>::type{}, primals);
+  Tensors directions = std::apply(
+      [&](const auto&... tangent) { return matching(arguments, "hvp: tangent", tangent...); }, as_arguments(tangents));
+  auto run = [&](const Tensors& tensors) { return flat(tensors).first; };
+  auto [grads, products] = dynamic::hvp(CallRef::to(run), flat.leaves(), directions);
+  auto like = select(typename TensorArguments<D...>::type{}, primals);
+  return std::pair(with_leaves(like, grads), with_leaves(like, products));
 }
 
 /// A transform that gives Jacobians or Hessians, with its name for messages.
@@ -441,10 +449,10 @@ inline constexpr Differentiate columns{"jacfwd", dynamic::jacfwd};
 inline constexpr Differentiate second{"hessian", dynamic::hessian};
 
 /// Jacobian (order 1) or Hessian (order 2): the output's tree of the arguments' tree (of the arguments' tree).
-template <int order, bool aux, class Argnums, class F, class... D>
-auto jacobian_call(Argnums argnums, const Differentiate& differentiate, const JacobianOptions& options, F& f,
-                   const D&... args) {
-  Flat<aux, F, D...> flat(f, args...);
+template <int order, bool aux, class Argnums, class Out, class... D>
+auto jacobian_call(Argnums argnums, const Differentiate& differentiate, const JacobianOptions& options,
+                   CallOf<Out, D...> f, const D&... args) {
+  Flat<aux, Out, D...> flat(f, args...);
   const Tensors leaves = flat.leaves();
   auto chosen = flat.differentiated(differentiate.name, leaves, argnums);
   auto [blocks, extra] = differentiate.transform(flat.function(), std::move(chosen), options)(leaves);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 namespace tower::detail {
 
@@ -15,17 +16,21 @@ class FunctionRef<Result(Args...)> {
  public:
   template <class F>
   static FunctionRef to(F& f) {
-    return FunctionRef(const_cast<void*>(static_cast<const void*>(std::addressof(f))),
-                       [](void* object, Args... args) -> Result { return (*static_cast<F*>(object))(args...); });
+    return FunctionRef(
+        const_cast<void*>(static_cast<const void*>(std::addressof(f))),
+        [](void* object, Args... args) -> Result { return (*static_cast<F*>(object))(std::forward<Args>(args)...); });
   }
 
-  Result operator()(Args... args) const { return call_(object_, args...); }
+  /// None: it is not called.
+  FunctionRef() = default;
+
+  Result operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
 
  private:
   FunctionRef(void* object, Result (*call)(void*, Args...)) : object_(object), call_(call) {}
 
-  void* object_;
-  Result (*call_)(void*, Args...);
+  void* object_ = nullptr;
+  Result (*call_)(void*, Args...) = nullptr;
 };
 
 }  // namespace tower::detail

@@ -14,7 +14,7 @@ template <class F, class... D>
 struct KeptCall {
   F function;
   std::tuple<D...> arguments;
-  Travelling<typename Flat<false, F, D...>::Value> value;
+  Travelling<typename ResultOf<F, D...>::type> value;
 
   KeptCall(F f, const D&... args) : function(std::move(f)), arguments(static_parts(std::tuple<D...>(args...))) {}
 
