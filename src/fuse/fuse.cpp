@@ -12,6 +12,7 @@
 #include "core/bind.h"
 #include "fuse/known_lookups.h"
 #include "fuse/matrix_products.h"
+#include "fuse/moves_in_memory.h"
 #include "fuse/opened.h"
 #include "fuse/row_recompute.h"
 #include "fuse/rows.h"
@@ -209,6 +210,7 @@ std::vector<Call> one_by_one(const Graph& graph, const Regions::Calls& group, co
     auto in_memory = product_of_matrices(graph, graph.calls[n]);
     if (!in_memory) in_memory = rows_by_index(graph, graph.calls[n]);
     if (!in_memory && worth == Worth::outside) in_memory = systems_in_memory(graph, n, readers);
+    if (!in_memory && worth == Worth::outside) in_memory = moves_in_memory(graph, graph.calls[n]);
     calls.push_back(in_memory ? *in_memory : graph.calls[n]);
   }
   return calls;

@@ -393,8 +393,14 @@ void factorizations() {
         const int64_t k = std::min(dlu->size(-2), dlu->size(-1));
         return std::tuple(Tensor(), dlu->narrow(-1, 0, k).tril(-1), dlu->narrow(-2, 0, k).triu());
       });
-  on_matrices<at::_ops::lu_unpack>([](const MatrixArguments&) {
-    return OnMatrices{.given = OnMatrices::lu, .pivots = 1, .permutation = 0, .lower_factor = 1, .upper_factor = 2};
+  on_matrices<at::_ops::lu_unpack>([](const MatrixArguments& c) {
+    // What is not asked for is an empty tensor.
+    const bool factors = c.args[2].toBool(), permutation = c.args[3].toBool();
+    return OnMatrices{.given = OnMatrices::lu,
+                      .pivots = 1,
+                      .permutation = permutation ? 0 : OnMatrices::kNone,
+                      .lower_factor = factors ? 1 : OnMatrices::kNone,
+                      .upper_factor = factors ? 2 : OnMatrices::kNone};
   });
   op<at::_ops::linalg_lu_solve>()
       .small(small::lu_solve)

@@ -139,6 +139,17 @@ TEST(SystemsOfAnySize, TakeTheFirstOfTheLargestPivotsAsLapackDoes) {
     }
 }
 
+TEST(SystemsOfAnySize, LeaveEmptyWhatIsNotUnpacked) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& x) {
+    const auto [lu, exchanges] = at::linalg_lu_factor(x[0]);
+    const auto [none, lower, upper] = at::lu_unpack(lu, exchanges, true, false);
+    const auto [p, no_lower, no_upper] = at::lu_unpack(lu, exchanges, false, true);
+    return Tensors{lower * 1, upper * 1, p * 1, at::cat({none, x[1]}), at::cat({no_lower, no_upper, x[1]})};
+  };
+  expect_of_one(f, {matrices(1, 70)[0], waves({3})}, 1e-12);
+}
+
 TEST(SystemsOfAnySize, DivideByPivotsThatHaveNoInverse) {
   TOWER_NEEDS_LLVM();
   const Function f = [](const Tensors& x) { return Tensors{std::get<0>(at::linalg_lu_factor(x[0])) * 1}; };
@@ -157,8 +168,16 @@ TEST(SystemsOfAnySize, HaveDerivatives) {
     const auto factored = [&](const Tensor& b) {
       return at::cholesky_solve((b * b).unsqueeze(1), at::linalg_cholesky(x[0].mm(x[0].t()))).squeeze(1);
     };
-    return Tensors{tower::jacfwd(solution)(x[1]), tower::jacrev(solution)(x[1]), tower::grad(energy)(x[0]),
-                   tower::grad(size)(x[0]), tower::jacfwd(factored)(x[1])};
+    const auto moving = [&](const Tensor& b) { return at::linalg_solve(x[0] + at::diag(b), b); };
+    const auto root = [&](const Tensor& a) { return at::linalg_cholesky(a.mm(a.t())).sin().sum(); };
+    const auto volume = [](const Tensor& a) { return at::linalg_det(a * 0.3); };
+    const auto given = [&](const Tensor& a) {
+      const auto [lu, exchanges] = at::linalg_lu_factor(a);
+      return at::linalg_lu_solve(lu, exchanges, x[1].unsqueeze(1)).sum();
+    };
+    return Tensors{tower::jacfwd(moving)(x[1]), tower::grad(root)(x[0]),       tower::grad(volume)(x[0]),
+                   tower::grad(given)(x[0]),    tower::jacfwd(solution)(x[1]), tower::jacrev(solution)(x[1]),
+                   tower::grad(energy)(x[0]),   tower::grad(size)(x[0]),       tower::jacfwd(factored)(x[1])};
   };
   expect_of_one(f, {matrices(1, 70)[0], waves({70})}, 1e-9);
 }

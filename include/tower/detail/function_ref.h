@@ -1,7 +1,9 @@
 // A function object by reference, without its type.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace tower::detail {
@@ -16,9 +18,14 @@ class FunctionRef<Result(Args...)> {
  public:
   template <class F>
   static FunctionRef to(F& f) {
-    return FunctionRef(
-        const_cast<void*>(static_cast<const void*>(std::addressof(f))),
-        [](void* object, Args... args) -> Result { return (*static_cast<F*>(object))(std::forward<Args>(args)...); });
+    return FunctionRef(const_cast<void*>(static_cast<const void*>(std::addressof(f))),
+                       [](void* object, Args... args) -> Result {
+                         if constexpr (std::is_member_pointer_v<F>) {
+                           return std::invoke(*static_cast<F*>(object), std::forward<Args>(args)...);
+                         } else {
+                           return (*static_cast<F*>(object))(std::forward<Args>(args)...);
+                         }
+                       });
   }
 
   /// None: it is not called.
