@@ -38,9 +38,10 @@ struct FitUnknowns {
   int64_t freedom = 0;
   /// Bool {count}: which of them stay as they are. Undefined: none.
   at::Tensor held = {};
-  /// The least that their numbers may be, and the most: of the sizes of x0, or what expands to them; infinite where
-  /// there is no bound. Undefined: there are none. Not for unknowns with `retract`.
-  at::Tensor lower = {}, upper = {};
+  /// The least that their numbers may be: of the sizes of x0, or what expands to them; infinite where there is no
+  /// bound. Undefined: there are none. Not for unknowns with `retract`.
+  at::Tensor lower = {};
+  at::Tensor upper = {};  ///< the most
 };
 
 /// That the blocks of a term take one of some unknowns.

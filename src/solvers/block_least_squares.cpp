@@ -55,13 +55,13 @@ void check_block_options(const BlockFitOptions& options, size_t kinds) {
   const bool iterates = options.solver == FitSolver::conjugate_gradients;
   if (iterates && options.method == FitMethod::dogleg)
     refuse_fit(
-        "FitMethod::dogleg takes the whole step of Gauss and Newton, and conjugate gradients come near it. Let "
+        "the method dogleg takes the whole step of Gauss and Newton, and conjugate gradients come near it. Let "
         "the method be levenberg_marquardt, or the solver another one.");
   if (iterates && options.covariance)
     refuse_fit("covariances take factors, and conjugate gradients have none. Let the solver be another one.");
   if (options.solver == FitSolver::qr && options.eliminate)
     refuse_fit("eliminate is " + std::to_string(*options.eliminate) +
-               ", and FitSolver::qr, which has factors of the whole Jacobian, eliminates nothing.");
+               ", and the solver qr, which has factors of the whole Jacobian, eliminates nothing.");
   if (options.eliminate && *options.eliminate >= kinds)
     refuse_fit("eliminate is " + std::to_string(*options.eliminate) + ", and there are " + std::to_string(kinds) +
                " kinds of unknowns, from 0 on.");

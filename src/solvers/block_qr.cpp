@@ -104,8 +104,8 @@ std::unique_ptr<BlockQr> block_qr(const BlockPattern& pattern) { return std::mak
 #else
 std::unique_ptr<BlockQr> block_qr(const BlockPattern&) {
   throw UnsupportedError(
-      "block_least_squares: FitSolver::qr takes Eigen's sparse QR, and Tower was built without Eigen. Build it with "
-      "Eigen, or let the solver be FitSolver::cholesky.");
+      "block_least_squares: the solver qr takes Eigen's sparse QR, and Tower was built without Eigen. Build it with "
+      "Eigen, or let the solver be cholesky.");
 }
 #endif
 
