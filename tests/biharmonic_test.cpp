@@ -18,14 +18,11 @@ namespace {
 namespace td = tower::dynamic;
 using at::Tensor;
 using support::contains;
+using support::expect_close;
 using support::message_of;
 using support::vec;
 using Tensors = std::vector<Tensor>;
 using Unary = std::function<Tensor(const Tensor&)>;
-
-void expect_close(const Tensor& found, const Tensor& expected, double tolerance) {
-  EXPECT_EQ(support::difference(found, expected, {tolerance, tolerance}), "");
-}
 
 Tensor perceptron(const Tensor& x) {
   const Tensor w1 = at::linspace(-1, 1, 15, at::kDouble).view({5, 3}).sin();

@@ -20,6 +20,7 @@ namespace {
 namespace td = tower::dynamic;
 using at::Tensor;
 using support::contains;
+using support::expect_close;
 using support::message_of;
 using support::vec;
 using tower::DerivativeTerm;
@@ -27,9 +28,6 @@ using Tensors = std::vector<Tensor>;
 using Scalar = std::function<Tensor(const Tensor&)>;
 using Indices = std::vector<int64_t>;
 
-void expect_close(const Tensor& found, const Tensor& expected, double tolerance, const std::string& what = "") {
-  EXPECT_EQ(support::difference(found, expected, {tolerance, tolerance}), "") << what;
-}
 Tensor number(double value) { return at::full({}, value, at::kDouble); }
 
 // A derivative for each index, nested.

@@ -20,16 +20,13 @@ namespace {
 namespace td = tower::dynamic;
 using at::Tensor;
 using support::contains;
+using support::expect_close;
 using support::message_of;
 using support::vec;
 using Tensors = std::vector<Tensor>;
 using Unary = std::function<Tensor(const Tensor&)>;
 
 constexpr int kOrder = 8;
-
-void expect_close(const Tensor& found, const Tensor& expected, double tolerance, const std::string& what = "") {
-  EXPECT_EQ(support::difference(found, expected, {tolerance, tolerance}), "") << what;
-}
 
 double factorial(int k) { return std::tgamma(k + 1.0); }
 

@@ -47,9 +47,8 @@ template <class F, class Args>
 void check_grads(F f, const Args& args, int order = 1, const std::vector<Mode>& modes = {Mode::forward, Mode::reverse},
                  const GradTolerance& tolerance = {}) {
   std::apply(
-      [&]<class... D>(const D&... arg) {
-        detail::Flat<false, typename detail::ResultOf<F, D...>::type, D...> flat(detail::called_with(f, arg...),
-                                                                                 arg...);
+      [&](const auto&... arg) {
+        auto flat = detail::flat_call(f, arg...);
         auto run = [&](const dynamic::Tensors& tensors) { return flat(tensors).first; };
         dynamic::check_grads(detail::CallRef::to(run), flat.leaves(), order, modes, tolerance);
       },

@@ -200,8 +200,8 @@ class Compiled {
 
   template <class... D>
   auto call(const D&... args) const {
-    using Call = detail::Flat<false, typename detail::ResultOf<F, D...>::type, D...>;
-    Call flat(detail::called_with(function_->function, args...), args...);
+    auto flat = detail::flat_call(function_->function, args...);
+    using Call = decltype(flat);
     const auto run = [&](const dynamic::Tensors& tensors) { return flat(tensors).first; };
     using Kept = detail::KeptTrees<typename Call::Value, D...>;
     const auto rest = [&] {

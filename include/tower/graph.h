@@ -85,9 +85,8 @@ std::function<Graph(const Tensors&)> graph(Function f);
 template <class F>
 auto graph(F f) {
   return [f = detail::Held<F>{std::move(f)}](const auto&... args) {
-    return [&]<class... D>(const D&... arg) {
-      detail::Flat<false, typename detail::ResultOf<F, D...>::type, D...> flat(detail::called_with(f.function, arg...),
-                                                                               arg...);
+    return [&](const auto&... arg) {
+      auto flat = detail::flat_call(f.function, arg...);
       return dynamic::graph([&](const dynamic::Tensors& tensors) { return flat(tensors).first; })(flat.leaves());
     }(detail::decayed(args)...);
   };

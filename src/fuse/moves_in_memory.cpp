@@ -1,19 +1,18 @@
 #include "fuse/moves_in_memory.h"
 
-#include <ATen/ops/arange.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "core/bind.h"
 #include "fuse/memory_steps.h"
+#include "fuse/small.h"
 #include "graph/operand_dims.h"
+#include "numbers/thresholds.h"
 
 namespace tower::compiler {
 namespace {
 
-constexpr size_t kMostCopies = 2000;  // of a call: each is a step of its own
+constexpr int64_t kMostRows = 2000;  // of an example: each is a step of its own
 
 // Elements of one example that are as far apart in its result as in what it reads, numbered row by row.
 struct Run {
@@ -104,14 +103,15 @@ class MoveOperator final : public MemoryKernel, public StepsInMemory {
   const std::vector<int64_t> reads_;
 };
 
-// What the operator makes of the numbers of an example's elements, from one.
-std::vector<int64_t> elements_read(const Call& call, const Sizes& of_example) {
-  const int64_t elements = count(of_example);
-  Stack stack = call.args;
-  const Tensor numbers = at::arange(1, elements + 1, at::kLong).view(of_example);
-  replace_tensors(*call.op, stack, [&](const Tensor&, LeafRef) { return numbers; });
-  call.op->call(stack);
-  const Tensor read = flatten_outputs(stack)[0].contiguous();
+// Of each element of an example's result, the number of the operand's that it is, from one; zero: it is zero. None
+// where the operator does not say.
+std::vector<int64_t> elements_read(const Call& call, const Value& from, const Value& result, const Sizes& of_example) {
+  Expressions none;
+  const Small example{of_example, {}, from.dtype, from.number};
+  const Small* const operand = &example;
+  const Origins origins = compiler::origins({none, *call.op, call.args, call.places, operand, result.dtype, false});
+  if (origins.results.size() != 1) return {};
+  const Tensor read = origins.results[0].to(at::kLong).contiguous();
   return {read.const_data_ptr<int64_t>(), read.const_data_ptr<int64_t>() + read.numel()};
 }
 
@@ -127,11 +127,12 @@ std::optional<Call> moves_in_memory(const Graph& graph, const Call& call) {
   const Seen operand = seen(call, 0, from.sizes.size(), kNoAxis);
   Sizes of_example;
   for (const int64_t d : operand.of_example) of_example.push_back(along(from.sizes, d));
-  std::vector<int64_t> reads = elements_read(call, of_example);
-  // Rows of the result, at most, are copies of their own.
-  const int64_t rows =
-      result.sizes.empty() ? 1 : static_cast<int64_t>(reads.size()) / std::max<int64_t>(result.sizes.back(), 1);
-  if (rows > static_cast<int64_t>(kMostCopies)) return std::nullopt;
+  const Sizes of_result(result.sizes.begin() + static_cast<ptrdiff_t>(call.vmaps.size()), result.sizes.end());
+  if (std::max(count(of_example), count(of_result)) > thresholds().most_followed) return std::nullopt;
+  // Rows of the result, or their parts, are copies of their own.
+  if (!of_result.empty() && count(of_result) / std::max<int64_t>(of_result.back(), 1) > kMostRows) return std::nullopt;
+  std::vector<int64_t> reads = elements_read(call, from, result, of_example);
+  if (std::ssize(reads) != count(of_result)) return std::nullopt;
   auto op = c10::make_intrusive<MoveOperator>(
       MemoryKernel::Result{result.sizes, strides_in_order(result.sizes, *order), result.dtype}, std::move(of_example),
       operand, std::move(reads));

@@ -57,6 +57,30 @@ end:
 }
 )";
 
+// That the column has no pivot, if none before it had none.
+constexpr const char* kNoteNoPivotText = R"(
+  %known = load i32, ptr %info
+  %is.known = icmp ne i32 %known, 0
+  %c1.i = trunc i64 %c1 to i32
+  %info1 = select i1 %is.known, i32 %known, i32 %c1.i
+  store i32 %info1, ptr %info
+)";
+
+// What is below the diagonal, scaled.
+constexpr const char* kScaleRowText = R"(
+scale.row:
+  %s = phi i64 [ %c1, %scale ], [ %s1, %scaling ]
+  %s.goes = icmp slt i64 %s, %rows
+  br i1 %s.goes, label %scaling, label %{behind_scaling}
+scaling:
+  %p.s = getelementptr {T}, ptr %w.k, i64 %s
+  %s.x = load {T}, ptr %p.s
+  %s.y = {scale} {T} %s.x, {by}
+  store {T} %s.y, ptr %p.s
+  %s1 = add i64 %s, 1
+  br label %scale.row
+)";
+
 // Columns of a matrix, from their first row on, whose diagonal begins in row `first`. By columns with the pivot that is
 // largest, the first of several, as LAPACK has it; a column of zeros is passed over. Of a NaN that is no pivot already,
 // nothing is larger, and it is larger than nothing. Rows are divided by the pivot: one in 1e-308 has no inverse.
@@ -179,25 +203,11 @@ pivoted:
   %is.zero = fcmp oeq {T} %pivot, 0.0
   br i1 %is.zero, label %no.pivot, label %scale
 no.pivot:
-  %known = load i32, ptr %info
-  %is.known = icmp ne i32 %known, 0
-  %c1.i = trunc i64 %c1 to i32
-  %info1 = select i1 %is.known, i32 %known, i32 %c1.i
-  store i32 %info1, ptr %info
+{note_no_pivot}
   br label %next
 scale:
   br label %scale.row
-scale.row:
-  %s = phi i64 [ %c1, %scale ], [ %s1, %scaling ]
-  %s.goes = icmp slt i64 %s, %rows
-  br i1 %s.goes, label %scaling, label %others
-scaling:
-  %p.s = getelementptr {T}, ptr %w.k, i64 %s
-  %s.x = load {T}, ptr %p.s
-  %s.y = fdiv {T} %s.x, %pivot
-  store {T} %s.y, ptr %p.s
-  %s1 = add i64 %s, 1
-  br label %scale.row
+{scale_row}
 others:
   %are.rows = icmp slt i64 %c1, %rows
   br i1 %are.rows, label %other, label %next
@@ -240,28 +250,14 @@ column:
   %is.positive = fcmp ogt {T} %d, 0.0
   br i1 %is.positive, label %scale, label %no.pivot
 no.pivot:
-  %known = load i32, ptr %info
-  %is.known = icmp ne i32 %known, 0
-  %c1.i = trunc i64 %c1 to i32
-  %info1 = select i1 %is.known, i32 %known, i32 %c1.i
-  store i32 %info1, ptr %info
+{note_no_pivot}
   br label %scale
 scale:
   %root = call {T} @llvm.sqrt.{m}({T} %d)
   store {T} %root, ptr %p.diagonal
   %inverse = fdiv {T} 1.0, %root
   br label %scale.row
-scale.row:
-  %s = phi i64 [ %c1, %scale ], [ %s1, %scaling ]
-  %s.goes = icmp slt i64 %s, %rows
-  br i1 %s.goes, label %scaling, label %other
-scaling:
-  %p.s = getelementptr {T}, ptr %w.k, i64 %s
-  %s.x = load {T}, ptr %p.s
-  %s.y = fmul {T} %s.x, %inverse
-  store {T} %s.y, ptr %p.s
-  %s1 = add i64 %s, 1
-  br label %scale.row
+{scale_row}
 other:
   %j = phi i64 [ %k1, %scale.row ], [ %j1, %lessened ]
   %j.goes = icmp slt i64 %j, %count
@@ -511,18 +507,13 @@ std::string normal_text(Type type, const std::string& x) {
 
 KernelText print_elimination(Type type, const std::string& name, int64_t vector_bytes) {
   const int64_t lanes = vector_bytes / size_of(type);
-  std::string loads, lane_numbers;
-  for (size_t k = 0; k < kNamesOfNumbers.size(); ++k)
-    loads += filled(R"(
-  %p.{number} = getelementptr i64, ptr %numbers, i64 {k}
-  %{number} = load i64, ptr %p.{number}
-)",
-                    Holes{{"number", kNamesOfNumbers[k]}, {"k", std::to_string(k)}});
+  std::string lane_numbers;
   for (int64_t l = 0; l < lanes; ++l) lane_numbers += (l ? ", i32 " : "<i32 ") + std::to_string(l);
   Holes holes = holes_of(type, lanes);
   holes.emplace_back("name", name);
   holes.emplace_back("m", mangled(type));
-  holes.emplace_back("loads", loads);
+  holes.emplace_back("loads", loads_of(kNamesOfNumbers));
+  holes.emplace_back("note_no_pivot", kNoteNoPivotText);
   holes.emplace_back("align", std::to_string(size_of(type)));
   holes.emplace_back("L_minus", std::to_string(lanes - 1));
   holes.emplace_back("lane_numbers", lane_numbers + ">");
@@ -544,8 +535,12 @@ KernelText print_elimination(Type type, const std::string& name, int64_t vector_
   std::string text = print_subtracted_product(type, name + ".product", vector_bytes);
   text += filled(kDeclarationsText, holes);
   text += filled(kEntryText, holes);
-  text += with_less(kLuText, kLessFromText, "%c1", "%rows");
-  text += with_less(kCholeskyText, kLessFromText, "%j.row", "%rows");
+  const auto scale_row = [&](const char* scale, const char* by, const char* behind) {
+    return filled(kScaleRowText, holes, {{"scale", scale}, {"by", by}, {"behind_scaling", behind}});
+  };
+  text += with_less(kLuText, kLessFromText, "%c1", "%rows", {{"scale_row", scale_row("fdiv", "%pivot", "others")}});
+  text += with_less(kCholeskyText, kLessFromText, "%j.row", "%rows",
+                    {{"scale_row", scale_row("fmul", "%inverse", "other")}});
   text += with_less(kTriangleText, kLessFromText, "%c1", "%behind",
                     {{"triangle", "lower"}, {"place", "  %k = add i64 %step, 0\n"}});
   text += with_less(kTriangleText, kLessToText, "%first", "%c",

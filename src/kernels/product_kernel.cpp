@@ -233,13 +233,6 @@ std::string print_tile(Type type, const Tile& tile, bool subtracts, const Holes&
 std::string product_text(Type type, const std::string& name, int64_t vector_bytes, bool subtracts,
                          const char* linkage) {
   const int64_t lanes = vector_bytes / size_of(type);
-  std::string loads;
-  for (size_t k = 0; k < kNamesOfNumbers.size(); ++k)
-    loads += filled(R"(
-  %p.{number} = getelementptr i64, ptr %numbers, i64 {k}
-  %{number} = load i64, ptr %p.{number}
-)",
-                    Holes{{"number", kNamesOfNumbers[k]}, {"k", std::to_string(k)}});
   std::string rows;
   for (int64_t v = 0; v < kRowsOfBlock; ++v)
     rows += filled(R"(
@@ -262,7 +255,7 @@ std::string product_text(Type type, const std::string& name, int64_t vector_byte
                      {"rows", rows},
                      {"next_columns", next_columns},
                      {"rows_of_tile", std::to_string(rows_of_tile)},
-                     {"loads", loads},
+                     {"loads", loads_of(kNamesOfNumbers)},
                      {"bytes", std::to_string(size_of(type))},
                      {"columns_of_tile", std::to_string(lanes * kVectorsOfTile)},
                      {"rows_of_block", std::to_string(kRowsOfBlock)},

@@ -62,4 +62,15 @@ std::string filled(std::string_view text, const Holes& holes, const Holes& more,
   return result;
 }
 
+std::string loads_of(c10::ArrayRef<const char*> names) {
+  std::string loads;
+  for (size_t k = 0; k < names.size(); ++k)
+    loads += filled(R"(
+  %p.{number} = getelementptr i64, ptr %numbers, i64 {k}
+  %{number} = load i64, ptr %p.{number}
+)",
+                    Holes{{"number", names[k]}, {"k", std::to_string(k)}});
+  return loads;
+}
+
 }  // namespace tower::compiler

@@ -9,6 +9,8 @@
 // own: each time that the template is filled, it is another one.
 #pragma once
 
+#include <c10/util/ArrayRef.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +34,9 @@ std::string vector_of(Type type, int64_t lanes);
 /// {M} that as intrinsics' names have it ("v8f64"), {memory} a vector in memory, {B}, {I}, {S} vectors of booleans, of
 /// 64-bit and of 32-bit integers.
 Holes holes_of(Type type, int64_t lanes);
+
+/// Numbers of 64 bits that lie one behind the other at %numbers, by their names.
+std::string loads_of(c10::ArrayRef<const char*> names);
 
 /// The template's text, which begins with its second line. `own` is what ~ becomes. A hole for which there is nothing
 /// is an internal error.

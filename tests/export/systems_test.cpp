@@ -1,4 +1,5 @@
-// Systems of equations and factorizations of any size in C libraries and by pointers, beside LibTorch's.
+// Systems of equations and factorizations of any size in C libraries and by pointers, beside LibTorch's; and what puts
+// elements of large tensors, and zeros, in place.
 #include <gtest/gtest.h>
 #include <tower/tower.h>
 
@@ -225,6 +226,21 @@ TEST(SystemsOfAnySize, AreInLibrariesForAnyNumberOfExamples) {
   EXPECT_TRUE(results[0][4].isnan().all().item<bool>());
   args[0][6].select(1, 40).zero_();
   EXPECT_EQ(library.call(7, args, plain, results), 4);
+}
+
+TEST(MovesInMemory, AreThoseOfLargeTensorsAndOfAnyElements) {
+  TOWER_NEEDS_LLVM();
+  const Function of_one = [](const Tensors& x) {
+    const Tensor &image = x[0], &matrix = x[1];
+    return Tensors{at::im2col(image, {3, 3}, {1, 1}, {1, 1}, {1, 1}) * 1, matrix.tril(-2) * 1, matrix.mT().triu(1) * 1,
+                   at::diag_embed(matrix.select(0, 3), 1) * 1};
+  };
+  for (const auto dtype : {at::kDouble, at::kFloat}) {
+    const Tensors one = {waves({2, 3, 24, 24}).to(dtype), waves({80, 90}).to(dtype)};
+    expect_of_one(of_one, one, 0);
+    const Function mapped = td::vmap(of_one, {0, std::nullopt}, {0});
+    expect_of_one(mapped, {at::stack({one[0], one[0].flip(-1)}), one[1]}, 0);
+  }
 }
 
 }  // namespace

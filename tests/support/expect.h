@@ -24,6 +24,12 @@ inline testing::AssertionResult same(const at::Tensor& actual, const at::Tensor&
   return testing::AssertionFailure() << text;
 }
 
+/// Equal dtype and shape, and values within `tolerance`, absolute and relative.
+inline void expect_close(const at::Tensor& found, const at::Tensor& expected, double tolerance,
+                         const std::string& what = "") {
+  EXPECT_EQ(difference(found, expected, {tolerance, tolerance}), "") << what;
+}
+
 /// The text of the Exception that `call` throws.
 template <class Exception, class Call>
 std::string message_of(Call&& call) {

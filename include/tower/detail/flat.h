@@ -238,6 +238,12 @@ class Flat {
   std::tuple<const D&...> args_;
 };
 
+/// One call of `f`, of which nothing is auxiliary.
+template <class F, class... D>
+auto flat_call(F& f, const D&... args) {
+  return Flat<false, typename ResultOf<F, D...>::type, D...>(called_with(f, args...), args...);
+}
+
 /// Runs `f` mapped over `args`. `out_dims` is read after `f` has returned: `f` can write it once it knows its outputs.
 Tensors run_vmap(const FunctionWithAux& f, const Tensors& args, const Dims& in_dims, const Dims& out_dims,
                  const VmapOptions& options, const NamedExamples& examples, const NameTensor& name);

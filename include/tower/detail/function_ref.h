@@ -20,6 +20,7 @@ class FunctionRef<Result(Args...)> {
   static FunctionRef to(F& f) {
     return FunctionRef(const_cast<void*>(static_cast<const void*>(std::addressof(f))),
                        [](void* object, Args... args) -> Result {
+                         // Of every function it would be some more templates for the compiler.
                          if constexpr (std::is_member_pointer_v<F>) {
                            return std::invoke(*static_cast<F*>(object), std::forward<Args>(args)...);
                          } else {
