@@ -8,6 +8,8 @@ import torch_tower
 from several import ROOT, of_several, run_in_processes
 from torch_tower import grad, vmap
 
+a_week = pytest.mark.weekly("of another number of processes")
+
 
 def test_collectives_are_code_over_the_batch_dimension():
     x = torch.randn(4, 3, dtype=torch.float64)
@@ -67,11 +69,11 @@ def test_processes_give_what_one_gives(tmp_path):
 
 
 @of_several
-def test_the_documents_program_prints_what_it_says(tmp_path):
+@pytest.mark.parametrize("count", [pytest.param(1, marks=a_week), 2, pytest.param(3, marks=a_week)])
+def test_the_documents_program_prints_what_it_says(count, tmp_path):
     page = (ROOT / "docs" / "processes.md").read_text()
     program, said = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL).groups()
-    for count in (1, 2, 3):
-        assert run_in_processes(count, program, tmp_path) == [f"[{rank}] {said.strip()}" for rank in range(count)]
+    assert run_in_processes(count, program, tmp_path) == [f"[{rank}] {said.strip()}" for rank in range(count)]
 
 
 @of_several

@@ -69,7 +69,7 @@ CLibrary::CLibrary(const Function& compiled, const tower::ExportOptions& given, 
   options.folder = folder_.path();
   tower::dynamic::export_c(compiled, name, options);
   const std::string base = folder_ / name;
-  output_of("cc -std=c99 -pedantic -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-z,text -o " + base + ".so " + base +
+  output_of("cc -std=c99 -pedantic -Wall -Wextra -Werror -O0 -fPIC -shared -Wl,-z,text -o " + base + ".so " + base +
             ".c " + base + "_kernels.o -lm");
   load(base + ".so", name);
 }

@@ -191,11 +191,12 @@ TEST(WritesThroughViewsOfTheSmallestTensors, AreThoseOfTheFunctionItself) {
 }
 
 TEST(WritesThroughViewsOfTheSmallestTensors, AreThoseOfTheFunctionItselfThroughTwoViews) {
-  int64_t refused = 0, all = 0;
+  int64_t refused = 0, all = 0, pairs = 0;
   for (const auto& sizes : kShapes)
     for (const ViewOf& first : kViews)
       for (const ViewOf& second : kViews) {
         if (std::string_view(second.name).starts_with("as_strided")) continue;  // it reads the base's memory
+        if (++pairs % 3 != 0 && !support::whole()) continue;
         compare({{&first, &second}, &kWrites[static_cast<size_t>(all) % std::size(kWrites)]}, sizes, refused);
         ++all;
       }

@@ -56,7 +56,7 @@ inline void expect_linear_allocations(const std::string& what,
        }}};
   for (const auto& [name, run] : transforms) {
     const auto allocated = [&, &run = run](int64_t steps) { return allocated_by([&] { run(of_steps(steps)); }); };
-    EXPECT_LT(allocated(400), 2.3 * allocated(200)) << name << ", " << what;
+    EXPECT_LT(allocated(200), 2.3 * allocated(100)) << name << ", " << what;
   }
 }
 
