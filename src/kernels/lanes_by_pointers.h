@@ -151,10 +151,11 @@ static inline int64_t bytes_of_column(int64_t lanes, int64_t bytes) {
 // all whole vectors are one block, as there may be thousands of inputs to point to in each. Lanes next to each other
 // are used where they are, unless the last vector is not whole; others are copied, and what is missing in the last
 // vector repeats the last lane. `from` and `to`: for pointers to each input and output; what stands behind the outputs
-// is the kernel's as it is. `columns`: kBytesOfColumn for each lane of a block, of each input and output.
+// is the kernel's as it is. `columns`: kBytesOfColumn for each lane of a block, of each input and output; the copy of
+// a vector that is not whole lies in it as one of a block does, also where those before it were one block.
 static inline void run_lanes(const LaneCode* code, int64_t begin, int64_t end, int64_t block, const LaneSource* inputs,
                              const LaneTarget* outputs, const void** from, void** to, char* columns, uint8_t* fault) {
-  const int64_t vector = code->vector, whole = (end - begin) / vector * vector;
+  const int64_t vector = code->vector, whole = (end - begin) / vector * vector, most_copied = block;
   const LaneElement* const of_outputs = code->elements + code->inputs;
   int64_t first, i, k, together;
   if (whole > block && lie_as_lanes(code, inputs, outputs)) block = whole;
@@ -163,7 +164,8 @@ static inline void run_lanes(const LaneCode* code, int64_t begin, int64_t end, i
     const int64_t padded = (lanes + vector - 1) / vector * vector;
     char* next = columns;
     for (i = 0; i < code->inputs; i += together) {
-      const int64_t bytes = code->elements[i].apart, stride = inputs[i].stride, column = bytes_of_column(block, bytes);
+      const int64_t bytes = code->elements[i].apart, stride = inputs[i].stride,
+                    column = bytes_of_column(most_copied, bytes);
       const char* source = (const char*)inputs[i].memory + first * stride * bytes;
       from[i] = source;
       together = 1;
@@ -181,7 +183,7 @@ static inline void run_lanes(const LaneCode* code, int64_t begin, int64_t end, i
       to[i] = (char*)outputs[i].memory + first * stride * bytes;
       if (bytes == 0 || (padded == lanes && (stride == 1 || lanes == 1))) continue;
       to[i] = next;
-      next += bytes_of_column(block, bytes);
+      next += bytes_of_column(most_copied, bytes);
     }
     code->function(0, padded, from, to, fault);
     for (i = 0; i < code->outputs; i += together) {
@@ -191,8 +193,8 @@ static inline void run_lanes(const LaneCode* code, int64_t begin, int64_t end, i
       if (to[i] == (void*)target) continue;
       together = targets_in_a_row(of_outputs + i, outputs + i, code->outputs - i);
       if (together > 1)
-        transpose_elements((const char*)to[i], bytes_of_column(block, bytes), target, stride * bytes, bytes, together,
-                           lanes);
+        transpose_elements((const char*)to[i], bytes_of_column(most_copied, bytes), target, stride * bytes, bytes,
+                           together, lanes);
       else copy_lanes((const char*)to[i], 1, target, stride, bytes, lanes);
     }
   }

@@ -5,10 +5,13 @@
 #include <tower/compile.h>
 #include <tower/transforms.h>
 
+#include <algorithm>
 #include <limits>
 #include <set>
+#include <vector>
 
 #include "compile/kernels.h"
+#include "kernels/lanes_by_pointers.h"
 #include "support/prelude.h"
 
 namespace {
@@ -232,6 +235,33 @@ TEST(CompiledLanes, AFunctionThatIsTracedAgainAndAgainSaysWhatChanges) {
   EXPECT_TRUE(says(text, {"traced 32 times", "argument 0 was Double [31], and is Double [32]"})) << text;
   EXPECT_EQ(text.find("was traced"), text.rfind("was traced")) << text;
   EXPECT_EQ(f.graphs(), 64u);
+}
+
+// As machine code of vectors of four does.
+void add_vectors(int64_t begin, int64_t end, const void* const* inputs, void* const* outputs, uint8_t*) {
+  for (int64_t lane = begin; lane < end; ++lane)
+    static_cast<double*>(outputs[0])[lane] =
+        static_cast<const double*>(inputs[0])[lane] + static_cast<const double*>(inputs[1])[lane];
+}
+
+TEST(CompiledLanes, AVectorThatIsNotWholeIsCopiedWithinTheRoomOfABlock) {
+  constexpr int64_t kBlock = 8;
+  const tower::compiler::LaneElement elements[] = {{8, 8, 0}, {8, 8, 0}, {8, 8, 0}};
+  const tower::compiler::LaneCode code{add_vectors, 4, 2, 1, elements, 0, 0, 0, 0, 0};
+  for (const int64_t apart : {1, 2})
+    for (const int64_t lanes : {3, 8, 1000, 1003}) {
+      const Tensor a = waves({lanes, apart}), b = waves({lanes, apart}, 0.3), sum = at::zeros_like(a);
+      const tower::compiler::LaneSource sources[] = {{a.const_data_ptr(), apart}, {b.const_data_ptr(), apart}};
+      const tower::compiler::LaneTarget target{sum.mutable_data_ptr(), apart};
+      std::vector<double> room(static_cast<size_t>(3 * (kBlock + lanes)), 7);
+      const void* from[2];
+      void* to[1];
+      uint8_t fault = 0;
+      tower::compiler::run_lanes(&code, 0, lanes, kBlock, sources, &target, from, to,
+                                 reinterpret_cast<char*>(room.data()), &fault);
+      EXPECT_TRUE(same(sum.select(1, 0), a.select(1, 0) + b.select(1, 0))) << lanes << ' ' << apart;
+      EXPECT_EQ(std::count(room.begin() + 3 * kBlock, room.end(), 7), 3 * lanes) << lanes << ' ' << apart;
+    }
 }
 
 }  // namespace
