@@ -1,12 +1,14 @@
 // Bundle adjustment beside Ceres (Debian: libceres-dev), on two threads each: Levenberg–Marquardt with the points
 // eliminated first, to the same cost.
 //
-//   bundle_adjustment [FILE.txt]      a problem of Bundle Adjustment in the Large
-//   (grail.cs.washington.edu/projects/bal)
+//   bundle_adjustment [FILE...]
 //
-// Without a file, two that are made here, in the same form: cameras on a circle, each point of a ball seen by some that
-// follow each other, with noise of half a pixel, and a start that is off. No camera is held, so that both programs go
-// on along the seven directions that change nothing. They end by the change of the cost alone, at 1e-8 of it. Ceres
+// A file is a problem of Bundle Adjustment in the Large (grail.cs.washington.edu/projects/bal), or, where its name ends
+// in .bin, one of libmv's, as Ceres's sources have them (data/libmv-ba-problems): many frames of a film, whose lens is
+// known, and few points. Without a file, two that are made here, in BAL's form: cameras on a circle, each point of a
+// ball seen by some that follow each other, with noise of half a pixel, and a start that is off. What there is more of
+// is eliminated first, points or cameras. No camera is held, so that both programs go on along the seven directions
+// that change nothing. They end by the change of the cost alone, at 1e-8 of it. Ceres
 // differentiates by its jets and has SuiteSparse's factors (SPARSE_SCHUR). Times are the least of three rounds, in
 // which the programs take turns.
 #include <ATen/Functions.h>
@@ -17,6 +19,7 @@
 #include <tower/tower.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -25,7 +28,9 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -46,18 +51,24 @@ using at::Tensor;
 constexpr double kTolerance = 1e-8;
 constexpr int kRounds = 3;
 
-// A camera: rotation, translation, focal length, two numbers of radial distortion.
-Tensor projected(const Tensor& camera, const Tensor& point) {
+// Focal length, two numbers of radial distortion.
+using Lens = std::array<double, 3>;
+
+// A camera: rotation, translation, and its lens, if that is not known.
+Tensor projected(const Tensor& camera, const Tensor& point, const std::optional<Lens>& known) {
   const Tensor moved = bundle_adjustment::rotated(camera.slice(0, 0, 3), point) + camera.slice(0, 3, 6);
   const Tensor flat = -moved.slice(0, 0, 2) / moved[2];
   const Tensor radius = flat.square().sum();
+  if (known) return (*known)[0] * (1 + radius * ((*known)[1] + (*known)[2] * radius)) * flat;
   return camera[6] * (1 + radius * (camera[7] + camera[8] * radius)) * flat;
 }
-Tensor error(const Tensor& camera, const Tensor& point, const Tensor& seen) { return projected(camera, point) - seen; }
 
 struct Problem {
   std::string name;
   Tensor cameras, points, camera_of, point_of, seen;
+  std::optional<Lens> lens = std::nullopt;  // of all cameras, where it is known
+
+  bool points_first() const { return points.size(0) >= cameras.size(0); }
 };
 
 Problem from_file(const std::string& path) {
@@ -79,6 +90,73 @@ Problem from_file(const std::string& path) {
   return p;
 }
 
+// Numbers that follow each other in a file, of this machine's order of bytes.
+class Numbers {
+ public:
+  explicit Numbers(const std::string& path) : in_(path, std::ios::binary), path_(path) {}
+
+  template <class T>
+  T next() {
+    T value{};
+    if (!in_.read(reinterpret_cast<char*>(&value), sizeof value)) refuse();
+    return value;
+  }
+  Tensor floats(int64_t count) {
+    Tensor all = at::empty({count}, at::kDouble);
+    for (int64_t k = 0; k < count; ++k) all.mutable_data_ptr<double>()[k] = next<float>();
+    return all;
+  }
+  [[noreturn]] void refuse() const { throw std::runtime_error(path_ + " is no problem of libmv's that is read here"); }
+
+ private:
+  std::ifstream in_;
+  std::string path_;
+};
+
+// The vector along the axis of a rotation, as long as its angle, which is less than π.
+Tensor axis_of(const Tensor& rotation) {
+  const Tensor skew = (rotation - rotation.t()) / 2, axis = at::stack({skew[2][1], skew[0][2], skew[1][0]});
+  const Tensor sine = at::linalg_vector_norm(axis), cosine = (rotation.diagonal().sum() - 1) / 2;
+  return at::where(sine > 0, at::atan2(sine, cosine) / sine, 1.) * axis;
+}
+
+// Frames and points have numbers of their own, and not all that were seen are there. libmv's cameras look along the
+// third axis and not against it: their focal length is negative in BAL's form.
+Problem from_libmv(const std::string& path) {
+  Numbers in(path);
+  if (in.next<char>() != 'v' || in.next<char>() != 'P') in.refuse();
+  const Tensor lens = in.floats(8), middle = lens.slice(0, 1, 3);
+  if (lens.slice(0, 5).count_nonzero().item<int64_t>() > 0) in.refuse();
+  std::map<int32_t, int64_t> frames, tracks;
+  std::vector<Tensor> cameras, points, seen;
+  std::vector<int64_t> camera_of, point_of;
+  for (auto left = in.next<int32_t>(); left > 0; --left) {
+    frames.emplace(in.next<int32_t>(), frames.size());
+    const Tensor rotation = in.floats(9).view({3, 3}).t();
+    cameras.push_back(at::cat({axis_of(rotation), in.floats(3)}));
+  }
+  for (auto left = in.next<int32_t>(); left > 0; --left) {
+    tracks.emplace(in.next<int32_t>(), tracks.size());
+    points.push_back(in.floats(3));
+  }
+  for (auto left = in.next<int32_t>(); left > 0; --left) {
+    const auto frame = frames.find(in.next<int32_t>());
+    const auto track = tracks.find(in.next<int32_t>());
+    const Tensor place = in.floats(2) - middle;
+    if (frame == frames.end() || track == tracks.end()) continue;
+    camera_of.push_back(frame->second);
+    point_of.push_back(track->second);
+    seen.push_back(place);
+  }
+  return {fmt::format("{}: {} cameras, {} points, {} observations", path, cameras.size(), points.size(), seen.size()),
+          at::stack(cameras),
+          at::stack(points),
+          at::tensor(camera_of, at::kLong),
+          at::tensor(point_of, at::kLong),
+          at::stack(seen),
+          Lens{-lens[0].item<double>(), lens[3].item<double>(), lens[4].item<double>()}};
+}
+
 // Each point is seen by `views` cameras that follow each other on the circle.
 Problem made(int64_t cameras, int64_t points, int64_t views) {
   const auto f64 = at::dtype(at::kDouble);
@@ -93,7 +171,7 @@ Problem made(int64_t cameras, int64_t points, int64_t views) {
   const Tensor first = at::randint(0, cameras, {points, 1}, at::kLong);
   const Tensor camera_of = ((first + at::arange(views)) % cameras).reshape({-1});
   const Tensor point_of = at::arange(points).unsqueeze(1).expand({points, views}).reshape({-1});
-  const auto all = tower::vmap([](const Tensor& c, const Tensor& p) { return projected(c, p); })(
+  const auto all = tower::vmap([](const Tensor& c, const Tensor& p) { return projected(c, p, std::nullopt); })(
       truth.index_select(0, camera_of), ball.index_select(0, point_of));
   const Tensor off = at::tensor({0.01, 0.01, 0.01, 0.05, 0.05, 0.05, 5., 0.01, 0.005}, f64);
   return {fmt::format("{} cameras, {} points, {} observations", cameras, points, camera_of.numel()),
@@ -121,10 +199,13 @@ class ByTower {
  public:
   explicit ByTower(const Problem& p)
       : p_(p),
-        term_(tower::fit_term(error, {{0, p.camera_of}, {1, p.point_of}}, p.seen)),
+        term_(tower::fit_term([lens = p.lens](const Tensor& camera, const Tensor& point,
+                                              const Tensor& seen) { return projected(camera, point, lens) - seen; },
+                              {{0, p.camera_of}, {1, p.point_of}}, p.seen)),
         functions_(term_, {{.x0 = p.cameras}, {.x0 = p.points}}, 2) {
     took_.first = seconds_of([&] {
-      const tower::BlockFitOptions options{.eliminate = 1, .ftol = kTolerance, .xtol = 0, .gtol = 0};
+      const std::size_t first = p.points_first() ? 1 : 0;
+      const tower::BlockFitOptions options{.eliminate = first, .ftol = kTolerance, .xtol = 0, .gtol = 0};
       solve_ = std::make_unique<tower::BlockLeastSquares>(
           std::vector<tower::FitUnknowns>{{.x0 = p.cameras}, {.x0 = p.points}}, std::vector{term_}, options);
       (*solve_)();
@@ -156,16 +237,25 @@ class ByTower {
 };
 
 #if TOWER_BENCH_CERES
-// The same projection, as Ceres's own example of bundle adjustment has it.
+// The same projection, as Ceres's own example of bundle adjustment has it: of a camera of `numbers`.
+template <int numbers>
 struct Reprojection {
   double u, v;
+  Lens known = {};
+
+  template <class T>
+  static auto lens_of(const T* camera, const Lens& known) {
+    if constexpr (numbers == 6) return known;
+    else return std::array<T, 3>{camera[6], camera[7], camera[8]};
+  }
   template <class T>
   bool operator()(const T* camera, const T* point, T* residuals) const {
     T moved[3];
     ceres::AngleAxisRotatePoint(camera, point, moved);
     for (int i = 0; i < 3; ++i) moved[i] += camera[3 + i];
     const T x = -moved[0] / moved[2], y = -moved[1] / moved[2], radius = x * x + y * y;
-    const T scale = camera[6] * (1.0 + radius * (camera[7] + camera[8] * radius));
+    const auto lens = lens_of(camera, known);
+    const T scale = lens[0] * (1.0 + radius * (lens[1] + lens[2] * radius));
     residuals[0] = scale * x - u;
     residuals[1] = scale * y - v;
     return true;
@@ -174,7 +264,8 @@ struct Reprojection {
 
 class ByCeres {
  public:
-  explicit ByCeres(const Problem& p) : p_(p), entries_(at::empty({p.seen.size(0), 26}, at::kDouble)) {}
+  explicit ByCeres(const Problem& p)
+      : p_(p), entries_(at::empty({p.seen.size(0), 2 * (p.cameras.size(1) + 4)}, at::kDouble)) {}
 
   void round() {
     ceres::Solver::Summary summary;
@@ -182,7 +273,8 @@ class ByCeres {
     took_.processor = std::min(took_.processor, processor_seconds() - processor);
     if (took_.first == 0) took_.first = whole;
     took_.whole = std::min(took_.whole, whole);
-    for (int k = 0; k < 5; ++k) took_.jacobian = std::min(took_.jacobian, seconds_of([&] { jacobian(); }));
+    for (int k = 0; k < 5; ++k)
+      took_.jacobian = std::min(took_.jacobian, seconds_of([&] { p_.lens ? jacobian<6>() : jacobian<9>(); }));
     took_.cost = summary.final_cost;
     took_.steps = summary.num_successful_steps + summary.num_unsuccessful_steps - 1;
   }
@@ -190,17 +282,24 @@ class ByCeres {
 
  private:
   // The cost functions one after the other, as Ceres evaluates them, without what it does with the matrix.
+  template <int numbers>
   void jacobian() const {
     const auto *camera_of = p_.camera_of.const_data_ptr<int64_t>(), *point_of = p_.point_of.const_data_ptr<int64_t>();
     const double *cameras = p_.cameras.const_data_ptr<double>(), *points = p_.points.const_data_ptr<double>();
     const auto* seen = p_.seen.const_data_ptr<double>();
     double* entries = entries_.mutable_data_ptr<double>();
-    for (int64_t k = 0; k < p_.seen.size(0); ++k, entries += 26) {
-      const ceres::AutoDiffCostFunction<Reprojection, 2, 9, 3> cost(new Reprojection{seen[2 * k], seen[2 * k + 1]});
-      const double* parameters[] = {cameras + 9 * camera_of[k], points + 3 * point_of[k]};
-      double* jacobians[] = {entries + 2, entries + 20};
+    for (int64_t k = 0; k < p_.seen.size(0); ++k, entries += entries_.size(1)) {
+      const ceres::AutoDiffCostFunction<Reprojection<numbers>, 2, numbers, 3> cost(
+          new Reprojection<numbers>{seen[2 * k], seen[2 * k + 1], p_.lens.value_or(Lens{})});
+      const double* parameters[] = {cameras + numbers * camera_of[k], points + 3 * point_of[k]};
+      double* jacobians[] = {entries + 2, entries + 2 + 2 * numbers};
       cost.Evaluate(parameters, entries, jacobians);
     }
+  }
+
+  ceres::CostFunction* cost(double u, double v) const {
+    if (p_.lens) return new ceres::AutoDiffCostFunction<Reprojection<6>, 2, 6, 3>(new Reprojection<6>{u, v, *p_.lens});
+    return new ceres::AutoDiffCostFunction<Reprojection<9>, 2, 9, 3>(new Reprojection<9>{u, v});
   }
 
   ceres::Solver::Summary solve() const {
@@ -210,13 +309,11 @@ class ByCeres {
     ceres::Problem problem;
     auto* ordering = new ceres::ParameterBlockOrdering;
     for (int64_t k = 0; k < p_.seen.size(0); ++k) {
-      double* camera = cameras.mutable_data_ptr<double>() + 9 * camera_of[k];
+      double* camera = cameras.mutable_data_ptr<double>() + cameras.size(1) * camera_of[k];
       double* point = points.mutable_data_ptr<double>() + 3 * point_of[k];
-      auto* cost =
-          new ceres::AutoDiffCostFunction<Reprojection, 2, 9, 3>(new Reprojection{seen[2 * k], seen[2 * k + 1]});
-      problem.AddResidualBlock(cost, nullptr, camera, point);
-      ordering->AddElementToGroup(point, 0);
-      ordering->AddElementToGroup(camera, 1);
+      problem.AddResidualBlock(cost(seen[2 * k], seen[2 * k + 1]), nullptr, camera, point);
+      ordering->AddElementToGroup(point, p_.points_first() ? 0 : 1);
+      ordering->AddElementToGroup(camera, p_.points_first() ? 1 : 0);
     }
     ceres::Solver::Options options;
     options.linear_solver_type = ceres::SPARSE_SCHUR;
@@ -255,8 +352,11 @@ int main(int argc, char** argv) try {
   at::set_num_threads(2);
   at::manual_seed(1);
   std::vector<Problem> problems;
-  if (argc > 1) problems = {from_file(argv[1])};
-  else problems = {made(49, 7'776, 4), made(200, 10'000, 5)};
+  for (int k = 1; k < argc; ++k) {
+    const std::string path = argv[k];
+    problems.push_back(path.ends_with(".bin") ? from_libmv(path) : from_file(path));
+  }
+  if (problems.empty()) problems = {made(49, 7'776, 4), made(200, 10'000, 5)};
   for (const Problem& p : problems) {
     fmt::print("{}\n\n", p.name);
     ByTower tower(p);
