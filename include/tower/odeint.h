@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "tower/dynamic.h"
+#include "tower/linear_solve.h"
 #include "tower/loops.h"
 #include "tower/tree.h"
 
@@ -28,7 +29,8 @@ enum class Ode {
   dopri5,  ///< explicit, order 5(4), dense output of order 4: Dormand and Prince (1980), Shampine (1986)
   dop853,  ///< explicit, order 8, dense output of order 7: Dormand and Prince, Hairer's DOP853 (1993). For tolerances
            ///< from about 1e-9 down
-  rodas5p,  ///< for stiff systems of few hundred numbers, order 5(4), dense output of order 4: Steinebach (2023)
+  rodas5p,  ///< for stiff systems, order 5(4), dense output of order 4: Steinebach (2023). Of up to some hundred
+            ///< numbers, or of more with `OdeOptions::linear`
 };
 
 /// How an integration ended: the numbers in `OdeSolution::status`.
@@ -104,6 +106,13 @@ struct OdeOptions {
   OdeAdjoint adjoint = OdeAdjoint::steps;
   /// Of `odeint_until`: which way the event's value goes through zero.
   OdeCrossing crossing = OdeCrossing::any;
+  /// Of rodas5p: how the eight linear systems of a step are solved, (1 / (γ h) − J) u = b, of one vector that has all
+  /// numbers of the state, one tensor after the other. Empty: by LU factors of the matrix. An iterative method (gmres,
+  /// where it is automatic) has products with J, and no matrix; its tolerance, where there is none, is a hundredth of
+  /// `rtol`, and a step whose systems do not converge is not made. `solve` may be a library's: the systems of a step
+  /// have one matrix, with entries that are equal to the last bit. With OdeAdjoint::continuous, whose systems are
+  /// others, `solve`, `solve_transposed` and a preconditioner are refused.
+  std::optional<LinearSolveOptions<dynamic::Tensors>> linear = std::nullopt;
 };
 
 /// What `odeint` found. Under vmap each system has its own. All but `ys` and `t` have no derivatives.

@@ -40,7 +40,8 @@ class OdeMethod {
                        const Tensor& h, bool with_path) const = 0;
 };
 
-const OdeMethod& ode_method(Ode name);
+/// The method that `options` name.
+std::shared_ptr<const OdeMethod> ode_method(const OdeOptions& options);
 
 /// An explicit Runge–Kutta pair whose last stage is the first one of the next step. `more` stages come behind that for
 /// a path of `powers`.

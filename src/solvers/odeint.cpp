@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numbers>
 
 #include "control/checkpoint.h"
@@ -154,7 +155,7 @@ class Tolerances {
 
 struct Walk {
   Slope f;
-  const OdeMethod& method;
+  std::shared_ptr<const OdeMethod> method;
   OdeOptions options;
   Tolerances tolerances;
   Tensor end, way;  // way: 1 or −1, and 0 where there is none to go
@@ -188,7 +189,7 @@ struct Walk {
     const Tensor there = f(t + way * guess, y + way * guess * slope);
     const Tensor bend = at::maximum(speed, size_of(there - slope) / guess);
     const Tensor by_bend =
-        at::where(bend <= 1e-15, at::clamp_min(1e-3 * guess, kTiny), (0.01 / bend).pow(1. / method.order()));
+        at::where(bend <= 1e-15, at::clamp_min(1e-3 * guess, kTiny), (0.01 / bend).pow(1. / method->order()));
     const Tensor length = at::minimum(at::minimum(100 * guess, by_bend), span);
     return at::maximum(at::where(length > 0, length, guess), 16 * epsilon * t.abs());
   }
@@ -206,7 +207,7 @@ struct Walk {
         at::where(in_order, at::where(finite, none, number(OdeStatus::not_finite)), number(OdeStatus::unordered_times));
     Tensors s{y, t, bounded(h), at::zeros_like(t), status, none, none};
     if (event) s.push_back(event->first_sign(t.detach(), y.detach(), slope.detach(), way));
-    return joined(std::move(s), method.first_memory(slope));
+    return joined(std::move(s), method->first_memory(slope));
   }
 
   // Of no step: the tangent.
@@ -215,12 +216,12 @@ struct Walk {
     s.push_back(at::ones_like(s[kT]));
     s.push_back(s[kY]);
     s.push_back(first_slope);
-    s.resize(s.size() + method.powers() - 1, at::zeros_like(s[kY]));
+    s.resize(s.size() + method->powers() - 1, at::zeros_like(s[kY]));
     return s;
   }
 
   // A path in the state: its begin, its length, y at its begin, and the polynomial.
-  std::ptrdiff_t path_size() const { return 3 + static_cast<std::ptrdiff_t>(method.powers()); }
+  std::ptrdiff_t path_size() const { return 3 + static_cast<std::ptrdiff_t>(method->powers()); }
 
   // y at the end. Where all times are one no step is made, and it has the tangent's derivatives by them.
   Tensor at_end(const Tensors& s) const {
@@ -254,7 +255,7 @@ struct Walk {
     finite = at::logical_and(finite, square < std::numeric_limits<double>::infinity());
     const Tensor small = square <= 1;
     const Tensor error = 0.5 * rough_log2(square.clamp_min(kLeastError * kLeastError));
-    const double k = method.order();
+    const double k = method->order();
     const Tensor change =
         at::where(small, kProportional / k * before - (kIntegral + kProportional) / k * error, error / -k);
     const Tensor factor = rough_exp2(change + std::log2(kSafety), kShrink, kGrow);
@@ -290,8 +291,8 @@ struct Walk {
     const auto [tried, is, watched] = [&] {
       // A graph leaves out what nobody asks for, and what is written under no_grad it would keep with its history.
       const at::AutoGradMode mode(at::GradMode::is_enabled() && (!followed || tracing()));
-      const OdeStep step = followed ? method.step(f, t.detach(), y.detach(), detached(start), length.detach(), false)
-                                    : method.step(f, t, y, start, length, path);
+      const OdeStep step = followed ? method->step(f, t.detach(), y.detach(), detached(start), length.detach(), false)
+                                    : method->step(f, t, y, start, length, path);
       Verdict verdict = judge(s, step, length.detach(), next_t.detach() != t.detach());
       Tensors watched;
       if (event) {
@@ -301,7 +302,7 @@ struct Walk {
       }
       return std::tuple(step, verdict, watched);
     }();
-    const OdeStep made = followed ? method.step(only_where(is.good, f, t, y), t, y, start, length, path) : tried;
+    const OdeStep made = followed ? method->step(only_where(is.good, f, t, y), t, y, start, length, path) : tried;
     const auto chosen = [&](const Tensor& next, const Tensor& now) { return at::where(is.good, next, now); };
     Tensors next{chosen(made.y, y),
                  chosen(next_t, t),
@@ -361,6 +362,13 @@ void check_options(const OdeOptions& options) {
   const double rtol = options.rtol.number();
   if (options.rtol.is_number() && !(rtol >= 0 && std::isfinite(rtol)))
     throw ArgumentError("odeint: rtol is " + std::to_string(rtol) + "; it is not negative, and finite.");
+  if (options.linear && options.method != Ode::rodas5p)
+    throw ArgumentError("odeint: linear says how linear systems are solved, and only rodas5p has some.");
+  if (options.linear && options.adjoint == OdeAdjoint::continuous &&
+      (options.linear->solve || options.linear->solve_transposed || options.linear->iteration.preconditioner))
+    throw ArgumentError(
+        "odeint: the systems of the continuous adjoint are others than those that linear's solve, solve_transposed or "
+        "preconditioner is for. Take an iterative method without them, or the adjoint by steps.");
   if (options.max_steps < 0)
     throw ArgumentError("odeint: max_steps is " + std::to_string(options.max_steps) + "; it must not be negative.");
 }
@@ -417,10 +425,10 @@ OdeEventSolution<Tensors> solve(const char* name, const dynamic::OdeFunction& f,
     return like.vector(unwritten(name + ": " + whose, now, at, [&] { return f(now, like.list(at)); }), whose);
   };
   const double epsilon = solvers::epsilon_of(y.scalar_type());
-  Walk walk{slope, solvers::ode_method(options.method), options, Tolerances(options, like, y0), end, way, epsilon, {}};
+  Walk walk{slope, solvers::ode_method(options), options, Tolerances(options, like, y0), end, way, epsilon, {}};
   if (event) walk.event = solvers::OdeEventRule{on_vector(event, like), options.crossing};
   const Tensor apart = times.detach().slice(0, 1) - times.detach().slice(0, 0, count - 1);
-  const Tensor in_order = at::logical_or(apart * way > 0, apart == 0).all();
+  const Tensor in_order = at::logical_and(at::logical_or(apart * way > 0, apart == 0).all(), t.detach() == t.detach());
   Tensors s = walk.start(t, y, in_order);
   const size_t without_path = s.size();
   if (event || count > 2) s = walk.with_path(std::move(s));

@@ -65,9 +65,12 @@ struct TrustRegion {
 
   Tensors step(const Tensors& s) const {
     const dynamic::Function push = dynamic::linearize(dynamic::grad(objective.f, {0}), {s[kX]}).second;
-    const ModelStep model = steihaug([push](const Tensor& v) { return push({v})[0]; }, s[kGradient], s[kRadius]);
+    // Of a gradient whose largest number is one: squares of others may be infinite, or zero.
+    const Tensor scale = s[kGradient].abs().amax();
+    const ModelStep model =
+        steihaug([push, scale](const Tensor& v) { return push({v})[0] / scale; }, s[kGradient] / scale, s[kRadius]);
     // −(gᵀp + pᵀHp / 2), where Hp is what p changed of the model's gradient.
-    const Tensor promised = -0.5 * at::dot(model.step, s[kGradient] + model.gradient);
+    const Tensor promised = -0.5 * at::dot(model.step, s[kGradient] + scale * model.gradient);
     const Tensor x = s[kX] + model.step;
     const Height there = objective.at(x);
     const Tensor gain = s[kValue] - there.value, noise = objective.noise(s[kValue]);

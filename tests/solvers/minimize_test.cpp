@@ -149,6 +149,16 @@ Tensor valley(const Tensor& x) { return 100 * (x[1] - x[0].square()).square() + 
 // f(x) = Σ (exp(xᵢ) − bᵢ xᵢ) has its minimum at log b.
 Tensor entropic(const Tensor& x, const Tensor& b) { return (x.exp() - b * x).sum(); }
 
+TEST(Minimize, GradientsWithoutASquareAreFollowedOrTheStatusSaysThatTheyAreNot) {
+  for (const Minimizer method : kBoth) {
+    const auto steep = [](const Tensor& x) { return 1e300 * (x - vec({1, 2})).square().sum(); };
+    const auto found = tower::minimize(steep, vec({5, 3}), {.method = method, .max_steps = 100});
+    const bool claimed = found.status.item<int64_t>() <= static_cast<int64_t>(MinimumStatus::small_change);
+    EXPECT_TRUE(claimed || method == Minimizer::lbfgs);
+    EXPECT_TRUE(!claimed || largest(found.x - vec({1, 2})) < 1e-6) << named(method);
+  }
+}
+
 TEST(Minimize, NewtonConvergesSuperlinearlyAndLbfgsWithinFewSteps) {
   const Tensor b = vec({0.5, 2, 3, 7, 0.1});
   for (const Minimizer method : kBoth) {

@@ -403,7 +403,7 @@ TEST(Odeint, TheStatusSaysWhyASystemEnded) {
   const auto few = tower::odeint(bell_slope, vec({1}), vec({0, 4}), {.max_steps = 3});
   EXPECT_EQ(few.status.item<int64_t>(), as_number(OdeStatus::max_steps));
   EXPECT_EQ(few.steps.item<int64_t>(), 3);
-  for (const Tensor& times : {vec({0, 2, 1}), vec({0, 1, 0}), vec({0, kNan, 1})}) {
+  for (const Tensor& times : {vec({0, 2, 1}), vec({0, 1, 0}), vec({0, kNan, 1}), vec({kNan, kNan}), vec({kNan})}) {
     const auto none = tower::odeint(bell_slope, vec({1}), times);
     EXPECT_EQ(none.status.item<int64_t>(), as_number(OdeStatus::unordered_times));
     EXPECT_EQ(none.steps.item<int64_t>(), 0);
