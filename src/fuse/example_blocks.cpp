@@ -393,17 +393,33 @@ int64_t instructions(const FusedGraph& fused) {
   return all;
 }
 
+// Bytes that every block reads from outside.
+int64_t bytes_of_all(const Graph& graph, const ExampleCalls& calls) {
+  std::set<ValueId> read;
+  for (size_t n = 0; n < graph.calls.size(); ++n) {
+    if (calls.of(n) != ExampleCalls::When::in_blocks) continue;
+    const std::vector<ValueId>& operands = graph.calls[n].operands;
+    for (size_t k = 0; k < operands.size(); ++k)
+      if (calls.reads(n)[k] == kWhole && !calls.is_in_blocks(operands[k])) read.insert(operands[k]);
+  }
+  int64_t bytes = 0;
+  for (const ValueId id : read) bytes += bytes_of(graph.values[id]);
+  return bytes;
+}
+
 // How many examples a block has, whose calls hand on `of_block` of all bytes: as many blocks as that asks for or
-// some more, so that the last one has the most.
+// some more, so that the last one has the most. Where that has few, blocks of much the same size are better, although
+// vectors are not full then.
 int64_t examples_of_block(int64_t all, int64_t bytes, int64_t of_block) {
+  constexpr int64_t kParts = 1024;
   const int64_t fewest = std::max((bytes - 1) / of_block + 1, kFewestBlocks);
   int64_t best = 0, most = -1;
   for (int64_t blocks = fewest; blocks < 2 * fewest; ++blocks) {
     const int64_t examples = ((all - 1) / blocks / kMultipleOfBlock + 1) * kMultipleOfBlock;
     const int64_t last = all % examples == 0 ? examples : all % examples;
-    if (const int64_t part = last * 1024 / examples; part > most) best = examples, most = part;
+    if (const int64_t part = last * kParts / examples; part > most) best = examples, most = part;
   }
-  return best;
+  return most < kParts / 2 && all > best ? (all - 1) / (all / best) + 1 : best;
 }
 
 }  // namespace
@@ -416,12 +432,13 @@ std::optional<FusedGraph> fuse_in_blocks(const Graph& graph, const FusedGraph& w
   if (bytes < block_limits.fewest_bytes || bytes < block_limits.bytes_of_instruction * instructions(whole) ||
       std::any_of(graph.calls.begin(), graph.calls.end(), is_in_order))
     return std::nullopt;
+  const ExampleCalls calls(graph, all);
   const int64_t of_block =
-      std::max(block_limits.bytes_of_block, block_limits.bytes_of_call * std::ssize(whole.graph.calls));
+      std::max({block_limits.bytes_of_block, block_limits.bytes_of_call * std::ssize(whole.graph.calls),
+                block_limits.bytes_of_shared_byte * bytes_of_all(graph, calls)});
   if (of_block > bytes / kFewestBlocks) return std::nullopt;
   const int64_t examples = examples_of_block(all, bytes, of_block);
-  if (all < kFewestBlocks * examples) return std::nullopt;
-  const ExampleCalls calls(graph, all);
+  if ((all - 1) / examples + 1 < kFewestBlocks) return std::nullopt;
 
   // What others read of the blocks' results.
   ById<ValueId, bool> wanted(graph.values.size());

@@ -32,6 +32,8 @@ struct BlockThresholds {
   int64_t bytes_of_block = int64_t{1} << 21;
   /// … or so many for each call, if that is more: with fewer, to call takes longer than to read …
   int64_t bytes_of_call = int64_t{1} << 15;
+  /// … and for each byte that all blocks read, such as those of a weight: with fewer, they are mostly read again …
+  int64_t bytes_of_shared_byte = 4;
   /// … and for each instruction of kernels: with fewer, these do not wait for memory.
   int64_t bytes_of_instruction = 4;
 };

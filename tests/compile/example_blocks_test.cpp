@@ -22,7 +22,7 @@ using tower::compiler::BlockThresholds;
 using tower::compiler::OtherBlockThresholds;
 
 // All that can be in blocks is.
-BlockThresholds always() { return {1, 1, 1, 0}; }
+BlockThresholds always() { return {1, 1, 1, 0, 0}; }
 
 Tensor some(at::IntArrayRef sizes) {
   const int64_t n = c10::multiply_integers(sizes);
@@ -67,9 +67,9 @@ Tensors of_network(int64_t examples) { return {some({20, 2}), some({20}), some({
 
 TEST(ExampleBlocks, AreSummedToTheGradientOfANetwork) {
   TOWER_NEEDS_LLVM();
-  for (const int64_t examples : {47, 211}) {
+  for (const int64_t examples : {31, 211}) {
     SCOPED_TRACE(examples);
-    expect_as_operators(gradient_of_network(), of_network(examples), examples >= 48);
+    expect_as_operators(gradient_of_network(), of_network(examples), examples > 32);
   }
 }
 
@@ -143,6 +143,39 @@ TEST(ExampleBlocks, ReadConstantsAndArgumentsAlongTheExamplesOrWhole) {
     return {z.tanh().sum(0), (z * constant.unsqueeze(1)).sum(0), (z * constant).sum(0)};
   };
   expect_as_operators(f, {some({6, 128}), some({128, 6})}, true);
+}
+
+// 50 = 3 · 16 + 2: a last block of two would take as long as a whole one.
+TEST(ExampleBlocks, AreOfMuchTheSameSizeWhereTheLastWouldHaveFewExamples) {
+  TOWER_NEEDS_LLVM();
+  const Function f =
+      td::vmap([](const Tensors& in) -> Tensors { return {at::tanh(at::mv(in[1], at::tanh(at::mv(in[1], in[0]))))}; },
+               {0, std::nullopt}, {0});
+  const Tensors in{some({50, 200}), some({200, 200})};
+  expect_as_operators(f, in, true);
+  const OtherBlockThresholds numbers(always());
+  const tower::compiler::Graph graph = kernels::graph_of(f, in);
+  tower::compiler::Kernels made;
+  const auto blocks = tower::compiler::fuse_in_blocks(graph, tower::compiler::fuse(graph, made), made);
+  ASSERT_TRUE(blocks && blocks->blocks);
+  const int64_t last = 50 % blocks->blocks->examples;
+  EXPECT_TRUE(last == 0 || 2 * last >= blocks->blocks->examples) << blocks->blocks->examples;
+}
+
+TEST(ExampleBlocks, AreNotMadeWhereTheyMostlyReadWeightsAgain) {
+  TOWER_NEEDS_LLVM();
+  const Function f =
+      td::vmap([](const Tensors& in) -> Tensors { return {at::tanh(at::mv(in[1], at::tanh(at::mv(in[1], in[0]))))}; },
+               {0, std::nullopt}, {0});
+  const auto in_blocks = [&](int64_t examples, int64_t of_shared_byte) {
+    const OtherBlockThresholds numbers({1, 1, 1, of_shared_byte, 0});
+    const tower::compiler::Graph graph = kernels::graph_of(f, {some({examples, 200}), some({200, 200})});
+    tower::compiler::Kernels made;
+    return tower::compiler::fuse_in_blocks(graph, tower::compiler::fuse(graph, made), made).has_value();
+  };
+  EXPECT_TRUE(in_blocks(300, 0));
+  EXPECT_FALSE(in_blocks(300, 4));
+  EXPECT_TRUE(in_blocks(3000, 4));
 }
 
 }  // namespace
