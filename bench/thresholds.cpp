@@ -362,6 +362,16 @@ std::vector<Case> of_products() {
        [](int64_t n) { return product(n, n, 2048); },
        alone},
       {"most_of_product", &Thresholds::most_of_product, {32768, 262144, 2097152, 16777216, 134217728}, cube, alone},
+      {"fewest_of_right",
+       &Thresholds::fewest_of_right,
+       {4096, 16384, 65536, 262144, 589824},
+       [](int64_t n) {
+         const Function f = [](const Tensors& in) {
+           return Tensors{at::mm(in[0], in[3]), at::mm(in[1], in[3]), at::mm(in[2], in[3])};
+         };
+         const auto m = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(n))));
+         return compiled(f, {at::randn({16, m}), at::randn({800, m}), at::randn({16, m}), at::randn({m, m})});
+       }},
       {"fewest_wide_vectors",
        &Thresholds::fewest_wide_vectors,
        {1, 2, 3, 6},

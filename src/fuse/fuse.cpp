@@ -14,6 +14,7 @@
 #include "fuse/matrix_products.h"
 #include "fuse/moves_in_memory.h"
 #include "fuse/opened.h"
+#include "fuse/products_of_one.h"
 #include "fuse/row_recompute.h"
 #include "fuse/rows.h"
 #include "fuse/rows_by_index.h"
@@ -277,6 +278,7 @@ FusedGraph fuse(const Graph& traced, Kernels& kernels, Worth worth, int64_t most
   }
   for (auto& part : parts) std::move(part.begin(), part.end(), std::back_inserter(fused.graph.calls));
   remove_known_lookups(fused.graph);
+  if (worth != Worth::outside) join_products_of_one(fused.graph);
   remove_unused_values(fused.graph);
   return fused;
 }

@@ -5,94 +5,83 @@
 #include <utility>
 
 #include "fuse/kernel_calls.h"
-#include "fuse/memory_steps.h"
-#include "graph/operand_dims.h"
-#include "kernels/gemm.h"
 
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kNoDim = -1;
+using Dimension = ProductOperator::Dimension;
+constexpr int64_t kNoDim = ProductOperator::kNoDim;
 
-// Where a dimension of the result, or what is summed over, is in the operands.
-struct Dimension {
-  int64_t a = kNoDim, b = kNoDim, s = kNoDim;
-};
-
-class ProductOperator final : public MemoryKernel, public StepsInMemory {
- public:
-  ProductOperator(std::vector<Dimension> dimensions, Dimension inner, bool adds, const Value& result,
-                  const Places& order)
-      : MemoryKernel({{result.sizes, strides_in_order(result.sizes, order), result.dtype}}, "tower::product"),
-        dimensions_(std::move(dimensions)),
-        inner_(inner),
-        adds_(adds) {}
-
-  void run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const override {
-    const InMemory &a = operands[adds_], &b = operands[adds_ + size_t{1}], &c = results[0];
-    const InMemory* s = adds_ ? &operands[0] : nullptr;
-    // What has one element is the same for all.
-    const auto stride = [](const InMemory* t, int64_t d) {
-      return d == kNoDim || along(t->sizes, d) == 1 ? 0 : along(t->strides, d);
-    };
-    Gemm gemm;
-    for (size_t d = 0; d < dimensions_.size(); ++d) {
-      const Dimension& at = dimensions_[d];
-      gemm.axes.push_back({c.sizes[d], stride(&a, at.a), stride(&b, at.b), stride(s, at.s), c.strides[d]});
-    }
-    gemm.inner = {along(a.sizes, inner_.a), stride(&a, inner_.a), stride(&b, inner_.b), 0, 0};
-    const auto memory = [](const InMemory& t) { return GemmMemory(t.data, t.elements()); };
-    gemm.run(c.dtype, memory(a), memory(b), s ? memory(*s) : GemmMemory(), memory(c));
-  }
-
-  bool is_another_kernel() const override { return true; }
-  MemorySteps steps(c10::ArrayRef<InMemory> operands, Kernels& kernels) const override {
-    const InMemory &a = operands[adds_], &b = operands[adds_ + size_t{1}];
-    const Type type = *type_of(made()[0].dtype);
-    MemoryStep step{kStepOfProducts, kernels.product(type), 0, 1};
-    step.inputs = {{MemoryStep::operand, adds_}, {MemoryStep::operand, adds_ + size_t{1}}, {MemoryStep::nothing, 0}};
-    if (adds_) step.inputs[2].in = MemoryStep::operand;
-    step.outputs = {{MemoryStep::result, 0}};
-    const auto stride = [&](const InMemory& t, int64_t d) {
-      return d == kNoDim || along(t.sizes, d) == 1 ? 0 : along(t.strides, d);
-    };
-    const auto add = [&](int64_t size, const Dimension& at, int64_t of_result) {
-      step.sizes.push_back(size);
-      step.inputs[0].strides.push_back(stride(a, at.a));
-      step.inputs[1].strides.push_back(stride(b, at.b));
-      step.inputs[2].strides.push_back(adds_ ? stride(operands[0], at.s) : 0);
-      step.outputs[0].strides.push_back(of_result);
-    };
-    const auto is_row = [](const Dimension& at) { return at.a != kNoDim && at.b == kNoDim; };
-    const auto is_column = [](const Dimension& at) { return at.a == kNoDim && at.b != kNoDim; };
-    // The last of each, which are matrices' in most cases; the others count products.
-    std::optional<size_t> row, column;
-    for (size_t d = 0; d < dimensions_.size(); ++d) {
-      if (is_row(dimensions_[d])) row = d;
-      if (is_column(dimensions_[d])) column = d;
-    }
-    const auto add_dimension = [&](size_t d) { add(made()[0].sizes[d], dimensions_[d], made()[0].strides[d]); };
-    for (size_t d = 0; d < dimensions_.size(); ++d)
-      if (d != row && d != column) add_dimension(d);
-    for (const auto& d : {row, column}) {
-      if (d) add_dimension(*d);
-      else add(1, {}, 0);
-    }
-    add(along(a.sizes, inner_.a), inner_, 0);
-    MemorySteps all;
-    all.steps.push_back(std::move(step));
-    return all;
-  }
-
- private:
-  const std::vector<Dimension> dimensions_;  // of the result
-  const Dimension inner_;
-  const bool adds_;
-};
+// What has one element is the same for all.
+int64_t stride_of(const InMemory& t, int64_t d) {
+  return d == kNoDim || along(t.sizes, d) == 1 ? 0 : along(t.strides, d);
+}
 
 bool is_one(const IValue& v) { return v.toScalar().equal(1); }
 
 }  // namespace
+
+ProductOperator::ProductOperator(std::vector<Dimension> dimensions, Dimension inner, bool adds, const Value& result,
+                                 const Places& order)
+    : MemoryKernel({{result.sizes, strides_in_order(result.sizes, order), result.dtype}}, "tower::product"),
+      dimensions_(std::move(dimensions)),
+      inner_(inner),
+      adds_(adds) {}
+
+GemmCall ProductOperator::gemm(c10::ArrayRef<InMemory> operands, const InMemory& c) const {
+  const InMemory &a = operands[adds_], &b = operands[adds_ + size_t{1}];
+  GemmCall call;
+  for (size_t d = 0; d < dimensions_.size(); ++d) {
+    const Dimension& at = dimensions_[d];
+    call.gemm.axes.push_back(
+        {c.sizes[d], stride_of(a, at.a), stride_of(b, at.b), adds_ ? stride_of(operands[0], at.s) : 0, c.strides[d]});
+  }
+  call.gemm.inner = {along(a.sizes, inner_.a), stride_of(a, inner_.a), stride_of(b, inner_.b), 0, 0};
+  const auto memory = [](const InMemory& t) { return GemmMemory(t.data, t.elements()); };
+  call.a = memory(a), call.b = memory(b), call.c = memory(c);
+  if (adds_) call.s = memory(operands[0]);
+  return call;
+}
+
+void ProductOperator::run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory> results) const {
+  const GemmCall call = gemm(operands, results[0]);
+  call.gemm.run(results[0].dtype, call.a, call.b, call.s, call.c);
+}
+
+MemorySteps ProductOperator::steps(c10::ArrayRef<InMemory> operands, Kernels& kernels) const {
+  const InMemory &a = operands[adds_], &b = operands[adds_ + size_t{1}];
+  const Type type = *type_of(made()[0].dtype);
+  MemoryStep step{kStepOfProducts, kernels.product(type), 0, 1};
+  step.inputs = {{MemoryStep::operand, adds_}, {MemoryStep::operand, adds_ + size_t{1}}, {MemoryStep::nothing, 0}};
+  if (adds_) step.inputs[2].in = MemoryStep::operand;
+  step.outputs = {{MemoryStep::result, 0}};
+  const auto add = [&](int64_t size, const Dimension& at, int64_t of_result) {
+    step.sizes.push_back(size);
+    step.inputs[0].strides.push_back(stride_of(a, at.a));
+    step.inputs[1].strides.push_back(stride_of(b, at.b));
+    step.inputs[2].strides.push_back(adds_ ? stride_of(operands[0], at.s) : 0);
+    step.outputs[0].strides.push_back(of_result);
+  };
+  const auto is_row = [](const Dimension& at) { return at.a != kNoDim && at.b == kNoDim; };
+  const auto is_column = [](const Dimension& at) { return at.a == kNoDim && at.b != kNoDim; };
+  // The last of each, which are matrices' in most cases; the others count products.
+  std::optional<size_t> row, column;
+  for (size_t d = 0; d < dimensions_.size(); ++d) {
+    if (is_row(dimensions_[d])) row = d;
+    if (is_column(dimensions_[d])) column = d;
+  }
+  const auto add_dimension = [&](size_t d) { add(made()[0].sizes[d], dimensions_[d], made()[0].strides[d]); };
+  for (size_t d = 0; d < dimensions_.size(); ++d)
+    if (d != row && d != column) add_dimension(d);
+  for (const auto& d : {row, column}) {
+    if (d) add_dimension(*d);
+    else add(1, {}, 0);
+  }
+  add(along(a.sizes, inner_.a), inner_, 0);
+  MemorySteps all;
+  all.steps.push_back(std::move(step));
+  return all;
+}
 
 std::optional<Call> product_of_matrices(const Graph& graph, const Call& call) {
   const std::optional<Contraction>& form = call.op->contraction;

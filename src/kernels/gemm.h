@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
 #include <vector>
@@ -41,21 +42,23 @@ struct Gemm {
     written.data = c.mutable_data_ptr();
     run(c.scalar_type(), GemmMemory(a), GemmMemory(b), GemmMemory(s), written);
   }
+  /// Whether the result has no elements.
+  bool is_empty() const;
+  /// Throws an UnsupportedError where memory ends before the dimensions do.
+  void check(const GemmMemory& a, const GemmMemory& b, const GemmMemory& s, const GemmMemory& c) const;
 
  private:
   void check(const char* name, const GemmMemory& memory, int64_t GemmAxis::*step) const;
 };
 
-/// One product of matrices, in memory; for tests and measurements.
-template <class T>
-struct Matrices {
-  const T *a, *b, *s;  // s: null where there is none
-  T* c;
-  GemmAxis rows, columns, inner;
-  GemmAxis outer{1, 0, 0, 0, 0};  // of the columns, which need not follow each other along both
-  void multiply() const;
+/// A product, and where its matrices are.
+struct GemmCall {
+  Gemm gemm;
+  GemmMemory a, b, s, c;
 };
-extern template struct Matrices<float>;
-extern template struct Matrices<double>;
+
+/// Products that read the same matrix, as each by itself. Where they are products with that as the right operand, and
+/// not too large, it goes through the caches once for all of them.
+void run_with_one_right(at::ScalarType dtype, c10::ArrayRef<GemmCall> calls);
 
 }  // namespace tower::compiler

@@ -144,6 +144,9 @@ struct Thresholds {
   int64_t most_of_square = 128;
   /// … and multiplications.
   int64_t most_of_product = 256 * 256 * 256;
+  /// Elements of a matrix that several products read, for which these are one call; smaller ones stay in the cache
+  /// from one product to the next.
+  int64_t fewest_of_right = 128 * 128;
   /// Vectors of 64 bytes that the columns fill: with fewer, vectors are of 32 bytes, as too many lanes would be empty.
   int64_t fewest_wide_vectors = 2;
   /// Multiplications that are worth a thread.

@@ -4,12 +4,21 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <tower/dynamic.h>
+#include <tower/errors.h>
+#include <tower/taylor.h>
 #include <tower/tower.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "compile/kernels.h"
+#include "fuse/fuse.h"
 #include "fuse/matrix_products.h"
 #include "graph/plan.h"
 #include "graph/trace.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_tiles.h"
 
 namespace {
 
@@ -100,6 +109,57 @@ TEST(Products, NanAndInfinityInOneRowStayThere) {
   EXPECT_TRUE(c[3].isnan().all().item<bool>());
   EXPECT_TRUE(c[7].isinf().all().item<bool>());
   EXPECT_TRUE(c.slice(0, 0, 3).eq(20).all().item<bool>());
+}
+
+// Products by one matrix, of rows in any number, with and without S, however the matrix lies, and as left operand.
+TEST(Products, WithOneMatrixAreEachThatOfLibTorch) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
+    for (const int64_t columns : {33, 48, 300})
+      for (const int64_t terms : {0, 3, 256, 300})
+        for (const bool transposed : {false, true})
+          for (const int64_t fewest : {0, 1, 100}) {
+            const Tensor b = transposed ? numbers({columns, terms}, dtype).t() : numbers({terms, columns}, dtype);
+            std::vector<compiler::GemmCall> calls;
+            Tensors kept, results, exact;
+            for (const int64_t rows : {fewest, fewest + 1, fewest + 200}) {
+              const Tensor a = numbers({rows, terms}, dtype), s = numbers({rows, columns}, dtype),
+                           c = at::full({rows, columns}, 77, dtype);
+              const bool adds = calls.size() == 1, is_left = calls.size() == 2;
+              compiler::GemmCall call;
+              if (is_left) {
+                call.gemm.axes = {{rows, 0, terms, 0, columns}, {columns, b.stride(1), 0, 0, 1}};
+                call.gemm.inner = {terms, b.stride(0), 1, 0, 0};
+              } else {
+                call.gemm.axes = {{rows, terms, 0, adds ? columns : 0, columns},
+                                  {columns, 0, b.stride(1), adds ? int64_t{1} : 0, 1}};
+                call.gemm.inner = {terms, 1, b.stride(0), 0, 0};
+              }
+              call.a = compiler::GemmMemory(is_left ? b : a);
+              call.b = compiler::GemmMemory(is_left ? a : b);
+              if (adds) call.s = compiler::GemmMemory(s);
+              call.c = compiler::GemmMemory(c);
+              calls.push_back(call);
+              kept.insert(kept.end(), {a, s});
+              results.push_back(c);
+              exact.push_back(a.to(at::kDouble).mm(b.to(at::kDouble)));
+              if (adds) exact.back() += s.to(at::kDouble);
+            }
+            compiler::run_with_one_right(dtype, calls);
+            for (size_t k = 0; k < results.size(); ++k)
+              expect_close(results[k], exact[k], terms,
+                           std::to_string(columns) + " " + std::to_string(terms) + " " + std::to_string(fewest));
+          }
+}
+
+TEST(Products, WithOneMatrixEndWhereMemoryEnds) {
+  const Tensor a = numbers({40, 64}), b = numbers({64, 64}), c = at::empty({40, 64});
+  compiler::GemmCall call;
+  call.gemm.axes = {{40, 64, 0, 0, 64}, {64, 0, 64, 0, 1}};
+  call.gemm.inner = {64, 1, 1, 0, 0};
+  call.a = compiler::GemmMemory(a), call.b = compiler::GemmMemory(b), call.c = compiler::GemmMemory(c);
+  std::vector<compiler::GemmCall> calls(2, call);
+  calls[1].gemm.axes[0].size = 41;
+  EXPECT_THROW(compiler::run_with_one_right(at::kFloat, calls), tower::UnsupportedError);
 }
 
 // ---- in graphs ----
@@ -200,6 +260,62 @@ TEST(Products, ThatAreScaledOrOfOtherTypesAreLeftAlone) {
   expect_products(scaled, {numbers({6, 5}), numbers({5, 9}), numbers({9})}, 0, 10, "scaled");
   const Function mm = [](const Tensors& in) { return Tensors{at::mm(in[0], in[1])}; };
   expect_products(mm, {at::ones({6, 5}, at::kLong), at::ones({5, 9}, at::kLong)}, 0, 5, "integers");
+}
+
+// ---- by one matrix ----
+
+// The graph has so many products, and gives what the function gives.
+void expect_joined(const Function& f, const Tensors& args, size_t products) {
+  compiler::Kernels made;
+  const compiler::FusedGraph fused = compiler::fuse(kernels::graph_of(f, args), made);
+  EXPECT_EQ(fused.report().products, products) << fused.report().lines;
+  Tensors exact_args;
+  for (const Tensor& t : args) exact_args.push_back(t.to(at::kDouble));
+  const Tensors exact = f(exact_args), actual = compiler::Plan(fused.graph).run(args);
+  for (size_t k = 0; k < exact.size(); ++k) expect_close(actual[k], exact[k], 1000, std::to_string(k));
+}
+
+TEST(ProductsOfOne, AreOneCallWhereNoneWaitsForAnother) {
+  TOWER_NEEDS_LLVM();
+  const Tensors args{numbers({3, 200}), numbers({150, 200}), numbers({200, 200}) * 0.07};
+  expect_joined([](const Tensors& in) { return Tensors{in[0].mm(in[2]), in[1].mm(in[2])}; }, args, 1);
+  expect_joined([](const Tensors& in) { return Tensors{in[0].mm(in[2]).mm(in[2]), in[1].mm(in[2])}; }, args, 2);
+  // Small matrices stay in the cache.
+  const Tensors small{numbers({3, 20}), numbers({150, 20}), numbers({20, 20})};
+  expect_joined([](const Tensors& in) { return Tensors{in[0].mm(in[2]), in[1].mm(in[2])}; }, small, 2);
+}
+
+// By way of the other matrix' products each pair would wait for the other one.
+TEST(ProductsOfOne, AreNotJoinedWhereGroupsWouldWaitForEachOther) {
+  TOWER_NEEDS_LLVM();
+  const Tensors args{numbers({30, 200}), numbers({40, 200}), numbers({200, 200}) * 0.07, numbers({200, 200}) * 0.07};
+  const Function crossed = [](const Tensors& in) {
+    return Tensors{in[0].mm(in[2]).mm(in[3]), in[1].mm(in[3]).mm(in[2])};
+  };
+  expect_joined(crossed, args, 3);
+}
+
+TEST(ProductsOfOne, AreThoseOfValueTangentsAndLaplacian) {
+  TOWER_NEEDS_LLVM();
+  const Tensor v = numbers({6, 150}), w = numbers({150, 150}) * 0.08, x = numbers({5, 6});
+  const Function laplacian = td::vmap(
+      [](const Tensors& in) {
+        const auto f = [&](const Tensor& p) {
+          return at::matmul(at::tanh(at::matmul(at::tanh(at::matmul(p, in[1])), in[2])), in[2]).sum();
+        };
+        return Tensors{tower::laplacian(f)(in[0]).second};
+      },
+      {0, std::nullopt, std::nullopt}, {0});
+  compiler::Kernels made;
+  const compiler::Graph graph = kernels::graph_of(laplacian, {x, v, w});
+  const compiler::FusedGraph fused = compiler::fuse(graph, made);
+  size_t with_w = 0;
+  for (const compiler::Call& call : fused.graph.calls)
+    with_w += std::count_if(call.operands.begin(), call.operands.end(),
+                            [&](compiler::ValueId id) { return id == fused.graph.arguments[2]; }) > 0;
+  EXPECT_EQ(with_w, 2u) << fused.report().lines;  // one for each layer
+  const Tensor f64 = laplacian({x.to(at::kDouble), v.to(at::kDouble), w.to(at::kDouble)})[0];
+  expect_close(compiler::Plan(fused.graph).run({x, v, w})[0], f64, 1000, "Laplacian");
 }
 
 }  // namespace
