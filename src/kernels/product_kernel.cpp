@@ -8,7 +8,7 @@
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kTermsOfBlock = 256;  // as kTerms in kernels/gemm.cpp
+constexpr int64_t kTermsOfBlock = 256;  // as kTerms in kernels/gemm_tiles.h
 // A sum waits for its last product: of so many rows, others are made meanwhile.
 constexpr int64_t kRowsOfBlock = 8;
 // In a tile, as many as leave registers for what is read: of AVX-512 there are 32, of AVX2 and SSE 16.

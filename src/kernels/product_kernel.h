@@ -3,8 +3,8 @@
 //
 // A call computes rows `begin` to before `end` of the result. Its inputs are A, B, S (null: there is none) and a table
 // of numbers (ProductNumbers in kernels/products_by_pointers.h); its output is C. It gives the bits of the products in
-// tiles of kernels/gemm.cpp: of each element, the terms of a block are added up from the first to the last, product and
-// sum rounded once, and then the blocks.
+// tiles of kernels/gemm_tiles.cpp: of each element, the terms of a block are added up from the first to the last,
+// product and sum rounded once, and then the blocks.
 #pragma once
 
 #include "kernels/emit.h"

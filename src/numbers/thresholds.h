@@ -128,7 +128,7 @@ struct Thresholds {
   /// Operations that are worth a thread: as LibTorch has it for its cheapest kernels.
   int64_t grain_of_kernel = 32768;
 
-  // ---- products of matrices: kernels/gemm.cpp ----
+  // ---- products of matrices: kernels/gemm.cpp, fuse/products_of_one.cpp ----
   //
   // Of few rows or columns, or of few terms, or small altogether: in tiles. Others are LibTorch's.
 
