@@ -80,11 +80,34 @@ struct Apart {
   const int64_t *c, *s;
 };
 
-// `again`: there are sums in `to`, of the blocks before, which `before` is then.
+// Rows of sums, in tiles, that are to lie in memory as `to` says, with what is added to them.
 template <class T>
-TOWER_INLINE void add_apart(T* to, const T* x, const T* before, const Apart& apart, bool again, int64_t n) {
-  const int64_t* from = again ? apart.c : apart.s;
-  for (int64_t j = 0; j < n; ++j) to[apart.c[j]] = before ? before[from[j]] + x[j] : x[j];
+struct Rows {
+  int64_t size, columns;
+  T* to;
+  int64_t to_row, to_column;
+  const T* before;  // null: nothing is added
+  int64_t before_row, before_column;
+  const Apart* apart;  // null: columns follow each other
+  const int64_t* before_apart;
+};
+
+// Rows that `width` elements of `sums` are for. Not where sums are made: of each tile there would be a copy.
+template <class T>
+[[gnu::noinline]] void put_rows(const Rows<T>& rows, const T* sums, int64_t width) {
+  T* to = rows.to;
+  const T* before = rows.before;
+  for (int64_t r = 0; r < rows.size; ++r, to += rows.to_row, sums += width) {
+    if (rows.apart) {
+      for (int64_t j = 0; j < rows.columns; ++j)
+        to[rows.apart->c[j]] = before ? before[rows.before_apart[j]] + sums[j] : sums[j];
+    } else if (before) {
+      add_few(to, rows.to_column, sums, before, rows.before_column, rows.columns);
+    } else {
+      copy_few(to, rows.to_column, sums, 1, rows.columns);
+    }
+    if (before) before += rows.before_row;
+  }
 }
 
 template <class T, int B, int N, int R>
@@ -112,34 +135,43 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t st
   T* c = m.c + row * m.rows.c + (apart ? 0 : column * m.columns.c);
   const T* a = m.a + row * m.rows.a + term * m.inner.a;
   const bool whole = columns == kWidth && m.columns.c == 1 && !apart;
-  alignas(B) T room[kWidth] = {};
   Vector<T, B> sums[R][N] = {};
   // Where A's terms follow each other, addresses take fewer registers.
   if (m.inner.a == 1) add_terms<T, B, N, R>(sums, a, m.rows.a, 1, panel, step, terms);
   else add_terms<T, B, N, R>(sums, a, m.rows.a, m.inner.a, panel, step, terms);
   // To what there is already: of the blocks before, or S.
-  const T* before = term != 0 ? c : m.s ? m.s + row * m.rows.s + (apart ? 0 : column * m.columns.s) : nullptr;
-  const int64_t before_row = term != 0 ? m.rows.c : m.rows.s, before_step = term != 0 ? m.columns.c : m.columns.s;
+  const bool again = term != 0;
+  const GemmAxis &of_rows = m.rows, &of_columns = m.columns;
+  const T* before = again ? c : m.s ? m.s + row * of_rows.s + (apart ? 0 : column * of_columns.s) : nullptr;
+  const int64_t before_row = again ? of_rows.c : of_rows.s, before_column = again ? of_columns.c : of_columns.s;
+  if (whole && (!before || before_column == 1)) {
+    if (before) {
+      TOWER_UNROLL
+      for (int r = 0; r < R; ++r) {
+        TOWER_UNROLL
+        for (int v = 0; v < N; ++v) {
+          Vector<T, B> x;
+          __builtin_memcpy(&x, before + r * before_row + v * kLanes<T, B>, B);
+          sums[r][v] += x;
+        }
+      }
+    }
+    TOWER_UNROLL
+    for (int r = 0; r < R; ++r) {
+      TOWER_UNROLL
+      for (int v = 0; v < N; ++v) __builtin_memcpy(c + r * of_rows.c + v * kLanes<T, B>, &sums[r][v], B);
+    }
+    return;
+  }
+  alignas(B) T room[R * kWidth];
   TOWER_UNROLL
   for (int r = 0; r < R; ++r) {
-    T* to = c + r * m.rows.c;
-    if (whole && before && before_step == 1) {
-      TOWER_UNROLL
-      for (int v = 0; v < N; ++v) {
-        Vector<T, B> sum;
-        __builtin_memcpy(&sum, before + r * before_row + v * kLanes<T, B>, B);
-        sum += sums[r][v];
-        __builtin_memcpy(to + v * kLanes<T, B>, &sum, B);
-      }
-      continue;
-    }
-    T* direct = whole && !before ? to : room;
     TOWER_UNROLL
-    for (int v = 0; v < N; ++v) __builtin_memcpy(direct + v * kLanes<T, B>, &sums[r][v], B);
-    if (apart) add_apart(to, room, before ? before + r * before_row : nullptr, *apart, term != 0, columns);
-    else if (before) add_few(to, m.columns.c, room, before + r * before_row, before_step, columns);
-    else if (!whole) copy_few(to, m.columns.c, room, 1, columns);
+    for (int v = 0; v < N; ++v) __builtin_memcpy(room + r * kWidth + v * kLanes<T, B>, &sums[r][v], B);
   }
+  const int64_t* before_apart = !apart ? nullptr : again ? apart->c : apart->s;
+  put_rows<T>({R, columns, c, of_rows.c, of_columns.c, before, before_row, before_column, apart, before_apart}, room,
+              kWidth);
 }
 
 // All rows from `row` on, R at a time, of the rest half as many, and so on.
