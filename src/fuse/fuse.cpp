@@ -19,6 +19,7 @@
 #include "fuse/rows.h"
 #include "fuse/rows_by_index.h"
 #include "fuse/scaled_products.h"
+#include "fuse/short_sums.h"
 #include "fuse/small.h"
 #include "fuse/sums_as_products.h"
 #include "fuse/systems_in_memory.h"
@@ -210,6 +211,7 @@ std::vector<Call> one_by_one(const Graph& graph, const Regions::Calls& group, co
     if (const CodeInNumbers* code = code_in_numbers(*graph.calls[n].op)) code->compile_itself();
     auto in_memory = product_of_matrices(graph, graph.calls[n]);
     if (!in_memory) in_memory = rows_by_index(graph, graph.calls[n]);
+    if (!in_memory && worth != Worth::outside) in_memory = sum_of_short_rows(graph, graph.calls[n]);
     if (!in_memory && worth == Worth::outside) in_memory = systems_in_memory(graph, n, readers);
     if (!in_memory && worth == Worth::outside) in_memory = moves_in_memory(graph, graph.calls[n]);
     calls.push_back(in_memory ? *in_memory : graph.calls[n]);

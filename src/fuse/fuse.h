@@ -17,7 +17,8 @@
 //   recompute.h                         what one such kernel need not leave in memory for the next one
 //   rows.h, row_kernel.h                an element a lane; numbers/fold.h has what rows come to
 //   row_recompute.h                     what one of these computes again rather than read what another one has
-//   matrix_products.h                   the products that are left, on tensors as they lie
+//   matrix_products.h                   the products that are left, on tensors as they lie; rows_by_index.h rows that
+//                                       an index points to, short_sums.h sums of rows that are too short for kernels
 //   products_of_one.h                   those with the same matrix, as one call
 //
 // Where calls over many examples hand on more than a cache has, they are made block by block (example_blocks.h).

@@ -5,6 +5,7 @@
 #include "fuse/example_blocks.h"
 #include "fuse/own_kernels.h"
 #include "fuse/rows_by_index.h"
+#include "fuse/short_sums.h"
 #include "fuse/small.h"
 #include "graph/kernel_operator.h"
 #include "graph/raises.h"
@@ -84,7 +85,7 @@ std::string Report::summary() const {
 
 void note_left(const Graph& fused, Report& report) {
   OwnKernels own{0, 0};
-  size_t by_index = 0;
+  size_t by_index = 0, of_short_rows = 0;
   for (const Call& call : fused.calls) {
     const auto* code = dynamic_cast<const HasOwnKernels*>(known_code(*call.op));
     if (const auto of_code = code ? code->own_kernels() : std::nullopt) {
@@ -96,10 +97,12 @@ void note_left(const Graph& fused, Report& report) {
     }
     if (dynamic_cast<const GoesOverBlocks*>(call.op)) continue;
     if (dynamic_cast<const RowsByIndex*>(call.op)) ++by_index;
+    else if (dynamic_cast<const ShortSums*>(call.op)) ++of_short_rows;
     else if (dynamic_cast<const KernelOperator*>(call.op)) ++report.products;
     else if (!gives_view(call)) ++report.left[reason_for(fused, call)][call.op->name()];
   }
   if (by_index > 0) report.lines += "rows read or added by an index, as loops: " + std::to_string(by_index) + "\n";
+  if (of_short_rows > 0) report.lines += "sums of short rows, as loops: " + std::to_string(of_short_rows) + "\n";
   report.products -= std::min(report.products, report.kernels);
   report.kernels += own.kernels;
   report.operators += own.operators;

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "fuse/row_kernel.h"
+#include "fuse/short_sums.h"
 #include "numbers/fold.h"
 #include "numbers/reports.h"
 #include "numbers/thresholds.h"
@@ -250,7 +251,8 @@ class RowWriter {
       made.insert(call.results.begin(), call.results.end());
     }
     std::pair<int64_t, size_t> best(std::numeric_limits<int64_t>::max(), for_sums);
-    for (outer_ = for_sums; outer_ == for_sums || row_length() >= thresholds().shortest_row; ++outer_) {
+    const auto is_long = [&] { return row_length() >= thresholds().shortest_row || is_walked(row_length()); };
+    for (outer_ = for_sums; outer_ == for_sums || is_long(); ++outer_) {
       int64_t written_out = 0;
       for (const auto& [sizes, at] : read)
         if (row_of(*sizes, at) == Row::mixed) written_out += elements_written_out(*sizes, at);
@@ -529,37 +531,17 @@ const Rows::Sum* Rows::sum(ValueId id) const {
 }
 
 std::optional<Rows::Sum> Rows::sum_of(const Call& call) const {
-  if (call.operands.size() != 1 || call.results.size() != 1) return std::nullopt;
-  const Value &from = pointwise_.value(call.operands[0]), &to = pointwise_.value(call.results[0]);
+  const auto places = places_in_sum(graph_, call);
+  if (!places) return std::nullopt;
   const Sum* before = sum(call.operands[0]);
-  const Value& terms = before ? pointwise_.value(before->terms) : from;
+  const Value& terms = before ? pointwise_.value(before->terms) : pointwise_.value(call.operands[0]);
   const auto order = order_in_memory(terms);
-  if (!pointwise_.fits(from) || !is_summed_in_itself(from.dtype) || from.dtype != to.dtype || !order ||
-      !order_in_memory(to) || count(terms.sizes) == 0 ||
-      simple_fold(*call.op, call.args, *type_of(from.dtype)) != SimpleFold::sum)
-    return std::nullopt;
-  // Where the operand's dimensions are in the result.
-  const Seen s = seen(call, 0, from.sizes.size(), kNoAxis);
-  const auto dims = static_cast<int64_t>(s.of_example.size());
-  if (dims == 0) return std::nullopt;
-  const bool keep = to.sizes.size() == call.vmaps.size() + s.of_example.size();
-  std::vector<bool> gone(s.of_example.size());
-  for (const int64_t d : fold_rule(*call.op)->dims(call.args, dims)) along(gone, d) = true;
-  Places places(from.sizes.size(), -1);
-  int64_t next = 0;
-  for (const int64_t d : s.of_vmaps) {
-    if (d < 0) return std::nullopt;
-    along(places, d) = next++;
-  }
-  for (size_t d = 0; d < gone.size(); ++d) {
-    if (!gone[d]) along(places, s.of_example[d]) = next;
-    if (!gone[d] || keep) ++next;
-  }
-  Sum result{before ? before->terms : call.operands[0], places};
+  if (!order || !order_in_memory(pointwise_.value(call.results[0])) || count(terms.sizes) == 0) return std::nullopt;
+  Sum result{before ? before->terms : call.operands[0], *places};
   if (before) {
     result.places = before->places;
     for (int64_t& d : result.places)
-      if (d >= 0) d = along(places, d);
+      if (d >= 0) d = along(*places, d);
   }
   // Few are added, and rows between are long.
   int64_t added = 1, row = 1;

@@ -47,6 +47,17 @@ TEST(WalkedRows, HaveOneElementOfAnotherTensorEach) {
                           std::to_string(rows) + " rows of " + std::to_string(length) + " " + toString(dtype));
 }
 
+// Otherwise it would be given copies in which what is one for a row has all its lanes.
+TEST(WalkedRows, MayBeShortWhereOneElementIsForAll) {
+  TOWER_NEEDS_LLVM();
+  const Function f = [](const Tensors& in) { return Tensors{(in[0] - in[1]).square()}; };
+  for (const int64_t length : {16, 20, 28, 32}) {
+    const auto fused = kernels::fused(f, {some({9, 45, 1}), some({length})});
+    ASSERT_EQ(fused.kernels.size(), 1u);
+    EXPECT_EQ(fused.kernels[0].kernel->lane_code().walked, length);
+  }
+}
+
 TEST(WalkedRows, LieAnywhere) {
   TOWER_NEEDS_LLVM();
   const Function f = [](const Tensors& in) { return Tensors{in[0] * in[1] - 1, (in[0] * in[1]).abs()}; };
