@@ -186,7 +186,7 @@ void Printer::print_pass(Pass& pass) {
   const bool few = static_cast<int64_t>(pass.nodes.size()) <= limits.most_together;
   pass.together = few ? static_cast<int>(limits.together) : 1;
   // Rows that are walked are whole turns, if that can be: the vectors of a rest cost more.
-  while (region_.walked % (lanes_ * pass.together) != 0) pass.together /= 2;
+  while (pass.together > 1 && region_.walked % (lanes_ * pass.together) != 0) pass.together /= 2;
   pass.before = block_;
   pass.has_blocks =
       region_.levels > 0 && std::any_of(pass.folds.begin(), pass.folds.end(), [&](Id id) { return is_in_blocks(id); });
