@@ -266,7 +266,8 @@ def test_options_are_called_as_in_python(case):
 
 # A comment, a character, or a text, of a C++ source.
 TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.)+'|\"((?:[^\"\\\n]|\\.)*)\"", re.DOTALL)
-OPERATORS = r"aten|prims|mylib|tower::(?:(?:product|part|blocks|contraction|kernel|moves|rows_by_index|systems)\b|$)"
+OWN = "product|part|blocks|contraction|kernel|moves|rows_by_index|short_sums|systems"
+OPERATORS = rf"aten|prims|mylib|tower::(?:(?:{OWN})\b|$)"
 OF_CPP = re.compile(
     rf"(?<![\w:])(?!{OPERATORS})\w+::|\w\.h\b|nullopt|constexpr|\{{(?:\.|\{{\\)|[ (]\.[a-z]"
     r"|\b[A-Z]\w*(?:Options|Guard)\b"
