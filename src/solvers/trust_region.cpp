@@ -20,11 +20,12 @@ struct ModelStep {
   Tensor step, gradient, at_boundary, products;
 };
 
-ModelStep steihaug(const VectorFunction& hessian, const Tensor& gradient, const Tensor& radius) {
+// `hessian` and `gradient` are divided by `scale`, of which the squares of numbers may be infinite, or zero.
+ModelStep steihaug(const VectorFunction& hessian, const Tensor& gradient, const Tensor& scale, const Tensor& radius) {
   enum : size_t { kStep, kResidual, kDirection, kSquare, kAtBoundary, kSteps = kAtBoundary + 2 };
   const Tensor square = at::dot(gradient, gradient), norm = square.sqrt();
-  // Superlinear convergence.
-  const Tensor tolerance = (norm.sqrt().clamp_max(0.5) * norm).square();
+  // Superlinear convergence, by the gradient itself.
+  const Tensor tolerance = ((norm * scale).sqrt().clamp_max(0.5) * norm).square();
   const auto goes_on = [tolerance](const Tensors& s) {
     return at::logical_and(s[kSquare] > tolerance, s[kAtBoundary].logical_not());
   };
@@ -65,10 +66,9 @@ struct TrustRegion {
 
   Tensors step(const Tensors& s) const {
     const dynamic::Function push = dynamic::linearize(dynamic::grad(objective.f, {0}), {s[kX]}).second;
-    // Of a gradient whose largest number is one: squares of others may be infinite, or zero.
     const Tensor scale = s[kGradient].abs().amax();
-    const ModelStep model =
-        steihaug([push, scale](const Tensor& v) { return push({v})[0] / scale; }, s[kGradient] / scale, s[kRadius]);
+    const ModelStep model = steihaug([push, scale](const Tensor& v) { return push({v})[0] / scale; },
+                                     s[kGradient] / scale, scale, s[kRadius]);
     // −(gᵀp + pᵀHp / 2), where Hp is what p changed of the model's gradient.
     const Tensor promised = -0.5 * at::dot(model.step, s[kGradient] + scale * model.gradient);
     const Tensor x = s[kX] + model.step;
