@@ -29,8 +29,7 @@ enum class Ode {
   dopri5,  ///< explicit, order 5(4), dense output of order 4: Dormand and Prince (1980), Shampine (1986)
   dop853,  ///< explicit, order 8, dense output of order 7: Dormand and Prince, Hairer's DOP853 (1993). For tolerances
            ///< from about 1e-9 down
-  rodas5p,  ///< for stiff systems, order 5(4), dense output of order 4: Steinebach (2023). Of up to some hundred
-            ///< numbers, or of more with `OdeOptions::linear`
+  rodas5p,  ///< for stiff systems, order 5(4), dense output of order 4: Steinebach (2023). Large ones by `linear`
 };
 
 /// How an integration ended: the numbers in `OdeSolution::status`.
