@@ -10,8 +10,6 @@
 namespace tower::compiler {
 namespace {
 
-constexpr int64_t kGrain = 32768;  // terms that are worth a thread, as LibTorch has it
-
 // Vectors of terms are added up, and then their lanes: the error grows with fewer steps than there are terms.
 template <class T>
 [[gnu::always_inline]] inline T sum_of(const T* terms, int64_t n) {
@@ -123,10 +121,11 @@ void ShortSums::run_in(c10::ArrayRef<InMemory> operands, c10::ArrayRef<InMemory>
     from = copy.const_data_ptr();
   }
   const auto sum = [&]<class T>(T) {
-    share_among_threads(count(made()[0].sizes), kGrain / length_, [&](int64_t begin, int64_t end) {
-      sum_rows_here(static_cast<const T*>(from) + begin * length_, static_cast<T*>(results[0].data) + begin,
-                    end - begin, length_);
-    });
+    share_among_threads(count(made()[0].sizes), thresholds().grain_of_kernel / length_,
+                        [&](int64_t begin, int64_t end) {
+                          sum_rows_here(static_cast<const T*>(from) + begin * length_,
+                                        static_cast<T*>(results[0].data) + begin, end - begin, length_);
+                        });
   };
   return terms.dtype == at::kFloat ? sum(float()) : sum(double());
 }

@@ -141,9 +141,8 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t st
   else add_terms<T, B, N, R>(sums, a, m.rows.a, m.inner.a, panel, step, terms);
   // To what there is already: of the blocks before, or S.
   const bool again = term != 0;
-  const GemmAxis &of_rows = m.rows, &of_columns = m.columns;
-  const T* before = again ? c : m.s ? m.s + row * of_rows.s + (apart ? 0 : column * of_columns.s) : nullptr;
-  const int64_t before_row = again ? of_rows.c : of_rows.s, before_column = again ? of_columns.c : of_columns.s;
+  const T* before = again ? c : m.s ? m.s + row * m.rows.s + (apart ? 0 : column * m.columns.s) : nullptr;
+  const int64_t before_row = again ? m.rows.c : m.rows.s, before_column = again ? m.columns.c : m.columns.s;
   if (whole && (!before || before_column == 1)) {
     if (before) {
       TOWER_UNROLL
@@ -159,7 +158,7 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t st
     TOWER_UNROLL
     for (int r = 0; r < R; ++r) {
       TOWER_UNROLL
-      for (int v = 0; v < N; ++v) __builtin_memcpy(c + r * of_rows.c + v * kLanes<T, B>, &sums[r][v], B);
+      for (int v = 0; v < N; ++v) __builtin_memcpy(c + r * m.rows.c + v * kLanes<T, B>, &sums[r][v], B);
     }
     return;
   }
@@ -170,7 +169,7 @@ TOWER_INLINE void multiply_rows(const Matrices<T>& m, const T* panel, int64_t st
     for (int v = 0; v < N; ++v) __builtin_memcpy(room + r * kWidth + v * kLanes<T, B>, &sums[r][v], B);
   }
   const int64_t* before_apart = !apart ? nullptr : again ? apart->c : apart->s;
-  put_rows<T>({R, columns, c, of_rows.c, of_columns.c, before, before_row, before_column, apart, before_apart}, room,
+  put_rows<T>({R, columns, c, m.rows.c, m.columns.c, before, before_row, before_column, apart, before_apart}, room,
               kWidth);
 }
 

@@ -179,6 +179,10 @@ at::Tensor special(at::ScalarType dtype) {
 
 at::Tensor all_of(at::ScalarType dtype) { return at::arange(-32768, 32768, at::kInt).to(at::kShort).view(dtype); }
 
+at::Tensor quarters(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::randint(-8, 9, sizes, at::kLong).to(dtype).div(4).to(dtype);
+}
+
 std::pair<at::Tensor, at::Tensor> special_pairs(at::ScalarType dtype) {
   const at::Tensor values = special(dtype);
   const int64_t n = values.numel();

@@ -55,6 +55,8 @@ at::Tensor compute(const std::vector<at::Tensor>& inputs, const Build& build);
 at::Tensor special(at::ScalarType dtype);
 /// Of a dtype of two bytes, all its numbers.
 at::Tensor all_of(at::ScalarType dtype);
+/// Drawn from few quarters: their sums are exact.
+at::Tensor quarters(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat);
 /// Every pair of the special ones.
 std::pair<at::Tensor, at::Tensor> special_pairs(at::ScalarType dtype);
 

@@ -19,13 +19,9 @@ namespace {
 
 namespace td = tower::dynamic;
 using at::Tensor;
+using kernels::quarters;
 using td::Function;
 using td::Tensors;
-
-/// Numbers whose sums are exact.
-Tensor some(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
-  return at::randint(-8, 9, sizes, at::kLong).to(dtype).div(4).to(dtype);
-}
 
 size_t calls_of_sums(const tower::compiler::FusedGraph& fused) {
   size_t n = 0;
@@ -58,27 +54,28 @@ TEST(ShortSums, AreLibTorchsForAnyRows) {
       for (const int64_t rows : {1, 2, 301}) {
         const std::string what =
             std::to_string(rows) + " rows of " + std::to_string(length) + " " + std::string(toString(dtype));
-        expect_sums(kOfLast, some({rows, 3, length}, dtype), what);
-        expect_sums(keeps, some({rows, length}, dtype), what + ", kept");
-        if (length < 32) expect_sums(of_two, some({rows, 2, length}, dtype), what + ", twice");
+        expect_sums(kOfLast, quarters({rows, 3, length}, dtype), what);
+        expect_sums(keeps, quarters({rows, length}, dtype), what + ", kept");
+        if (length < 32) expect_sums(of_two, quarters({rows, 2, length}, dtype), what + ", twice");
       }
 }
 
 TEST(ShortSums, OfExamplesAreThoseOfEach) {
   TOWER_NEEDS_LLVM();
   const auto mapped = [](int64_t in) { return td::vmap(kOfLast, {in}, {0}); };
-  expect_sums(mapped(0), some({7, 60, 3}), "examples first");
-  expect_sums(td::vmap(mapped(0), {0}, {0}), some({4, 7, 60, 3}), "examples of examples");
-  expect_sums(td::vmap(mapped(0), {1}, {1}), some({7, 4, 60, 3}), "the other way round, which LibTorch's sum keeps", 0);
+  expect_sums(mapped(0), quarters({7, 60, 3}), "examples first");
+  expect_sums(td::vmap(mapped(0), {0}, {0}), quarters({4, 7, 60, 3}), "examples of examples");
+  expect_sums(td::vmap(mapped(0), {1}, {1}), quarters({7, 4, 60, 3}), "the other way round, which LibTorch's sum keeps",
+              0);
 }
 
 TEST(ShortSums, OfTensorsThatLieOtherwiseThanTraced) {
   TOWER_NEEDS_LLVM();
-  const Tensor x = some({40, 9, 12});
-  expect_sums(kOfLast, some({9, 40, 12}), x.transpose(0, 1), "rows in another order");
-  expect_sums(kOfLast, some({12, 9, 40}), x.transpose(0, 2), "terms apart");
-  expect_sums(kOfLast, some({40, 9, 5}), x.slice(2, 3, 8), "parts of rows");
-  expect_sums(kOfLast, some({40, 9, 12}), some({1, 9, 12}).expand({40, 9, 12}), "one for all");
+  const Tensor x = quarters({40, 9, 12});
+  expect_sums(kOfLast, quarters({9, 40, 12}), x.transpose(0, 1), "rows in another order");
+  expect_sums(kOfLast, quarters({12, 9, 40}), x.transpose(0, 2), "terms apart");
+  expect_sums(kOfLast, quarters({40, 9, 5}), x.slice(2, 3, 8), "parts of rows");
+  expect_sums(kOfLast, quarters({40, 9, 12}), quarters({1, 9, 12}).expand({40, 9, 12}), "one for all");
   expect_sums(kOfLast, x.transpose(0, 1), x.transpose(0, 1), "traced in an order that LibTorch's sum keeps", 0);
 }
 
@@ -111,18 +108,18 @@ TEST(ShortSums, OfManyRowsAreSharedByThreads) {
   TOWER_NEEDS_LLVM();
   const int threads = at::get_num_threads();
   at::set_num_threads(3);
-  expect_sums(kOfLast, some({100003, 3}), "of three threads");
+  expect_sums(kOfLast, quarters({100003, 3}), "of three threads");
   at::set_num_threads(threads);
 }
 
 TEST(ShortSums, OfOtherRowsAreNotTaken) {
   TOWER_NEEDS_LLVM();
   const Function of_first = [](const Tensors& in) { return Tensors{in[0].sum(0)}; };
-  expect_sums(of_first, some({3, 500}), "terms that lie apart", 0);
-  expect_sums(kOfLast, some({500, 3}, at::kHalf), "a half type", 0);
-  expect_sums(kOfLast, some({500, 3}, at::kLong), "integers", 0);
-  expect_sums(kOfLast, some({500, 1}), "one term", 0);
-  expect_sums(kOfLast, some({500, 80}), "long rows", 0);
+  expect_sums(of_first, quarters({3, 500}), "terms that lie apart", 0);
+  expect_sums(kOfLast, quarters({500, 3}, at::kHalf), "a half type", 0);
+  expect_sums(kOfLast, quarters({500, 3}, at::kLong), "integers", 0);
+  expect_sums(kOfLast, quarters({500, 1}), "one term", 0);
+  expect_sums(kOfLast, quarters({500, 80}), "long rows", 0);
 }
 
 // Between kernels nothing is left to LibTorch.

@@ -123,7 +123,7 @@ bool is_in_a_kernel(const std::string& report) {
 
 TEST(KnownSteps, OfRandomScansAreLibTorchsStepsAndGradients) {
   TOWER_NEEDS_LLVM();
-  for (const uint64_t seed : support::seeds("TOWER_KNOWN_STEPS", 20)) {
+  for (const uint64_t seed : support::seeds("TOWER_KNOWN_STEPS", 40)) {
     const Program p = random_program(seed);
     const at::ScalarType dtype = seed % 3 == 0 ? at::kFloat : at::kDouble;
     const Function value = [&p](const Tensors& in) { return p.run(loops::by_tower(), in); };
